@@ -10,7 +10,7 @@ end
 local function refuse(where, known, key)
   local names = names_of(known.defaults, known.optional)
   local near = native.nearest(tostring(key), names)
-  fail("%s: unknown argument '%s'; %s", where, tostring(key), near
+  fail("%s: unknown argument '%s'; %s", where, key, near
     and ("did you mean '%s'?"):format(near) or "expected one of " .. table.concat(names, ", "))
 end
 

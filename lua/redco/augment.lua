@@ -22,7 +22,7 @@ end
 local function check_range(where, name, value, low, high)
   if type(value) ~= "number" or not (value >= low and value <= high) then
     fail("%s: %s: expected a number from %g to %g, got %s", where, name, low, high,
-      tostring(value))
+      value)
   end
 end
 
@@ -174,7 +174,7 @@ gathered for it.]], function(images, targets, options)
   local where = "augment.mixup"
   check(where, images, o)
   if type(o.alpha) ~= "number" or not (o.alpha >= 0.01 and o.alpha <= 1000) then
-    fail("%s: alpha: expected a number from 0.01 to 1000, got %s", where, tostring(o.alpha))
+    fail("%s: alpha: expected a number from 0.01 to 1000, got %s", where, o.alpha)
   end
   if not torch.is_tensor(targets) or targets:dim() == 0 or targets:size(0) ~= images:size(0) then
     fail("%s: expected targets [%d, ...] as there are images, got %s", where, images:size(0),

@@ -8,5 +8,5 @@ return function(where, name, value, least, most)
   end
   fail("%s: %s: expected an integer %s, got %s", where, name,
     most and ("from %.0f to %.0f"):format(least, most) or ("of at least %.0f"):format(least),
-    tostring(value))
+    value)
 end

@@ -61,7 +61,7 @@ local function read_only(source, name, shown)
   meta.__metatable = false
   function meta.__index(_, key)
     if hidden[key] or is_internal(key) or shown and not shown[key] then
-      fail("%s.%s is not available in a restricted engine", name, tostring(key))
+      fail("%s.%s is not available in a restricted engine", name, key)
     end
     local value = source[key]
     return type(value) == "table" and read_only(value, name .. "." .. key) or value
@@ -74,7 +74,7 @@ end
 local function require_module(name)
   local shown = modules[name]
   if not shown then
-    fail("require: a restricted engine has no module '%s', only %s", tostring(name),
+    fail("require: a restricted engine has no module '%s', only %s", name,
       table.concat(names_of(modules), ", "))
   end
   return read_only(require(name), name, shown ~= "*" and set_of(shown) or nil)

@@ -12,8 +12,8 @@ return function(name, module)
     local names = names_of(module)
     local near = native.nearest(tostring(key), names)
     local advice = native.advice_on_field(tostring(key))
-    if advice ~= "" then fail("%s has no '%s'%s", name, tostring(key), advice) end
-    fail("%s has no '%s'%s", name, tostring(key), near and ("; did you mean '%s'?"):format(near)
+    if advice ~= "" then fail("%s has no '%s'%s", name, key, advice) end
+    fail("%s has no '%s'%s", name, key, near and ("; did you mean '%s'?"):format(near)
       or #names <= few and "; it has " .. table.concat(names, ", ") or "")
   end })
 end

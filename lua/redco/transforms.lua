@@ -132,7 +132,7 @@ local function check_names(name, known, options)
       .. "calls it", name, given, name, name)
   end
   for key in pairs(options or {}) do
-    if not known.names[key] then fail("%s: %s, got %s", name, known.text, tostring(key)) end
+    if not known.names[key] then fail("%s: %s, got %s", name, known.text, key) end
   end
   return options or {}
 end
@@ -195,11 +195,11 @@ local function check_in_dims(in_dims)
   if is_integer(in_dims) then return function() return in_dims end end
   if type(in_dims) ~= "table" then
     fail("redco.vmap: in_dims: expected an integer, or a list of integers and false, got %s",
-      tostring(in_dims))
+      in_dims)
   end
   for i, dim in ipairs(in_dims) do
     if dim ~= false and not is_integer(dim) then
-      fail("redco.vmap: in_dims[%d]: expected an integer or false, got %s", i, tostring(dim))
+      fail("redco.vmap: in_dims[%d]: expected an integer or false, got %s", i, dim)
     end
   end
   return function(i, n_args)
@@ -251,7 +251,7 @@ per-example gradients.]], function(f, options)
   local in_dims = check_in_dims(options.in_dims)
   local out_dim = options.out_dims or 0
   if not is_integer(out_dim) then
-    fail("redco.vmap: out_dims: expected an integer, got %s", tostring(out_dim))
+    fail("redco.vmap: out_dims: expected an integer, got %s", out_dim)
   end
   return function(...)
     local args, dims = pack(...), {}

@@ -19,7 +19,7 @@ local function keys_of(branch)
       keys[#keys + 1] = key
     elseif not (type(key) == "number" and key >= 1 and key <= n and key % 1 == 0) then
       fail("the keys of a tree must be strings, or 1..n without holes: got the key %s (%s)",
-        tostring(key), type(key))
+        key, type(key))
     end
   end
   if n == 0 then

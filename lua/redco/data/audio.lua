@@ -11,7 +11,7 @@ local audio = {}
 local function check_rate(where, name, rate)
   if type(rate) ~= "number" or rate < 1 or rate > 768000 or rate % 1 ~= 0 then
     fail("%s: %s: expected a whole number of Hz from 1 to 768,000, got %s", where, name,
-      tostring(rate))
+      rate)
   end
 end
 

@@ -8,7 +8,7 @@ Examples by number, each made on access: set[1] to set[#set].]], {})
 
 local function check_size(what, size)
   if type(size) ~= "number" or size < 0 or size % 1 ~= 0 then
-    fail("%s: expected a number of examples, got %s", what, tostring(size))
+    fail("%s: expected a number of examples, got %s", what, size)
   end
 end
 
@@ -25,7 +25,7 @@ local function new_dataset(size, get, fields)
   function meta.__index(_, key)
     if type(key) ~= "number" then
       return fields and fields[key] or methods[key]
-        or fail("a data set has no method '%s'; examples have numbers", tostring(key))
+        or fail("a data set has no method '%s'; examples have numbers", key)
     end
     if key >= 1 and key <= size and key % 1 == 0 then return get(key) end
     if key == 0 then fail "a data set has no example 0: they count from 1" end
@@ -62,7 +62,7 @@ function(self, indices)
   end
   for i, index in ipairs(indices) do
     if type(index) ~= "number" or index < 1 or index > #self or index % 1 ~= 0 then
-      fail("Dataset:select: entry %d is %s, expected a number from 1 to %.0f", i, tostring(index),
+      fail("Dataset:select: entry %d is %s, expected a number from 1 to %.0f", i, index,
         #self)
     end
   end
@@ -75,7 +75,7 @@ Returns the examples from number first to number last, both included.]], functio
   last = last or #self
   if type(first) ~= "number" or first < 1 or first % 1 ~= 0
     or type(last) ~= "number" or last > #self or last % 1 ~= 0 then
-    fail("Dataset:slice: %s to %s; the examples are 1 to %.0f", tostring(first), tostring(last),
+    fail("Dataset:slice: %s to %s; the examples are 1 to %.0f", first, last,
       #self)
   end
   return new_dataset(math.max(0, last - first + 1), function(i) return self[first + i - 1] end)

@@ -19,20 +19,20 @@ local function read_config(where, config)
   local kind = config.feature_extractor_type
   if kind ~= nil and kind ~= "WhisperFeatureExtractor" then
     fail("%s: the feature extractor %s is not supported, only WhisperFeatureExtractor", where,
-      tostring(kind))
+      kind)
   end
   local known, o = {}, {}
   for _, key in ipairs(harmless) do known[key] = true end
   for key, value in pairs(only) do
     known[key] = true
     if config[key] ~= nil and config[key] ~= value then
-      fail("%s: %s = %s is not supported, only %s", where, key, tostring(config[key]),
-        tostring(value))
+      fail("%s: %s = %s is not supported, only %s", where, key, config[key],
+        value)
     end
   end
   for key in pairs(config) do
     if not known[key] and defaults[key] == nil then
-      fail("%s: %s is not supported", where, tostring(key))
+      fail("%s: %s is not supported", where, key)
     end
   end
   for key, default in pairs(defaults) do
@@ -40,7 +40,7 @@ local function read_config(where, config)
     if value == nil then value = default end
     local is_count = type(value) == "number" and value >= 1 and value <= 1e6 and value % 1 == 0
     if type(value) ~= "number" or key ~= "padding_value" and not is_count then
-      fail("%s: %s is %s, expected a %s", where, key, tostring(value),
+      fail("%s: %s is %s, expected a %s", where, key, value,
         key == "padding_value" and "number" or "whole number of at least 1")
     end
     o[key] = value
@@ -137,10 +137,10 @@ function(config)
     local given = call_options(options)
     if given.sampling_rate ~= nil and given.sampling_rate ~= o.sampling_rate then
       fail("%s: the sound has a sampling rate of %s Hz, the model %d: redco.data.resample changes "
-        .. "it", where, tostring(given.sampling_rate), o.sampling_rate)
+        .. "it", where, given.sampling_rate, o.sampling_rate)
     end
     if given.padding ~= "max_length" and given.padding ~= "longest" then
-      fail("%s: padding is %s, expected 'max_length' or 'longest'", where, tostring(given.padding))
+      fail("%s: padding is %s, expected 'max_length' or 'longest'", where, given.padding)
     end
     local list, longest = list_of(where, sounds), given.padding == "max_length" and most or 0
     for i, sound in ipairs(list) do

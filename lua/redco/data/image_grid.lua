@@ -100,7 +100,7 @@ function(image, given)
   local protocol = o.protocol or terminal_image.protocol(os.getenv)
   if not protocols[protocol] then
     fail("data.show_image: protocol: expected 'kitty', 'iterm2', 'sixel' or 'blocks', got '%s'",
-      tostring(protocol))
+      protocol)
   end
   local png, pixels
   if protocol == "blocks" then

@@ -58,7 +58,7 @@ local function processor_of(where, config)
   if kind == nil then return nil end
   local name = tostring(kind):gsub("FeatureExtractor$", "ImageProcessor"):gsub("Fast$", "")
   return processors[name] or fail("%s: the processor %s is not supported, only %s", where,
-    tostring(kind), table.concat(names_of(processors), ", "))
+    kind, table.concat(names_of(processors), ", "))
 end
 
 -- Refuses unknown keys: they may stand for a step that is not supported.
@@ -68,7 +68,7 @@ local function refuse_unknown(where, config)
   for _, key in ipairs(harmless) do known[key] = true end
   for key, value in pairs(config) do
     if not known[key] and value ~= false then
-      fail("%s: %s is not supported", where, tostring(key))
+      fail("%s: %s is not supported", where, key)
     end
   end
 end
@@ -113,7 +113,7 @@ local function read_config(where, config)
   end
   if processor and o.do_center_crop and not processor.crops then
     fail("%s: do_center_crop: a %s does not crop", where,
-      tostring(config.image_processor_type or config.feature_extractor_type))
+      config.image_processor_type or config.feature_extractor_type)
   end
   -- Without a processor's name, a number is the length of the shorter side if the image is cropped.
   local is_shortest = o.do_center_crop
@@ -123,7 +123,7 @@ local function read_config(where, config)
   o.crop_size = size_of(where, "crop_size", o.crop_size, false, false)
   if not filters[o.resample] then
     fail("%s: resample: unknown filter %s; expected 1 (Lanczos), 2 (bilinear) or 3 (bicubic)",
-      where, tostring(o.resample))
+      where, o.resample)
   end
   for _, key in ipairs { "image_mean", "image_std" } do
     if #o[key] ~= 3 then fail("%s: %s: expected three numbers, got %d", where, key, #o[key]) end

@@ -58,7 +58,7 @@ return function(where, bytes, texts, form)
     if type(keyword) ~= "string" or not keyword:find "^[!-~][ -~]*$" or #keyword > 79
       or keyword:find " $" then
       fail("%s: metadata: expected a keyword of 1 to 79 ASCII characters, got '%s'", where,
-        tostring(keyword))
+        keyword)
     end
     if type(text) ~= "string" and type(text) ~= "number" then
       fail("%s: metadata.%s: expected a string, got a %s", where, keyword, type(text))

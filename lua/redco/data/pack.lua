@@ -208,7 +208,7 @@ only `input_ids` and `labels`. The incomplete row at the end is dropped.]],
 function(sequences, given)
   local o = options(given)
   local make = strategies[o.strategy]
-    or fail("pack: strategy: expected \"bfd\" or \"wrapped\", got \"%s\"", tostring(o.strategy))
+    or fail("pack: strategy: expected \"bfd\" or \"wrapped\", got \"%s\"", o.strategy)
   check_integer("pack", "seq_len", o.seq_len, 1)
   return make(sequences, o)
 end)

@@ -17,7 +17,7 @@ The newest `capacity` rows of a tree of tensors.
 local meta = { __name = "ReplayBuffer" }
 
 function meta.__index(_, key)
-  return methods[key] or fail("a ReplayBuffer has no '%s'", tostring(key))
+  return methods[key] or fail("a ReplayBuffer has no '%s'", key)
 end
 
 function meta.__tostring(self)
@@ -40,7 +40,7 @@ local function check_rows(self, rows)
       or leaf:size(0) ~= (count or leaf:size(0))
       or leaf:dim() > 1 and shape_of(leaf[{ { 0, 0 } }]) ~= shape_of(expected[{ { 0, 0 } }]) then
       fail("ReplayBuffer:add: %s: expected %s [%s, ...] like the buffer's [%s], got %s", paths[i],
-        expected.dtype, tostring(count or "rows"), shape_of(expected),
+        expected.dtype, count or "rows", shape_of(expected),
         torch.is_tensor(leaf) and ("%s [%s]"):format(leaf.dtype, shape_of(leaf)) or type(leaf))
     end
     count = leaf:size(0)

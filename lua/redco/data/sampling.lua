@@ -105,7 +105,7 @@ function(examples, options)
   local o = poisson(options)
   check_examples(where, examples)
   if type(o.rate) ~= "number" or not (o.rate > 0 and o.rate <= 1) then
-    fail("%s: rate: expected a probability above 0 and at most 1, got %s", where, tostring(o.rate))
+    fail("%s: rate: expected a probability above 0 and at most 1, got %s", where, o.rate)
   end
   return function(step)
     local drawn = torch.rand({ #examples },

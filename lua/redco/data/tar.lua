@@ -71,7 +71,7 @@ local function each_file(where, source, visit)
     local data = offset + block
     if not size or size > source.size - data then
       fail("%s: the file %s has %s bytes, of which the archive has %.0f: it is cut short", where,
-        name, tostring(size), source.size - data)
+        name, size, source.size - data)
     end
     long_name, long_size = nil, nil
     if kind == "L" then

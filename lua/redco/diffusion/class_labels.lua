@@ -22,7 +22,7 @@ function class_labels.tokenize(pipeline, classes)
   for i, class in ipairs(classes) do
     numbers[i] = type(class) == "number" and class or names[class]
     if not numbers[i] then
-      fail("pipeline.tokenize: '%s' is no class of the pipeline's id2label", tostring(class))
+      fail("pipeline.tokenize: '%s' is no class of the pipeline's id2label", class)
     end
     if numbers[i] % 1 ~= 0 or numbers[i] < 0 or numbers[i] > most then
       fail("pipeline.tokenize: the class %s is not a whole number from 0 to %d", numbers[i], most)

@@ -43,7 +43,7 @@ function flux.check(c, where)
   end
   if c.in_channels % side ^ 2 ~= 0 or c.out_channels and c.out_channels ~= c.in_channels then
     fail("%s: in_channels is %d and out_channels %s, expected the same multiple of %d", where,
-      c.in_channels, tostring(c.out_channels), side ^ 2)
+      c.in_channels, c.out_channels, side ^ 2)
   end
 end
 

@@ -18,7 +18,7 @@ local function reading(o)
 end
 
 local function check_dir(where, dir)
-  if type(dir) ~= "string" then fail("%s: expected a folder, got %s", where, tostring(dir)) end
+  if type(dir) ~= "string" then fail("%s: expected a folder, got %s", where, dir) end
 end
 
 local pipeline_options = arguments("diffusion.from_pretrained",
@@ -100,7 +100,7 @@ function(p, token, options)
   local o = token_options(options)
   if type(o.initializer) ~= "string" then
     fail("diffusion.add_token: initializer: expected a word whose vector the token begins with, "
-      .. "got %s", tostring(o.initializer))
+      .. "got %s", o.initializer)
   end
   return textual_inversion.add(p, token, o.initializer, o.n_vectors, o.params or p.params)
 end)

@@ -177,7 +177,7 @@ function lora.save(dir, params, format)
   local write = writers[format]
   if not write then
     fail("diffusion.save_lora: format: expected \"diffusers\" or \"kohya\", got %s",
-      tostring(format))
+      format)
   end
   local all = layers.of(params)
   local tensors = torch.no_grad(write, adapters_of(all), all, params)

@@ -136,7 +136,7 @@ local draws_of_timesteps = {
 local function check_options(scheduler, o)
   if not draws_of_timesteps[o.timestep_sampling] then
     fail("pipeline.loss: timestep_sampling: expected 'uniform' or 'logit_normal', got '%s'",
-      tostring(o.timestep_sampling))
+      o.timestep_sampling)
   end
   if o.min_snr_gamma and scheduler.class.has_flow then
     fail "pipeline.loss: min_snr_gamma is not for flow matching"

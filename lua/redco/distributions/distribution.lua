@@ -24,7 +24,7 @@ function meta.__index(self, key)
     local f = rawget(self, properties[key])
     return f and f() or fail("Distribution: a %s distribution has no %s", rawget(self, "name"), key)
   end
-  return methods[key] or fail("a %s distribution has no '%s'", rawget(self, "name"), tostring(key))
+  return methods[key] or fail("a %s distribution has no '%s'", rawget(self, "name"), key)
 end
 
 function meta.__tostring(self)

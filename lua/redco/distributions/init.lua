@@ -26,7 +26,7 @@ function(base, n)
   local n_batch = #base.batch_shape - (tonumber(n) or math.huge)
   if n_batch < 0 or n < 0 or n % 1 ~= 0 then
     fail("distributions.Independent: n: expected a number from 0 to %d, the dimensions of the "
-      .. "base, got %s", #base.batch_shape, tostring(n))
+      .. "base, got %s", #base.batch_shape, n)
   end
   local batch_shape, event_shape, dims = {}, {}, {}
   for i, size in ipairs(base.batch_shape) do

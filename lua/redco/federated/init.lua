@@ -31,7 +31,7 @@ local function check_weights(where, all, weights)
     local weight = weights[i]
     if type(weight) ~= "number" or not (weight >= 0 and weight < math.huge) then
       fail("%s: the weight of client %d is %s, expected a number of at least 0", where, i,
-        tostring(weight))
+        weight)
     end
     sum = sum + weight
   end

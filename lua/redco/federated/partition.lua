@@ -78,10 +78,10 @@ function(labels, given)
   check_integer(where, "n_clients", o.n_clients, 1)
   check_integer(where, "shards_per_client", o.shards_per_client, 1)
   if type(o.alpha) ~= "number" or not (o.alpha > 0 and o.alpha < 1e9) then
-    fail("%s: alpha: expected a positive number, got %s", where, tostring(o.alpha))
+    fail("%s: alpha: expected a positive number, got %s", where, o.alpha)
   end
   local split = partitions[o.kind]
-    or fail("%s: kind is %s, expected iid, shards or dirichlet", where, tostring(o.kind))
+    or fail("%s: kind is %s, expected iid, shards or dirichlet", where, o.kind)
   local clients = split(labels:long(), o)
   for i, rows in ipairs(clients) do
     if rows:numel() == 0 then

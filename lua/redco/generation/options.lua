@@ -129,7 +129,7 @@ local function supported(given)
     if neutral == nil then
       rest[name] = value
     elseif value ~= neutral then
-      fail("model.generate: %s = %s is not supported%s", name, tostring(value),
+      fail("model.generate: %s = %s is not supported%s", name, value,
         neutral and (", only %s"):format(tostring(neutral)) or "")
     end
   end
@@ -154,7 +154,7 @@ local function check(o)
     -- `false` means no value for an option without a default.
     local is_absent = o[name] == nil or (o[name] == false and option[2] == nil)
     if not is_absent and not fits(o[name]) then
-      fail("model.generate: %s is %s, expected %s", name, tostring(o[name]), expected)
+      fail("model.generate: %s is %s, expected %s", name, o[name], expected)
     end
   end
   if o.do_sample and o.num_beams > 1 then

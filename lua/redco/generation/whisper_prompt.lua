@@ -9,7 +9,7 @@ local tasks = { translate = true, transcribe = true }
 local function language_token(o, language)
   if type(language) ~= "string" then
     fail("model.generate: language is %s, expected a string or a list of strings",
-      tostring(language))
+      language)
   end
   local name = language:lower()
   local token = o.lang_to_id[name] or o.lang_to_id[("<|%s|>"):format(codes[name] or name)]
@@ -45,7 +45,7 @@ local function check(o, batch)
   end
   if o.task and not (tasks[o.task] and o.task_to_id[o.task]) then
     fail("model.generate: unknown task '%s', expected 'transcribe' or 'translate'",
-      tostring(o.task))
+      o.task)
   end
   if type(o.language) == "table" and #o.language ~= batch then
     fail("model.generate: %d languages for %d rows", #o.language, batch)

@@ -95,7 +95,7 @@ local function checked_sizes(layer, fan_in_fan_out)
   if bias and bias:numel() ~= n_out then
     fail("lora.add: %s has a weight [%s] and a bias [%d], which do not fit; try "
       .. "fan_in_fan_out = %s", layer.name, table.concat(weight.shape, ", "), bias:numel(),
-      tostring(not fan_in_fan_out))
+      not fan_in_fan_out)
   end
   return n_in, n_out
 end

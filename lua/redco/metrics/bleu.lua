@@ -85,11 +85,11 @@ end
 local function corpus_bleu(where, predictions, references, o)
   local lists = examples(where, predictions, references)
   if not tokenizers[o.tokenize] then
-    fail("%s: tokenize: expected 13a, char, intl or none, got %s", where, tostring(o.tokenize))
+    fail("%s: tokenize: expected 13a, char, intl or none, got %s", where, o.tokenize)
   end
   if not smooth_values[o.smooth_method] then
     fail("%s: smooth_method: expected add-k, exp, floor or none, got %s", where,
-      tostring(o.smooth_method))
+      o.smooth_method)
   end
   local words_of = new_words_of(o)
   local sums = { sys_len = 0, ref_len = 0, counts = { 0, 0, 0, 0 }, totals = { 0, 0, 0, 0 } }

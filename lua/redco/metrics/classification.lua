@@ -72,7 +72,7 @@ function averages.binary(name, counts, n, pos_label)
   if #others > 1 then
     table.sort(others)
     fail("metrics.%s: average = \"binary\" needs two classes, got %d: %s and %s; choose "
-      .. "macro, micro or weighted", name, n_classes, tostring(pos_label),
+      .. "macro, micro or weighted", name, n_classes, pos_label,
       table.concat(others, ", "))
   end
   return counts[pos_label] and scores[name](counts[pos_label]) or 0
@@ -113,7 +113,7 @@ classes together. The arguments are lists of numbers or strings, or tensors.]]):
     local average = averages[o.average]
     if not average then
       fail("metrics.%s: average: expected binary, macro, micro or weighted, got %s", name,
-        tostring(o.average))
+        o.average)
     end
     return average(name, count_classes(predictions, references), #references, o.pos_label)
   end)
@@ -174,7 +174,7 @@ function(predictions, references, options)
   if #classes == 0 then fail "metrics.confusion_matrix: classes is an empty list" end
   for i, class in ipairs(classes) do
     if place[class] then
-      fail("metrics.confusion_matrix: classes: %s is there twice", tostring(class))
+      fail("metrics.confusion_matrix: classes: %s is there twice", class)
     end
     place[class] = i
   end

@@ -34,7 +34,7 @@ local function groups_of(where, scores, references, pos_label)
       if first_other == nil then first_other = references[i] end
       if references[i] ~= first_other then
         fail("%s: the references have more than two classes: %s, %s and %s", where,
-          tostring(pos_label), tostring(first_other), tostring(references[i]))
+          pos_label, first_other, references[i])
       end
       group.neg, n_neg = group.neg + 1, n_neg + 1
     end
@@ -45,7 +45,7 @@ end
 local function check_both(where, n_pos, n_neg, pos_label)
   if n_pos > 0 and n_neg > 0 then return end
   fail("%s: it is not defined for references of one class: %d of %d are pos_label = %s", where,
-    n_pos, n_pos + n_neg, tostring(pos_label))
+    n_pos, n_pos + n_neg, pos_label)
 end
 
 local auc = arguments("metrics.roc_auc", { pos_label = 1 })
@@ -91,7 +91,7 @@ Returns the mean of the precisions at each threshold, weighted by the increase i
   local groups, n_pos = groups_of(where, scores, references, pos_label)
   if n_pos == 0 then
     fail("%s: none of the %d references is pos_label = %s", where, #references,
-      tostring(pos_label))
+      pos_label)
   end
   local pos, all, sum = 0, 0, 0
   for _, group in ipairs(groups) do

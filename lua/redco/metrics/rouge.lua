@@ -131,7 +131,7 @@ local function check_types(where, rouge_types)
   for _, name in ipairs(rouge_types) do
     if not scorers[name] then
       fail("%s: rouge_types: expected rouge1 to rouge9, rougeL and rougeLsum, got %s", where,
-        tostring(name))
+        name)
     end
   end
 end

@@ -158,7 +158,7 @@ local activations = {
 
 --- Returns the activation of this name in Hugging Face's configurations.
 function blocks.activation(family, name)
-  return activations[name] or fail("%s: unknown activation '%s'", family, tostring(name))
+  return activations[name] or fail("%s: unknown activation '%s'", family, name)
 end
 
 --- Returns a feed-forward layer, function(params, name, x, o): two linear layers with an activation

@@ -36,18 +36,18 @@ local function check_layer_types(family, c, is_known)
   if c.layer_types == nil then return end
   if type(c.layer_types) ~= "table" then
     fail("%s: the configuration's layer_types are %s, expected a list", family.model_type,
-      tostring(c.layer_types))
+      c.layer_types)
   end
   for _, kind in ipairs(c.layer_types) do
     if kind ~= "full_attention" and not (kind == "sliding_attention" and is_known) then
       fail("%s: the configuration's layer_types have %s, which is not supported, only %s",
-        family.model_type, tostring(kind), is_known and "full_attention and sliding_attention"
+        family.model_type, kind, is_known and "full_attention and sliding_attention"
         or "full_attention")
     end
   end
   if is_known and #c.layer_types ~= c.num_hidden_layers then
     fail("%s: layer_types has %d entries, but num_hidden_layers is %s", family.model_type,
-      #c.layer_types, tostring(c.num_hidden_layers))
+      #c.layer_types, c.num_hidden_layers)
   end
 end
 
@@ -77,7 +77,7 @@ local function refuse_unknown(family, given)
   for key in pairs(given) do
     if not known[key] then
       local near = native.nearest(tostring(key), names_of(known))
-      fail("%s: unknown key '%s' in the configuration%s", family.model_type, tostring(key),
+      fail("%s: unknown key '%s' in the configuration%s", family.model_type, key,
         near and ("; did you mean '%s'?"):format(near) or "")
     end
   end
@@ -149,8 +149,8 @@ local function check_kinds(family, c)
   if c.pad_token_id ~= nil then check("pad_token_id", 0) end
   for key, value in pairs(family.only or {}) do
     if c[key] ~= nil and c[key] ~= value then
-      fail("%s: %s = %s is not supported, only %s", family.model_type, key, tostring(c[key]),
-        tostring(value))
+      fail("%s: %s = %s is not supported, only %s", family.model_type, key, c[key],
+        value)
     end
   end
 end

@@ -16,7 +16,7 @@ function convolution.check(c)
     local value = c[key]
     local is_right = type(value) == expected and (expected ~= "number" or value % 1 == 0)
     if value ~= nil and not is_right then
-      fail("deberta-v2: %s is %s, expected %s", key, tostring(value),
+      fail("deberta-v2: %s is %s, expected %s", key, value,
         expected == "number" and "an integer" or "the name of an activation")
     end
   end

@@ -94,7 +94,7 @@ function deberta.check(c)
   local size = c.hidden_size / c.num_attention_heads
   if c.attention_head_size and c.attention_head_size ~= size then
     fail("deberta-v2: attention_head_size = %s is not supported, only hidden_size / "
-      .. "num_attention_heads = %d", tostring(c.attention_head_size), size)
+      .. "num_attention_heads = %d", c.attention_head_size, size)
   end
   if c.pooler_hidden_size and c.pooler_hidden_size ~= c.hidden_size then
     fail("deberta-v2: pooler_hidden_size (%d) must be hidden_size (%d)", c.pooler_hidden_size,

@@ -42,7 +42,7 @@ end
 local function of_end(x, inputs, c)
   if type(c.eos_token_id) ~= "number" then
     fail("%s: eos_token_id is %s, expected a token, whose place in the inputs is read",
-      c.model_type, tostring(c.eos_token_id))
+      c.model_type, c.eos_token_id)
   end
   local ids = inputs.input_ids
   if ids:size(1) ~= x:size(1) then

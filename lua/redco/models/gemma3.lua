@@ -46,7 +46,7 @@ local function read_rope_parameters(c)
   local near = whole.sliding_attention or {}
   if (near.rope_type or "default") ~= "default" then
     fail("gemma3_text: rope_parameters.sliding_attention has rope_type %s, only default is "
-      .. "supported", tostring(near.rope_type))
+      .. "supported", near.rope_type)
   end
   c.rope_local_base_freq = near.rope_theta or c.rope_local_base_freq
   c.rope_parameters = whole.full_attention or { rope_theta = c.rope_theta }

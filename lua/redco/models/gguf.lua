@@ -119,7 +119,7 @@ local function rope_scaling(file, number)
   local scaling = scalings[kind or "none"]
   if not scaling then
     fail("%s: llama.rope.scaling.type is '%s', expected linear, none or yarn", file.path,
-      tostring(kind))
+      kind)
   end
   return scaling(number)
 end

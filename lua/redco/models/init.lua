@@ -75,7 +75,7 @@ end
 
 local function family_of(config, where)
   if type(config) ~= "table" then
-    fail("%s: %s, expected a table", where, tostring(config))
+    fail("%s: %s, expected a table", where, config)
   end
   local family = families[config.model_type]
   if family then return family end
@@ -98,7 +98,7 @@ end
 local function config_of(dir, where)
   local config = files.json(dir, "config.json")
   if config then return config end
-  fail("%s: there is no %s/config.json%s", where, tostring(dir), is_hub_name(dir)
+  fail("%s: there is no %s/config.json%s", where, dir, is_hub_name(dir)
     and ("; models of the Hub are not downloaded: get the folder, as with `hf download %s "
     .. "--local-dir %s`"):format(dir, dir) or "")
 end
@@ -123,7 +123,7 @@ end
 -- Lets backward compute the layers of a model again, if `how` is "blocks".
 local function with_recompute(model, how, where)
   if how ~= "none" and how ~= "blocks" then
-    fail("%s: recompute = %s is not \"none\" or \"blocks\"", where, tostring(how))
+    fail("%s: recompute = %s is not \"none\" or \"blocks\"", where, how)
   end
   if how == "none" then return model end
   for name, f in pairs(model) do
@@ -199,7 +199,7 @@ weights become float32. `redco.Tokenizer.from_pretrained` reads its tokenizer.]]
 function(dir, options)
   local o = load_options(options)
   if type(dir) ~= "string" then
-    fail("models.from_pretrained: expected a model's folder, got %s", tostring(dir))
+    fail("models.from_pretrained: expected a model's folder, got %s", dir)
   end
   local given, weights
   if gguf.is_named(dir) then

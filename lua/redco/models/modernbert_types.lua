@@ -10,7 +10,7 @@ return function(c)
     local rope = given[kind] or {}
     if rope.rope_type and rope.rope_type ~= "default" then
       fail("modernbert: rope_parameters.%s has rope_type %s, which is not supported, only default",
-        kind, tostring(rope.rope_type))
+        kind, rope.rope_type)
     end
     c[key] = rope.rope_theta or c[key]
   end

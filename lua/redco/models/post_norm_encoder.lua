@@ -184,7 +184,7 @@ local function new_family(facts)
     local pad = c.pad_token_id
     if facts.positions_of_tokens and not (pad and pad >= 0 and pad < c.max_position_embeddings) then
       fail("%s: pad_token_id is %s, expected a token below max_position_embeddings (%d): positions "
-        .. "count from it", c.model_type, tostring(pad), c.max_position_embeddings)
+        .. "count from it", c.model_type, pad, c.max_position_embeddings)
     end
   end
 

@@ -117,7 +117,7 @@ function rotary.complete(c)
   if not given then return end
   if type(given) ~= "table" then
     fail("%s: %s is %s, expected a table", c.model_type,
-      c.rope_parameters and "rope_parameters" or "rope_scaling", tostring(given))
+      c.rope_parameters and "rope_parameters" or "rope_scaling", given)
   end
   local scaling = {}
   for key, value in pairs(given) do scaling[key] = value end
@@ -157,12 +157,12 @@ local function check_numbers(family, r, size)
   for _, key in ipairs { "factor", "low_freq_factor", "high_freq_factor", "attention_factor",
     "original_max_position_embeddings", "beta_fast", "beta_slow", "mscale", "mscale_all_dim" } do
     if r[key] and not is_positive(r[key]) and not (key:find "mscale" and r[key] == 0) then
-      fail("%s: rope_scaling.%s is %s, expected a positive number", family, key, tostring(r[key]))
+      fail("%s: rope_scaling.%s is %s, expected a positive number", family, key, r[key])
     end
   end
   if r.model_context and not is_positive(r.model_context) then
     fail("%s: original_max_position_embeddings is %s, expected a positive number", family,
-      tostring(r.model_context))
+      r.model_context)
   end
   for _, key in ipairs { "short_factor", "long_factor" } do
     local list = r[key] or {}
@@ -173,7 +173,7 @@ local function check_numbers(family, r, size)
     for i, value in ipairs(list) do
       if not is_positive(value) then
         fail("%s: rope_scaling.%s[%d] is %s, expected a positive number", family, key, i,
-          tostring(value))
+          value)
       end
     end
   end
@@ -193,7 +193,7 @@ function rotary.settings(family, c, size)
   local kind = kinds[r.rope_type]
   if not kind then
     fail("%s: unknown rope_type '%s'; expected default, dynamic, linear, llama3, longrope or yarn",
-      family, tostring(r.rope_type))
+      family, r.rope_type)
   end
   for _, key in ipairs(kind.needs) do
     if not r[key] then fail("%s: rope_scaling of type %s has no %s", family, r.rope_type, key) end

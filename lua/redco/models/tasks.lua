@@ -32,13 +32,13 @@ local tasks = {}
 function tasks.complete_labels(c)
   local n_labels = 0
   if type(c.id2label or {}) ~= "table" then
-    fail("%s: id2label is %s, expected a table", c.model_type, tostring(c.id2label))
+    fail("%s: id2label is %s, expected a table", c.model_type, c.id2label)
   end
   for _ in pairs(c.id2label or {}) do n_labels = n_labels + 1 end
   c.num_labels = n_labels > 0 and n_labels or c.num_labels or 2
   if c.problem_type and not losses.problems[c.problem_type] then
     fail("%s: unknown problem_type '%s'; expected multi_label_classification, regression or "
-      .. "single_label_classification", c.model_type, tostring(c.problem_type))
+      .. "single_label_classification", c.model_type, c.problem_type)
   end
 end
 
@@ -275,7 +275,7 @@ function tasks.choose(family, task, config)
   if task and task ~= own then
     local names = names_of(family)
     if own then names[#names + 1] = own end
-    fail("%s: unknown task '%s'%s", family.model_type, tostring(task), #names > 0
+    fail("%s: unknown task '%s'%s", family.model_type, task, #names > 0
       and "; expected " .. table.concat(names, ", ") or ": the family has only one")
   end
   return family

@@ -21,7 +21,7 @@ local function complete_part(family, c, kind, is_file)
   local model_type = given.model_type
   if model_type ~= nil and model_type ~= part.model_type and model_type ~= family.model_type then
     fail("%s: its %s has model_type '%s', only '%s' is supported", family.model_type, kind,
-      tostring(model_type), part.model_type)
+      model_type, part.model_type)
   end
   c[kind], c[kind .. "_dict"] = complete_config(part.tower, given, is_file), nil
   c[kind].architectures = given.architectures

@@ -29,7 +29,7 @@ local parts = { encoder = { vit = vit.encoder }, decoder = { gpt2 = gpt2 } }
 function both.part(kind, config)
   local model_type = type(config) == "table" and config.model_type
   return parts[kind][model_type] or fail("vision-encoder-decoder: its %s has model_type '%s', only "
-    .. "'%s' is supported", kind, tostring(model_type), next(parts[kind]))
+    .. "'%s' is supported", kind, model_type, next(parts[kind]))
 end
 
 function both.config_parts(given)

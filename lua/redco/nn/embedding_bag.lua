@@ -38,7 +38,7 @@ Pad shorter bags with padding_idx, which does not count; an empty bag gives zero
   local o = use(options)
   local reduce = type(o.mode) == "string" and modes[o.mode]
     or fail("nn.embedding_bag: mode: expected \"sum\", \"mean\" or \"max\", got %s",
-      tostring(o.mode))
+      o.mode)
   local weights = o.per_sample_weights
   if weights and o.mode ~= "sum" then
     fail("nn.embedding_bag: per_sample_weights is for mode = \"sum\", not \"%s\"", o.mode)

@@ -41,7 +41,7 @@ local function gain_of(nonlinearity, a, where)
   local gain = gains[nonlinearity]
   if not gain then
     fail("%s: nonlinearity: expected one of %s, got %s", where, table.concat(names_of(gains), ", "),
-      tostring(nonlinearity))
+      nonlinearity)
   end
   return gain(a)
 end
@@ -117,7 +117,7 @@ local kaiming = arguments("nn.init.kaiming",
 local function kaiming_std(t, o, where)
   local fan_in, fan_out = fans(t, where)
   if o.mode ~= "fan_in" and o.mode ~= "fan_out" then
-    fail("%s: mode: expected \"fan_in\" or \"fan_out\", got %s", where, tostring(o.mode))
+    fail("%s: mode: expected \"fan_in\" or \"fan_out\", got %s", where, o.mode)
   end
   local fan = o.mode == "fan_in" and fan_in or fan_out
   return gain_of(o.nonlinearity, o.a, where) / math.sqrt(fan)
@@ -178,7 +178,7 @@ each group.]], function(t, options)
   local groups, shape = dirac(options).groups, t.shape
   if #shape < 3 or #shape > 5 or groups < 1 or shape[1] % groups ~= 0 then
     fail("nn.init.dirac_: needs a weight [out, in, kernel...] of 3 to 5 dimensions with out a "
-      .. "multiple of groups = %s, got [%s]", tostring(groups), table.concat(shape, ", "))
+      .. "multiple of groups = %s, got [%s]", groups, table.concat(shape, ", "))
   end
   t:zero_()
   local per_group = shape[1] / groups
@@ -200,7 +200,7 @@ Martens, 2010.]], function(t, options)
   local o = sparse(options)
   if t:dim() ~= 2 or type(o.sparsity) ~= "number" or o.sparsity < 0 or o.sparsity > 1 then
     fail("nn.init.sparse_: needs a matrix and a sparsity from 0 to 1, got [%s] and %s",
-      table.concat(t.shape, ", "), tostring(o.sparsity))
+      table.concat(t.shape, ", "), o.sparsity)
   end
   local rows = t:size(0)
   local order = torch.rand(t.shape, { generator = o.generator }):argsort(0):argsort(0)

@@ -11,7 +11,7 @@ local reductions = { none = 0, mean = 1, sum = 2 }  -- LibTorch's numbers
 local function number_of(where, reduction)
   return reductions[reduction]
     or fail("%s: reduction: expected \"mean\", \"sum\" or \"none\", got %s", where,
-      tostring(reduction))
+      reduction)
 end
 
 local function shape_of(t) return table.concat(t.shape, ", ") end

@@ -96,7 +96,7 @@ function(params, x, options)
   local o = use_group(options)
   local n = o.num_groups or fail "nn.group_norm: num_groups is missing"
   if type(n) ~= "number" or n < 1 or n % 1 ~= 0 or x:dim() < 2 or x:size(1) % n ~= 0 then
-    fail("nn.group_norm: num_groups = %s does not divide the channels of x [%s]", tostring(n),
+    fail("nn.group_norm: num_groups = %s does not divide the channels of x [%s]", n,
       table.concat(x.shape, ", "))
   end
   return torch.group_norm(x, n, params.weight, params.bias, o.eps, false)

@@ -45,7 +45,7 @@ function(params, x, h, options)
   local nonlinearity = use_rnn(options).nonlinearity
   local cell = rnn_cells[nonlinearity]
     or fail("nn.rnn_cell: nonlinearity: expected \"tanh\" or \"relu\", got %s",
-      tostring(nonlinearity))
+      nonlinearity)
   return cell(x, h, params.weight_ih, params.weight_hh, params.bias_ih, params.bias_hh)
 end)
 

@@ -172,7 +172,7 @@ function(params, x, options)
   check_params("rnn", "RNN", params)
   local o = use_rnn(options)
   local apply = operators[o.nonlinearity]
-    or fail("nn.rnn: nonlinearity: expected \"tanh\" or \"relu\", got %s", tostring(o.nonlinearity))
+    or fail("nn.rnn: nonlinearity: expected \"tanh\" or \"relu\", got %s", o.nonlinearity)
   return run("nn.rnn", params, x, { "h" }, { o.h }, o, apply)
 end)
 

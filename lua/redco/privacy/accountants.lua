@@ -31,7 +31,7 @@ local function check(where, given, ...)
   for _, name in ipairs { ... } do
     local expected, is_right = unpack(checks[name])
     if not is_right(given[name]) then
-      fail("%s: %s = %s is not %s", where, name, tostring(given[name]), expected)
+      fail("%s: %s = %s is not %s", where, name, given[name], expected)
     end
   end
 end

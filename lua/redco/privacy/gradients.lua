@@ -83,7 +83,7 @@ local function read(options)
   for name, rule in pairs(checks) do
     local value = o[name]
     if type(value) ~= "number" or not rule[2](value, o) then
-      fail("%s: %s = %s is not %s", where, name, tostring(value), rule[1])
+      fail("%s: %s = %s is not %s", where, name, value, rule[1])
     end
   end
   if o.noise_multiplier > 0 and not o.rng then

@@ -21,7 +21,7 @@ end
 
 -- Words of questions, such as "how do I save a model".
 local empty = {}
-for word in ("a an and are can do does for how i in is my of on the to use what with"):gmatch "%S+" do
+for word in ("a an and are can do for how i in is my of on the to use what with"):gmatch "%S+" do
   empty[word] = true
 end
 
@@ -118,8 +118,8 @@ function search.text(query)
   return table.concat(lines, "\n")
 end
 
---- Returns the answer to a query that nothing fits: similar names of the reference and of operators,
---- those of the last part of a dotted name.
+--- Returns the answer to a query that nothing fits: similar names of the reference and operators.
+--- Of a dotted name the last part counts.
 function search.missing(query)
   local last = query:match "([^.:]+)[.:]*$" or query
   local candidates, seen, similar = require "redco.torch".operators(), {}, {}

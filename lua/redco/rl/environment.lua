@@ -28,7 +28,7 @@ function meta.__index(self, key)
   local facts = rawget(self, "facts")
   if facts[key] ~= nil then return facts[key] end
   if key == "n_actions" or key == "action_low" or key == "action_high" then return nil end
-  fail("an Environment has no '%s'", tostring(key))
+  fail("an Environment has no '%s'", key)
 end
 
 function meta.__tostring(self)
@@ -297,7 +297,7 @@ states. All tensors have a row for each copy; those of numbers are float64.
   check_integer("rl.environment", "seed", o.seed, 0)
   if o.autoreset ~= "same_step" and o.autoreset ~= "next_step" then
     fail("rl.environment: autoreset: expected same_step or next_step, got %s",
-      tostring(o.autoreset))
+      o.autoreset)
   end
   local self = setmetatable({ name = name, facts = facts, n_envs = o.n_envs, seed = o.seed,
     autoreset = o.autoreset, n_steps = 0, n_episodes = 0, finished = {} }, meta)

@@ -26,7 +26,7 @@ local function check(o)
   for _, name in ipairs { "gamma", "lambda" } do
     local value = o[name]
     if type(value) ~= "number" or not (value >= 0 and value <= 1) then
-      fail("%s: %s: expected a number from 0 to 1, got %s", where, name, tostring(value))
+      fail("%s: %s: expected a number from 0 to 1, got %s", where, name, value)
     end
   end
 end

@@ -17,7 +17,7 @@ local function check(where, names, o)
     end
   end
   if o.clip and not (type(o.clip) == "number" and o.clip > 0) then
-    fail("%s: clip: expected a number above 0, got %s", where, tostring(o.clip))
+    fail("%s: clip: expected a number above 0, got %s", where, o.clip)
   end
 end
 

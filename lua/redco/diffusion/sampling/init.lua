@@ -40,7 +40,7 @@ local function read(pipeline, given)
     end
   end
   if all.output ~= "images" and all.output ~= "latents" then
-    fail("%s: output: expected 'images' or 'latents', got '%s'", where, tostring(all.output))
+    fail("%s: output: expected 'images' or 'latents', got '%s'", where, all.output)
   end
   if all.rng and all.seed then fail("%s: give rng or seed, not both", where) end
   all.rng = all.rng or all.seed and native.Rng(all.seed)

@@ -55,7 +55,7 @@ end
 --- The number of the first timestep, counted from 0: `strength` of all steps are done.
 local function first_timestep(scheduler, o, strength, starts_earlier)
   if type(strength) ~= "number" or strength < 0 or strength > 1 then
-    fail("pipeline.generate: strength: expected a number from 0 to 1, got %s", tostring(strength))
+    fail("pipeline.generate: strength: expected a number from 0 to 1, got %s", strength)
   end
   local n = o.num_inference_steps
   local done = math.min(n * strength, n)

@@ -92,14 +92,14 @@ local function check_value(where, key, value, default)
   end
   local allowed = choices[key]
   if allowed and not allowed[value] then
-    fail("%s: %s: '%s' is not supported", where, key, tostring(value))
+    fail("%s: %s: '%s' is not supported", where, key, value)
   end
 end
 
 local function check_counts(where, c)
   for _, key in ipairs { "num_train_timesteps", "solver_order" } do
     if c[key] and (c[key] < 1 or c[key] % 1 ~= 0) then
-      fail("%s: %s: expected a positive integer, got %s", where, key, tostring(c[key]))
+      fail("%s: %s: expected a positive integer, got %s", where, key, c[key])
     end
   end
 end
@@ -117,7 +117,7 @@ function config.complete(where, given)
   local name = given._class_name
   local defaults = config.defaults[name]
   if not defaults then
-    fail("%s: _class_name: the scheduler %s is not supported, only %s", where, tostring(name),
+    fail("%s: _class_name: the scheduler %s is not supported, only %s", where, name,
       table.concat(names_of(config.defaults), ", "))
   end
   local c = {}
@@ -129,7 +129,7 @@ function config.complete(where, given)
     elseif type(key) ~= "string" or key:sub(1, 1) ~= "_" and value ~= false
       and not is_of_any_class(key) then
       fail("%s: %s is not a key of diffusers' schedulers that is supported here", where,
-        tostring(key))
+        key)
     end
   end
   for _, key in ipairs(unsupported) do

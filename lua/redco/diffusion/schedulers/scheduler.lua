@@ -51,7 +51,7 @@ end
 --- Returns the share of the signal at a timestep of training.
 function methods.share(self, t)
   return self.shares[t + 1] or fail("%s: the timestep %s is not one of training, 0 to %d",
-    self.name, tostring(t), #self.shares - 1)
+    self.name, t, #self.shares - 1)
 end
 
 --- The same; before the first timestep by set_alpha_to_one.
@@ -65,7 +65,7 @@ function methods.next_timestep(self, t)
   for i, one in ipairs(self.timesteps) do
     if one == t then return self.timesteps[i + 1] or -1 end
   end
-  return fail("%s: the timestep %s is not one of `timesteps`", self.name, tostring(t))
+  return fail("%s: the timestep %s is not one of `timesteps`", self.name, t)
 end
 
 function methods.noise_like(self, t, o)
@@ -90,7 +90,7 @@ function(self, n, options)
   local most = self.config.num_train_timesteps
   if type(n) ~= "number" or n < 1 or n % 1 ~= 0 or n > most then
     fail("%s:set_timesteps: expected a number of steps from 1 to %d (num_train_timesteps), got %s",
-      self.name, most, tostring(n))
+      self.name, most, n)
   end
   if o.sigmas and (not self.class.has_flow or #o.sigmas ~= n) then
     fail("%s:set_timesteps: sigmas: expected a list of %d numbers, and flow matching", self.name, n)
@@ -113,7 +113,7 @@ local function place_of(self, t)
       first = i
     end
   end
-  return first or fail("%s: the timestep %s is not one of `timesteps`: %s", self.name, tostring(t),
+  return first or fail("%s: the timestep %s is not one of `timesteps`: %s", self.name, t,
     table.concat(self.timesteps, " ", 1, math.min(10, #self.timesteps)))
 end
 
@@ -130,7 +130,7 @@ more for one that starts from a noisy picture.]], function(self, begin_index)
   check_begun(self, "set_begin_index")
   if type(begin_index) ~= "number" or not self.timesteps[begin_index + 1] then
     fail("%s:set_begin_index: expected 0 to %d, got %s", self.name, #self.timesteps - 1,
-      tostring(begin_index))
+      begin_index)
   end
   self.index = begin_index + 1
   return self

@@ -97,7 +97,7 @@ function tables.alphas_cumprod(where, c, schedules)
         c.num_train_timesteps, betas:numel())
     end
   elseif not schedules[c.beta_schedule] then
-    fail("%s: beta_schedule '%s' is not supported by this class", where, tostring(c.beta_schedule))
+    fail("%s: beta_schedule '%s' is not supported by this class", where, c.beta_schedule)
   else
     betas = beta_schedules[c.beta_schedule](c)
   end
@@ -139,7 +139,7 @@ function tables.spaced(where, c, n, extra, last)
   local spacing = spacings[c.timestep_spacing]
   if not spacing then
     fail("%s: timestep_spacing: expected linspace, leading or trailing, got '%s'", where,
-      tostring(c.timestep_spacing))
+      c.timestep_spacing)
   end
   return spacing(n, last or c.num_train_timesteps, c, extra or 0)
 end
