@@ -10,7 +10,10 @@
 
 #include <dlfcn.h>
 #include <algorithm>
+#include <array>
 #include <memory>
+#include <mutex>
+#include <set>
 
 namespace at::native {
 // Defined by LibTorch, declared in none of its headers: result = alpha a b + beta result, of
@@ -33,14 +36,13 @@ bool is_transposed(char flag) { return flag != 'n' && flag != 'N'; }
 
 // Matrices [rows, columns] of a batch, row-major. One stride of a matrix is 1.
 struct Matrices {
-  const float* data;
+  float* data;
   int64_t n, rows, columns;
   int64_t of_matrix, of_row, of_column;  // strides
-  std::unique_ptr<float[]> copy{};
 
   Matrices(const float* data, int64_t n, int64_t rows, int64_t columns, int64_t of_matrix,
            bool is_transposed, int64_t leading)
-      : data(data),
+      : data(const_cast<float*>(data)),
         n(n),
         rows(rows),
         columns(columns),
@@ -48,29 +50,142 @@ struct Matrices {
         of_row(is_transposed ? 1 : leading),
         of_column(is_transposed ? leading : 1) {}
 
-  int64_t outer() const { return of_column == 1 ? rows : columns; }
-  int64_t inner() const { return of_column == 1 ? columns : rows; }
-  int64_t& leading() { return of_column == 1 ? of_row : of_column; }
-
-  // Removes gaps between rows, with which oneDNN's kernels are slower.
-  void make_dense() {
-    if (leading() == inner()) return;
-    copy = std::make_unique_for_overwrite<float[]>(size_t(rows * columns));
-    for (int64_t i = 0; i < outer(); ++i)
-      std::copy_n(data + i * leading(), inner(), copy.get() + i * inner());
-    data = copy.get();
-    leading() = inner();
+  bool is_row_major() const { return of_column == 1; }
+  int64_t leading() const { return is_row_major() ? of_row : of_column; }
+  // Whether the matrices follow each other, and their rows too, without gaps.
+  bool is_dense() const {
+    return leading() == (is_row_major() ? columns : rows) && of_matrix == rows * columns;
   }
 
-  // Whether the matrices follow each other without gaps.
-  bool is_dense() { return leading() == inner() && of_matrix == rows * columns; }
+  Matrices part_of_rows(int64_t first, int64_t count) const {
+    Matrices part = *this;
+    part.data += first * of_row;
+    part.rows = count;
+    return part;
+  }
+  Matrices part_of_columns(int64_t first, int64_t count) const {
+    Matrices part = *this;
+    part.data += first * of_column;
+    part.columns = count;
+    return part;
+  }
 
   at::Tensor tensor() const {
-    auto* from = const_cast<float*>(data);
-    if (n == 1) return at::from_blob(from, {rows, columns}, {of_row, of_column}, at::kFloat);
-    return at::from_blob(from, {n, rows, columns}, {of_matrix, of_row, of_column}, at::kFloat);
+    if (n == 1) return at::from_blob(data, {rows, columns}, {of_row, of_column}, at::kFloat);
+    return at::from_blob(data, {n, rows, columns}, {of_matrix, of_row, of_column}, at::kFloat);
   }
 };
+
+// c = alpha a b + beta c
+struct Product {
+  float alpha;
+  Matrices a, b;
+  float beta;
+  Matrices c;
+
+  int64_t multiplications() const { return a.n * a.rows * a.columns * b.columns; }
+};
+
+// oneDNN makes kernels for each size and layout of a product, and keeps half a megabyte of them.
+// Texts of varying lengths have thousands of sizes: only so many are accepted, the first ones.
+class Sizes {
+ public:
+  explicit Sizes(size_t most) : most_(most) {}
+
+  bool accept(const Product& p) {
+    const std::lock_guard lock(mutex_);
+    const std::array key{p.a.n,
+                         p.a.rows,
+                         p.a.columns,
+                         p.b.columns,
+                         int64_t{p.a.is_row_major()},
+                         int64_t{p.b.is_row_major()},
+                         int64_t{p.beta != 0}};
+    if (seen_.contains(key)) return true;
+    if (seen_.size() == most_) return false;
+    seen_.insert(key);
+    return true;
+  }
+
+ private:
+  const size_t most_;
+  std::mutex mutex_;
+  std::set<std::array<int64_t, 7>> seen_;
+};
+Sizes whole_sizes(96), part_sizes(64);
+
+// Whether oneDNN is faster. LibTorch's function does not write the result if alpha is 0.
+bool is_for_onednn(const Product& p) {
+  // With less, calling oneDNN takes longer than it saves.
+  constexpr int64_t fewest_multiplications = 1 << 21;
+  // It copies a transposed matrix first, which fewer rows of the other do not repay.
+  constexpr int64_t fewest_rows = 64;
+  return has_wider_kernels() && p.alpha != 0 && p.multiplications() >= fewest_multiplications &&
+         (p.b.is_row_major() || p.a.rows >= fewest_rows);
+}
+
+void compute_by_onednn(const Product& p) {
+  at::AutoDispatchBelowADInplaceOrView below;
+  at::native::mkldnn_matmul(p.a.tensor(), p.b.tensor(), p.c.tensor(), p.beta, p.alpha);
+}
+
+using Sgemm = void(const char*, const char*, const int*, const int*, const int*, const float*,
+                   const float*, const int*, const float*, const int*, const float*, float*,
+                   const int*);
+
+// BLAS is column-major: it computes c^T = b^T a^T.
+void compute_by_mkl(const Product& p) {
+  static const auto next = reinterpret_cast<Sgemm*>(dlsym(RTLD_NEXT, "sgemm_"));
+  const char *trans_a = p.a.is_row_major() ? "n" : "t", *trans_b = p.b.is_row_major() ? "n" : "t";
+  const int m = int(p.b.columns), n = int(p.a.rows), k = int(p.a.columns);
+  const int lda = int(p.a.leading()), ldb = int(p.b.leading()), ldc = int(p.c.leading());
+  next(trans_b, trans_a, &m, &n, &k, &p.alpha, p.b.data, &ldb, p.a.data, &lda, &p.beta, p.c.data,
+       &ldc);
+}
+
+// Computes a product whose number of examples varies in parts of two sizes. Examples are the rows
+// of layers' inputs, and those of the transposed matrix of a weight's gradient.
+void compute_in_parts(const Product& p) {
+  const bool is_gradient = !p.a.is_row_major();
+  const int64_t n_examples = is_gradient ? p.a.columns : p.a.rows;
+  const auto part = [&](int64_t first, int64_t count) {
+    Product result = p;
+    if (is_gradient) {
+      result.a = p.a.part_of_columns(first, count);
+      result.b = p.b.part_of_rows(first, count);
+      if (first > 0) result.beta = 1;
+    } else {
+      result.a = p.a.part_of_rows(first, count);
+      result.c = p.c.part_of_rows(first, count);
+    }
+    return result;
+  };
+  int64_t first = 0;
+  for (int64_t count : {512, 128})
+    for (; n_examples - first >= count; first += count) {
+      const Product next = part(first, count);
+      if (is_for_onednn(next) && part_sizes.accept(next))
+        compute_by_onednn(next);
+      else
+        compute_by_mkl(next);
+    }
+  if (first < n_examples) compute_by_mkl(part(first, n_examples - first));
+}
+
+// Copies a matrix without the gaps between its rows, with which oneDNN's kernels are slower.
+// Returns the memory of the copy, none if there are no gaps.
+std::unique_ptr<float[]> make_dense(Matrices& m) {
+  const auto [outer, inner] =
+      m.is_row_major() ? std::pair(m.rows, m.columns) : std::pair(m.columns, m.rows);
+  const int64_t leading = m.leading();
+  if (leading == inner) return nullptr;
+  auto copy = std::make_unique_for_overwrite<float[]>(size_t(outer * inner));
+  for (int64_t i = 0; i < outer; ++i)
+    std::copy_n(m.data + i * leading, inner, copy.get() + i * inner);
+  m.data = copy.get();
+  (m.is_row_major() ? m.of_row : m.of_column) = inner;
+  return copy;
+}
 
 // Returns the distance between the matrices of a group, or -1 if there is no common one.
 int64_t stride(const float* const* matrices, int64_t n) {
@@ -81,45 +196,23 @@ int64_t stride(const float* const* matrices, int64_t n) {
   return distance;
 }
 
-// Whether to compute alpha a b by oneDNN. LibTorch's function does not write the result of 0 a b.
-bool is_for_onednn(float alpha, const Matrices& a, const Matrices& b) {
-  // With less, calling oneDNN takes longer than it saves.
-  constexpr int64_t fewest_multiplications = 1 << 21;
-  // It copies a transposed matrix first, which fewer rows of the other do not repay.
-  constexpr int64_t fewest_rows = 64;
-  return has_wider_kernels() && alpha != 0 &&
-         a.n * a.rows * a.columns * b.columns >= fewest_multiplications &&
-         (b.of_column == 1 || a.rows >= fewest_rows);
-}
-
-void multiply(float alpha, const Matrices& a, const Matrices& b, float beta, const Matrices& c) {
-  at::AutoDispatchBelowADInplaceOrView below;
-  at::native::mkldnn_matmul(a.tensor(), b.tensor(), c.tensor(), beta, alpha);
-}
-
 }  // namespace
 
 extern "C" {
 
-using Sgemm = void(const char*, const char*, const int*, const int*, const int*, const float*,
-                   const float*, const int*, const float*, const int*, const float*, float*,
-                   const int*);
-
-// BLAS: C = alpha op(A) op(B) + beta C, column-major; row-major, C^T = op(B)^T op(A)^T.
+// BLAS: C = alpha op(A) op(B) + beta C, column-major.
 [[gnu::visibility("default")]] void sgemm_(const char* trans_a, const char* trans_b, const int* m,
                                            const int* n, const int* k, const float* alpha,
                                            const float* a, const int* lda, const float* b,
                                            const int* ldb, const float* beta, float* c,
                                            const int* ldc) {
-  Matrices left(b, 1, *n, *k, 0, is_transposed(*trans_b), *ldb);
-  Matrices right(a, 1, *k, *m, 0, is_transposed(*trans_a), *lda);
-  if (*ldc == *m && is_for_onednn(*alpha, left, right)) {
-    left.make_dense();
-    right.make_dense();
-    return multiply(*alpha, left, right, *beta, Matrices(c, 1, *n, *m, 0, false, *ldc));
-  }
-  static const auto next = reinterpret_cast<Sgemm*>(dlsym(RTLD_NEXT, "sgemm_"));
-  next(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  Product p{*alpha, Matrices(b, 1, *n, *k, 0, is_transposed(*trans_b), *ldb),
+            Matrices(a, 1, *k, *m, 0, is_transposed(*trans_a), *lda), *beta,
+            Matrices(c, 1, *n, *m, 0, false, *ldc)};
+  if (*ldc != *m || !is_for_onednn(p)) return compute_by_mkl(p);
+  const auto copy_of_a = make_dense(p.a), copy_of_b = make_dense(p.b);
+  if (whole_sizes.accept(p)) return compute_by_onednn(p);
+  compute_in_parts(p);
 }
 
 using SgemmBatch = void(int, const int*, const int*, const int*, const int*, const int*,
@@ -135,12 +228,13 @@ using SgemmBatch = void(int, const int*, const int*, const int*, const int*, con
   constexpr int column_major = 102, not_transposed = 111;
   if (n_groups == 1 && layout == column_major) {
     const int64_t size = *group_size;
-    Matrices left(*b, size, *n, *k, stride(b, size), *trans_b != not_transposed, *ldb);
-    Matrices right(*a, size, *k, *m, stride(a, size), *trans_a != not_transposed, *lda);
-    Matrices result(*c, size, *n, *m, stride(c, size), false, *ldc);
-    if (left.is_dense() && right.is_dense() && result.is_dense() &&
-        is_for_onednn(*alpha, left, right))
-      return multiply(*alpha, left, right, *beta, result);
+    const Product p{*alpha,
+                    Matrices(*b, size, *n, *k, stride(b, size), *trans_b != not_transposed, *ldb),
+                    Matrices(*a, size, *k, *m, stride(a, size), *trans_a != not_transposed, *lda),
+                    *beta, Matrices(*c, size, *n, *m, stride(c, size), false, *ldc)};
+    if (p.a.is_dense() && p.b.is_dense() && p.c.is_dense() && is_for_onednn(p) &&
+        whole_sizes.accept(p))
+      return compute_by_onednn(p);
   }
   static const auto next = reinterpret_cast<SgemmBatch*>(dlsym(RTLD_NEXT, "cblas_sgemm_batch"));
   next(layout, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, n_groups,

@@ -86,6 +86,17 @@ TEST_CASE("batches of products") {
   check_close(a.slice(0, 0, 9, 2).bmm(b.slice(0, 0, 9, 2)), exact.slice(0, 0, 9, 2), 70);
 }
 
+TEST_CASE("more sizes than oneDNN gets: parts") {
+  const at::Tensor w = random({120, 300}), bias = random({300});
+  for (int64_t rows = 100; rows < 1500; rows += 11) {
+    const at::Tensor x = random({rows, 120}), g = random({rows, 300});
+    const at::Tensor x64 = x.to(at::kDouble), w64 = w.to(at::kDouble), g64 = g.to(at::kDouble);
+    check_close(at::addmm(bias, x, w, 0.5, 2), 0.5 * bias.to(at::kDouble) + 2 * x64.mm(w64), 120);
+    check_close(g.mm(w.t()), g64.mm(w64.t()), 300);
+    check_close(at::addmm(w, x.t(), g, 0.5), 0.5 * w64 + x64.t().mm(g64), rows);
+  }
+}
+
 TEST_CASE("LibTorch calls this library's definitions") {
   for (const char* name : {"sgemm_", "cblas_sgemm_batch"}) {
     Dl_info info{};
