@@ -383,7 +383,7 @@ int field(lua_State* L) {
       lua_pushstring(L, deployer->workdir().c_str());
     return 1;
   }
-  fail("a Deployer has no '", name, "'");
+  fail("a Deployer has no '", name, "'; its fields are workdir, n_processes, process_id and mesh");
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <utility>
 
 namespace at::native {
 // Defined by LibTorch, declared in none of its headers: result = alpha a b + beta result, of
@@ -34,45 +35,37 @@ bool has_wider_kernels() {
 
 bool is_transposed(char flag) { return flag != 'n' && flag != 'N'; }
 
-// Matrices [rows, columns] of a batch, row-major. One stride of a matrix is 1.
+// Matrices [rows, columns] of a batch. One stride of a matrix is 1, the other one `leading`.
 struct Matrices {
   float* data;
   int64_t n, rows, columns;
-  int64_t of_matrix, of_row, of_column;  // strides
+  int64_t of_matrix;  // stride
+  bool is_row_major;
+  int64_t leading;
 
-  Matrices(const float* data, int64_t n, int64_t rows, int64_t columns, int64_t of_matrix,
-           bool is_transposed, int64_t leading)
-      : data(const_cast<float*>(data)),
-        n(n),
-        rows(rows),
-        columns(columns),
-        of_matrix(of_matrix),
-        of_row(is_transposed ? 1 : leading),
-        of_column(is_transposed ? leading : 1) {}
-
-  bool is_row_major() const { return of_column == 1; }
-  int64_t leading() const { return is_row_major() ? of_row : of_column; }
+  int64_t of_row() const { return is_row_major ? leading : 1; }
+  int64_t of_column() const { return is_row_major ? 1 : leading; }
   // Whether the matrices follow each other, and their rows too, without gaps.
   bool is_dense() const {
-    return leading() == (is_row_major() ? columns : rows) && of_matrix == rows * columns;
+    return leading == (is_row_major ? columns : rows) && of_matrix == rows * columns;
   }
 
   Matrices part_of_rows(int64_t first, int64_t count) const {
     Matrices part = *this;
-    part.data += first * of_row;
+    part.data += first * of_row();
     part.rows = count;
     return part;
   }
   Matrices part_of_columns(int64_t first, int64_t count) const {
     Matrices part = *this;
-    part.data += first * of_column;
+    part.data += first * of_column();
     part.columns = count;
     return part;
   }
 
   at::Tensor tensor() const {
-    if (n == 1) return at::from_blob(data, {rows, columns}, {of_row, of_column}, at::kFloat);
-    return at::from_blob(data, {n, rows, columns}, {of_matrix, of_row, of_column}, at::kFloat);
+    if (n == 1) return at::from_blob(data, {rows, columns}, {of_row(), of_column()}, at::kFloat);
+    return at::from_blob(data, {n, rows, columns}, {of_matrix, of_row(), of_column()}, at::kFloat);
   }
 };
 
@@ -98,8 +91,8 @@ class Sizes {
                          p.a.rows,
                          p.a.columns,
                          p.b.columns,
-                         int64_t{p.a.is_row_major()},
-                         int64_t{p.b.is_row_major()},
+                         int64_t{p.a.is_row_major},
+                         int64_t{p.b.is_row_major},
                          int64_t{p.beta != 0}};
     if (seen_.contains(key)) return true;
     if (seen_.size() == most_) return false;
@@ -121,7 +114,7 @@ bool is_for_onednn(const Product& p) {
   // It copies a transposed matrix first, which fewer rows of the other do not repay.
   constexpr int64_t fewest_rows = 64;
   return has_wider_kernels() && p.alpha != 0 && p.multiplications() >= fewest_multiplications &&
-         (p.b.is_row_major() || p.a.rows >= fewest_rows);
+         (p.b.is_row_major || p.a.rows >= fewest_rows);
 }
 
 void compute_by_onednn(const Product& p) {
@@ -136,9 +129,9 @@ using Sgemm = void(const char*, const char*, const int*, const int*, const int*,
 // BLAS is column-major: it computes c^T = b^T a^T.
 void compute_by_mkl(const Product& p) {
   static const auto next = reinterpret_cast<Sgemm*>(dlsym(RTLD_NEXT, "sgemm_"));
-  const char *trans_a = p.a.is_row_major() ? "n" : "t", *trans_b = p.b.is_row_major() ? "n" : "t";
+  const char *trans_a = p.a.is_row_major ? "n" : "t", *trans_b = p.b.is_row_major ? "n" : "t";
   const int m = int(p.b.columns), n = int(p.a.rows), k = int(p.a.columns);
-  const int lda = int(p.a.leading()), ldb = int(p.b.leading()), ldc = int(p.c.leading());
+  const int lda = int(p.a.leading), ldb = int(p.b.leading), ldc = int(p.c.leading);
   next(trans_b, trans_a, &m, &n, &k, &p.alpha, p.b.data, &ldb, p.a.data, &lda, &p.beta, p.c.data,
        &ldc);
 }
@@ -146,7 +139,7 @@ void compute_by_mkl(const Product& p) {
 // Computes a product whose number of examples varies in parts of two sizes. Examples are the rows
 // of layers' inputs, and those of the transposed matrix of a weight's gradient.
 void compute_in_parts(const Product& p) {
-  const bool is_gradient = !p.a.is_row_major();
+  const bool is_gradient = !p.a.is_row_major;
   const int64_t n_examples = is_gradient ? p.a.columns : p.a.rows;
   const auto part = [&](int64_t first, int64_t count) {
     Product result = p;
@@ -176,14 +169,13 @@ void compute_in_parts(const Product& p) {
 // Returns the memory of the copy, none if there are no gaps.
 std::unique_ptr<float[]> make_dense(Matrices& m) {
   const auto [outer, inner] =
-      m.is_row_major() ? std::pair(m.rows, m.columns) : std::pair(m.columns, m.rows);
-  const int64_t leading = m.leading();
-  if (leading == inner) return nullptr;
+      m.is_row_major ? std::pair(m.rows, m.columns) : std::pair(m.columns, m.rows);
+  if (m.leading == inner) return nullptr;
   auto copy = std::make_unique_for_overwrite<float[]>(size_t(outer * inner));
   for (int64_t i = 0; i < outer; ++i)
-    std::copy_n(m.data + i * leading, inner, copy.get() + i * inner);
+    std::copy_n(m.data + i * m.leading, inner, copy.get() + i * inner);
   m.data = copy.get();
-  (m.is_row_major() ? m.of_row : m.of_column) = inner;
+  m.leading = inner;
   return copy;
 }
 
@@ -206,9 +198,11 @@ extern "C" {
                                            const float* a, const int* lda, const float* b,
                                            const int* ldb, const float* beta, float* c,
                                            const int* ldc) {
-  Product p{*alpha, Matrices(b, 1, *n, *k, 0, is_transposed(*trans_b), *ldb),
-            Matrices(a, 1, *k, *m, 0, is_transposed(*trans_a), *lda), *beta,
-            Matrices(c, 1, *n, *m, 0, false, *ldc)};
+  Product p{*alpha,
+            {const_cast<float*>(b), 1, *n, *k, 0, !is_transposed(*trans_b), *ldb},
+            {const_cast<float*>(a), 1, *k, *m, 0, !is_transposed(*trans_a), *lda},
+            *beta,
+            {c, 1, *n, *m, 0, true, *ldc}};
   if (*ldc != *m || !is_for_onednn(p)) return compute_by_mkl(p);
   const auto copy_of_a = make_dense(p.a), copy_of_b = make_dense(p.b);
   if (whole_sizes.accept(p)) return compute_by_onednn(p);
@@ -228,10 +222,14 @@ using SgemmBatch = void(int, const int*, const int*, const int*, const int*, con
   constexpr int column_major = 102, not_transposed = 111;
   if (n_groups == 1 && layout == column_major) {
     const int64_t size = *group_size;
-    const Product p{*alpha,
-                    Matrices(*b, size, *n, *k, stride(b, size), *trans_b != not_transposed, *ldb),
-                    Matrices(*a, size, *k, *m, stride(a, size), *trans_a != not_transposed, *lda),
-                    *beta, Matrices(*c, size, *n, *m, stride(c, size), false, *ldc)};
+    const auto matrices = [&](const float* const* all, const int* rows, const int* columns,
+                              bool is_row_major, const int* leading) {
+      return Matrices{const_cast<float*>(*all), size,         *rows,   *columns,
+                      stride(all, size),        is_row_major, *leading};
+    };
+    const Product p{*alpha, matrices(b, n, k, *trans_b == not_transposed, ldb),
+                    matrices(a, k, m, *trans_a == not_transposed, lda), *beta,
+                    matrices(c, n, m, true, ldc)};
     if (p.a.is_dense() && p.b.is_dense() && p.c.is_dense() && is_for_onednn(p) &&
         whole_sizes.accept(p))
       return compute_by_onednn(p);

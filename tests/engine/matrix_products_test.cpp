@@ -40,11 +40,28 @@ TEST_CASE("products of matrices, of all sizes and layouts") {
                                              {130, 70, 260},
                                              {256, 33, 1000},
                                              {1000, 256, 33},
-                                             {5, 6, 7}}) {
+                                             {5, 6, 7},
+                                             {1, 1, 1},
+                                             {1, 5, 7},
+                                             {5, 1, 7},
+                                             {5, 7, 1},
+                                             {4, 64, 1},
+                                             {64, 4, 1},
+                                             {1, 64, 4},
+                                             {1, 4, 64},
+                                             {300, 1, 9000},
+                                             {1, 2000, 3000},
+                                             {3000, 2000, 1}}) {
     const at::Tensor a = random({rows, inner}), b = random({inner, columns});
     const at::Tensor exact = a.to(at::kDouble).mm(b.to(at::kDouble));
     for (const auto& x : in_all_layouts(a))
-      for (const auto& w : in_all_layouts(b)) check_close(x.mm(w), exact, inner);
+      for (const auto& w : in_all_layouts(b)) {
+        check_close(x.mm(w), exact, inner);
+        // The transposed result, and one with gaps.
+        check_close(w.t().mm(x.t()).t(), exact, inner);
+        at::Tensor y = at::zeros({rows, columns + 2}).narrow(1, 1, columns);
+        check_close(at::mm_out(y, x, w), exact, inner);
+      }
   }
 }
 

@@ -33,7 +33,8 @@ local returned = { feature_extractor = "redco.data.feature_extractor" }
 -- What Whisper takes besides; the models whose loss takes less; and what some of the models that
 -- remove noise take.
 local of_denoisers = { text_embeds = true, time_ids = true, encoder_attention_mask = true,
-  class_labels = true, timestep_cond = true, pooled_projections = true, guidance = true, cache = true }
+  class_labels = true, timestep_cond = true, pooled_projections = true, guidance = true,
+  cache = true }
 local of_some = { unet = of_denoisers, transformer = of_denoisers,
   ["model.generate"] = { task = true, language = true, return_timestamps = true },
   ["model.loss"] = { label_smoothing = true, ignore_index = true } }

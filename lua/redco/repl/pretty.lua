@@ -9,7 +9,7 @@ local max_lines = 100     -- of tables in tables: a larger value is shown less d
 local max_entries = 100   -- of one table
 local max_total = 1000    -- of all
 local max_string = 200    -- bytes of a string in a table
-local max_signature = 100
+local min_signature = 40  -- of a function in a table, however narrow the screen
 
 local styles = { dim = 2, string = 32, tensor = 36, callable = 35 }
 
@@ -126,6 +126,7 @@ function Writer:tree(t, indent, depth)
   self.open[t] = true
   local entries, is_flat = {}, true
   local function add(key_text, value)
+    self.room = math.max(self.width - indent - 3 - columns(key_text), min_signature)
     local text = key_text .. self:value(value, indent + 2, depth + 1)
     is_flat = is_flat and not text:find("\n", 1, true)
     entries[#entries + 1] = text
@@ -166,17 +167,17 @@ function Writer:joined(entries, indent, is_flat, is_list)
   return text:gsub(" \n", "\n") .. "\n" .. (" "):rep(indent) .. "}"
 end
 
-function Writer:callable(f, max_bytes)
-  local text = pretty.signature(f)
-  if #text > max_bytes then text = text:sub(1, max_bytes) .. "..." end
-  return self:paint("callable", "function " .. text)
+function Writer:callable(f, room)
+  local text = "function " .. pretty.signature(f)
+  if #text > room then text = text:sub(1, room - 3) .. "..." end
+  return self:paint("callable", text)
 end
 
 --- Formats a value that is not a table, on one line.
 function Writer:leaf(value)
   local kind = type(value)
   if kind == "string" then return self:paint("string", quoted(value)) end
-  if kind == "function" then return self:callable(value, max_signature) end
+  if kind == "function" then return self:callable(value, self.room) end
   if not torch.is_tensor(value) then return members.class(value) or tostring(value) end
   if value:dim() == 0 and not value:is_sharded() then
     return self:paint("tensor", (tostring(value):gsub("%s*\n%s*", " ")))
