@@ -239,12 +239,12 @@ if n_processes == 2 then
     step()
     return traffic.sent("mp", step), #tree.leaves(trainer.params)
   end
-  test("unet on 1x2, by its rules half the bytes", function()
+  test("unet on 1x2, by its rules little more than half the bytes", function()
     local by_rules, n_params = sent_by_unet(true)
     traffic.expect_only(by_rules, total(of_unet(), of_norms { n_gradients = n_params }))
     local n_bytes = 0
     for _, sent in pairs(sent_by_unet(false)) do n_bytes = n_bytes + sent.bytes end
-    assert(n_bytes > 2 * by_rules.all_reduce.bytes, n_bytes)
+    assert(n_bytes > 1.8 * by_rules.all_reduce.bytes, n_bytes)
   end)
 end
 

@@ -50,13 +50,19 @@ end
 
 --- x: [B, C, H, W]; text: [B, T, D]; mask: nil or [B, 1, 1, T], added to the scores of the text.
 function transformer.apply(params, name, x, text, mask, facts, o)
-  local project = facts.is_linear and blocks.linear or layers.pointwise_conv
+  local proj_in = facts.is_linear and blocks.linear or layers.pointwise_conv
   local y = layers.group_norm(params, name .. ".norm", x, facts.groups, 1e-6)
-  y = project(params, name .. ".proj_in", layers.pixels_as_tokens(y), o)
+  y = proj_in(params, name .. ".proj_in", layers.pixels_as_tokens(y), o)
   for i = 0, facts.n_layers - 1 do
     y = nn.block(apply_layer, params, layer_name(name, i), y, text, mask, facts, o)
   end
-  return x + layers.tokens_as_pixels(project(params, name .. ".proj_out", y, o), x)
+  if facts.is_linear then
+    y = layers.tokens_as_pixels(blocks.linear(params, name .. ".proj_out", y, o), x)
+  else
+    -- A product would take the parts of a sum, and then send the gradient of its weight too.
+    y = layers.conv(params, name .. ".proj_out", layers.tokens_as_pixels(y, x))
+  end
+  return x + y
 end
 
 return transformer
