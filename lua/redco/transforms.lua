@@ -1,6 +1,7 @@
 --- Function transformations: gradients over trees, and vectorisation.
 local fail = require "redco.fail"
 local functorch = require "redco.functorch"
+local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 local tree = require "redco.tree"
@@ -14,7 +15,7 @@ end
 local function check_function(name, f)
   local meta = getmetatable(f)
   if type(f) ~= "function" and not (type(meta) == "table" and meta.__call) then
-    fail("%s: expected a function, got a %s", name, type(f))
+    fail("%s: expected a function, got %s", name, native.describe(f))
   end
 end
 
@@ -143,7 +144,8 @@ local gradient_options = { names = { create_graph = true },
 local function check_options(name, given)
   local options = check_names(name, gradient_options, given)
   if options.create_graph ~= nil and type(options.create_graph) ~= "boolean" then
-    fail("%s: create_graph: expected true or false, got a %s", name, type(options.create_graph))
+    fail("%s: create_graph: expected true or false, got %s", name,
+      native.describe(options.create_graph))
   end
   return options
 end

@@ -2,6 +2,7 @@
 --- visited in order. The keys of any other table are strings, visited in byte order, so every
 --- process visits a tree in the same order.
 local fail = require "redco.fail"
+local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -80,7 +81,8 @@ the order of `leaves`.]],
 function(f, first, ...)
   local meta = getmetatable(f)
   if type(f) ~= "function" and not (type(meta) == "table" and meta.__call) then
-    fail("tree.map: expected a function and then trees, tree.map(f, tree), got a %s first", type(f))
+    fail("tree.map: expected a function and then trees, tree.map(f, tree), got %s first",
+      native.describe(f))
   end
   return map_nodes(f, first, { ... }, "")
 end)

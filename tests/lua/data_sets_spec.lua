@@ -71,7 +71,7 @@ test("split holds out every k-th example, of a list or of a data set", function(
       "every: expected an integer of at least 2, got " .. every)
   end
   expect_error(function() data.split({}) end, "every: expected an integer", "nil")
-  expect_error(function() data.split(5, { every = 2 }) end, "a list or a data set, got a number")
+  expect_error(function() data.split(5, { every = 2 }) end, "a list or a data set, got number 5")
 end)
 
 test("paragraphs, and several files as one set", function()

@@ -234,7 +234,7 @@ test("save_image: texts", function()
   end
   expect_error(with { [""] = "x" }, where, "1 to 79 ASCII characters")
   expect_error(with { ["Ä"] = "x" }, where, "1 to 79 ASCII characters")
-  expect_error(with { Title = {} }, where, "metadata.Title", "a table")
+  expect_error(with { Title = {} }, where, "metadata.Title", "got table {}")
 end)
 
 test("save_image: JPEG files, and their comment", function()

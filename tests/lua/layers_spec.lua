@@ -152,6 +152,7 @@ test("wrong arguments of layers are errors of the line that called", function()
     { function() nn.gru(nn.GRU(3, 4), x, { h = torch.zeros { 2, 2, 4 } }) end, "[2, 2, 4]",
       "[1, 2, 4]" },
     { function() nn.rnn(nn.RNN(3, 4), x, { nonlinearity = "sin" }) end, "sin" },
+    { function() nn.lstm(nn.LSTM(3, 4), torch.randn { 5, 2, 4 }) end, "[batch, length, 3]" },
     { function() nn.lstm({}, x) end, "weight_ih_l0" },
     { function() nn.max_pool2d(image, 2, { strid = 1 }) end, "strid" },
     { function() nn.conv_transpose2d(nn.ConvTranspose2d(4, 3, 2), image) end, "4" },

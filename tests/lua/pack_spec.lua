@@ -96,7 +96,7 @@ end)
 test("what is wrong", function()
   expect_error(function() data.pack({ { 1 } }) end, "pack_spec.lua:", "seq_len")
   expect_error(function() data.pack({ { 1 } }, { seq_len = 2, strategy = "ffd" }) end, '"ffd"')
-  expect_error(function() data.pack({ "text" }, { seq_len = 2 }) end, "got a string")
+  expect_error(function() data.pack({ "text" }, { seq_len = 2 }) end, "got \"text\"")
   for _, strategy in ipairs { "bfd", "wrapped" } do
     local rows = data.pack({ { input_ids = { 1, 2, 3 }, labels = { 1 } } },
       { seq_len = 2, strategy = strategy })

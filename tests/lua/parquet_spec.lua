@@ -109,7 +109,7 @@ test("what is not supported is an error that says why", function()
     "it has no column 'texts', but i8, u8")
   expect_error(function() data.parquet(cases .. "plain.parquet", { column = {} }) end, "'column'")
   expect_error(function() data.parquet(cases .. "rows.json") end, "does not end in PAR1")
-  expect_error(function() data.parquet(3) end, "expected a path, got a number")
+  expect_error(function() data.parquet(3) end, "expected a path, got number 3")
   expect_error(function() data.parquet(folder .. "/none") end, "No such file")
 end)
 

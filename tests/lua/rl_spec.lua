@@ -181,7 +181,7 @@ end)
 test("wrong arguments of environments", function()
   expect_error(function() rl.environment "CartPole-v9" end, "CartPole-v9", "CartPole-v1")
   expect_error(function() rl.environment(3) end, "name or a table", "number")
-  expect_error(function() rl.environment { n_actions = 2 } end, "expected a", "got a nil")
+  expect_error(function() rl.environment { n_actions = 2 } end, "expected a", "got nil")
   expect_error(function()
     local facts = counter(3)
     facts.n_actions = nil
@@ -284,7 +284,7 @@ end)
 test("wrong arguments of gae and of the losses", function()
   local t = torch.zeros { 3 }
   expect_error(function() rl.gae { rewards = t, values = t, next_values = t } end, "terminated",
-    "got a nil")
+    "got nil")
   expect_error(function()
     rl.gae { rewards = t, values = t, next_values = torch.zeros { 2 }, terminated = t }
   end, "next_values", "[2] beside [3]")

@@ -119,7 +119,7 @@ test("wrong weights, rates and sets are errors of the line that called", functio
     { weighted { 0, 0 }, "all are 0" }, { weighted { 1, -1 }, "entry 2 is -1" },
     { weighted { 1, 0 / 0 }, "entry 2" }, { weighted { 1, math.huge }, "entry 2 is inf" },
     { weighted { 1 }, "expected 2 numbers", "[1]" }, { weighted { 1, "2" }, "entry 2", "string" },
-    { weighted "x", "string" }, { weighted({ 1, 1 }, { num_samples = 0 }), "num_samples", "0" },
+    { weighted "x", "got \"x\"" }, { weighted({ 1, 1 }, { num_samples = 0 }), "num_samples", "0" },
     { function() data.weighted_sampler({}, {}) end, "no examples" },
     { poisson(1.5), "rate", "1.5" }, { poisson(0), "0" }, { poisson(nil), "nil" },
     { poisson(0 / 0), "nan" }, { function() data.poisson_sampler(3, { rate = 1 }) end, "number" },

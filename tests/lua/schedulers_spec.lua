@@ -66,7 +66,7 @@ test("a folder is read; keys of other classes are ignored, unknown ones refused"
     scheduler { _class_name = "EulerDiscreteScheduler", use_beta_sigmas = true }
   end, "use_beta_sigmas is not supported")
   expect_error(function() scheduler { _class_name = "DDIMScheduler", beta_end = "x" } end,
-    "beta_end: expected a number, got a string")
+    "beta_end: expected a number, got \"")
   expect_error(function()
     scheduler { _class_name = "DDIMScheduler", prediction_type = "score" }
   end, "prediction_type: 'score'")

@@ -138,7 +138,7 @@ test("what grad refuses", function()
   expect_error(function() redco.grad(function(x) return x:sum() end, { creat_graph = true }) end,
     "creat_graph", here)
   expect_error(function() redco.grad(3) end, "function", "number", here)
-  expect_error(function() redco.vmap("f") end, "function", "string", here)
+  expect_error(function() redco.vmap("f") end, "function", "\"f\"", here)
   local message = expect_error(function()
     redco.grad(function(x) return (x + torch.ones(7)):sum() end)(torch.ones(3))
   end, "float32[3]", "float32[7]", here)

@@ -36,7 +36,7 @@ samples. The filter is a sinc in a Hann window, with torchaudio's defaults: 6 ze
 side, and a cutoff at 0.99 of the lower of both Nyquist frequencies. It is not differentiable.]],
 function(samples, orig_freq, new_freq)
   if not torch.is_tensor(samples) then
-    fail("data.resample: expected a tensor [..., samples], got a %s", type(samples))
+    fail("data.resample: expected a tensor [..., samples], got %s", native.describe(samples))
   end
   check_rate("data.resample", "orig_freq", orig_freq)
   check_rate("data.resample", "new_freq", new_freq)

@@ -1,5 +1,6 @@
 --- Data sets: examples made on access.
 local fail = require "redco.fail"
+local native = require "redco.native"
 local registry = require "redco.registry"
 
 local methods = registry.define("Dataset", [[
@@ -42,14 +43,18 @@ Returns a data set of `size` examples. `ds[i]` calls get(i), with i from 1, on e
 is the size and `ds[i]` is nil beyond it, as in a list. `ds[0]` raises an error. Every function that
 takes a list of examples takes a data set too.]], function(size, get)
   check_size("dataset", size)
-  if type(get) ~= "function" then fail("dataset: expected a function, got a %s", type(get)) end
+  if type(get) ~= "function" then
+    fail("dataset: expected a function, got %s", native.describe(get))
+  end
   return new_dataset(size, get)
 end)
 
 methods.map = registry.define("Dataset:map", [[
 map(self, f) -> Dataset
 Returns the data set of f(example). f is called on every access.]], function(self, f)
-  if type(f) ~= "function" then fail("Dataset:map: expected a function, got a %s", type(f)) end
+  if type(f) ~= "function" then
+    fail("Dataset:map: expected a function, got %s", native.describe(f))
+  end
   return new_dataset(#self, function(i) return f(self[i]) end)
 end)
 
@@ -58,7 +63,7 @@ select(self, indices) -> Dataset
 Returns the examples with these numbers, a list, in the order of the list.]],
 function(self, indices)
   if type(indices) ~= "table" then
-    fail("Dataset:select: expected a list of numbers, got a %s", type(indices))
+    fail("Dataset:select: expected a list of numbers, got %s", native.describe(indices))
   end
   for i, index in ipairs(indices) do
     if type(index) ~= "number" or index < 1 or index > #self or index % 1 ~= 0 then

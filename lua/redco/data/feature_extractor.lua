@@ -1,6 +1,7 @@
 --- Prepares sound for Whisper as transformers' WhisperFeatureExtractor does: log-mel spectra.
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
+local native = require "redco.native"
 local readers = require "redco.data.readers"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
@@ -82,7 +83,8 @@ local function list_of(where, sounds)
     end
     sounds = sounds:dim() == 1 and { sounds } or torch.unbind(sounds)
   elseif type(sounds) ~= "table" then
-    fail("%s: expected sound as a tensor or a list of tensors, got a %s", where, type(sounds))
+    fail("%s: expected sound as a tensor or a list of tensors, got %s", where,
+      native.describe(sounds))
   end
   local list = {}
   for i, sound in ipairs(sounds) do
@@ -119,7 +121,7 @@ function(config)
     config = readers.json(where)
   end
   if type(config) ~= "table" then
-    fail("%s: expected a folder or a table, got a %s", where, type(config))
+    fail("%s: expected a folder or a table, got %s", where, native.describe(config))
   end
   local o = read_config(where, config)
   local filters, window = mel_filters(o), torch.hann_window(o.n_fft)

@@ -43,7 +43,7 @@ examples, in their order: {"file_name": "a.png", "text": "a taxi"} gives {path, 
 text}.]],
 function(folder)
   if type(folder) ~= "string" then
-    fail("image_folder: expected a path, got a %s", type(folder))
+    fail("image_folder: expected a path, got %s", native.describe(folder))
   end
   if exists(folder .. "/metadata.jsonl") then return listed(folder) end
   local paths, classes, label_of = {}, {}, {}

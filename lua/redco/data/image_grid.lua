@@ -71,7 +71,7 @@ function(image, path, given)
   local o = save_options(given)
   image = as_pixels("data.save_image", image)
   if type(path) ~= "string" then
-    fail("data.save_image: path: expected a string, got a %s", type(path))
+    fail("data.save_image: path: expected a string, got %s", native.describe(path))
   end
   local is_jpeg = path:lower():find "%.jpe?g$" ~= nil
   local bytes = is_jpeg and native.jpeg_encode(path, image, o.quality)

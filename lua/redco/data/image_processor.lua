@@ -108,7 +108,7 @@ local function read_config(where, config)
     o[key] = config[key]
     if o[key] == nil then o[key] = default end
     if key ~= "size" and key ~= "crop_size" and type(o[key]) ~= type(default) then
-      fail("%s: %s: expected a %s, got a %s", where, key, type(default), type(o[key]))
+      fail("%s: %s: expected a %s, got %s", where, key, type(default), native.describe(o[key]))
     end
   end
   if processor and o.do_center_crop and not processor.crops then
@@ -162,7 +162,7 @@ bit. A processor whose name ends in Fast gives the result of the slow one.]], fu
     config = readers.json(where)
   end
   if type(config) ~= "table" then
-    fail("%s: expected a folder or a table, got a %s", where, type(config))
+    fail("%s: expected a folder or a table, got %s", where, native.describe(config))
   end
   local o = read_config(where, config)
   local mean = torch.tensor(o.image_mean, { dtype = "float32" }):view { 3, 1, 1 }

@@ -1,6 +1,7 @@
 --- Texts in image files: of PNG iTXt chunks, which are UTF-8, and of JPEG a comment.
 local bit = require "bit"
 local fail = require "redco.fail"
+local native = require "redco.native"
 
 local table_of_crc = {}
 for n = 0, 255 do
@@ -61,7 +62,7 @@ return function(where, bytes, texts, form)
         keyword)
     end
     if type(text) ~= "string" and type(text) ~= "number" then
-      fail("%s: metadata.%s: expected a string, got a %s", where, keyword, type(text))
+      fail("%s: metadata.%s: expected a string, got %s", where, keyword, native.describe(text))
     end
     rows[#rows + 1] = { keyword, tostring(text) }
   end

@@ -76,7 +76,9 @@ local function read_array(where, source)
 end
 
 local function check_path(name, path)
-  if type(path) ~= "string" then fail("%s: expected a path, got a %s", name, type(path)) end
+  if type(path) ~= "string" then
+    fail("%s: expected a path, got %s", name, native.describe(path))
+  end
 end
 
 numpy.npy = registry.define("redco.data.npy", [[

@@ -3,6 +3,7 @@ local arguments = require "redco.arguments"
 local check_integer = require "redco.check_integer"
 local dataset = require "redco.data.dataset"
 local fail = require "redco.fail"
+local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -18,8 +19,8 @@ local function length_of(sequence)
   local ids = ids_of(sequence)
   if torch.is_tensor(ids) then return ids:size(0) end
   if type(ids) == "table" then return #ids end
-  fail("pack: expected sequences of tokens, as lists, tensors or {input_ids, labels}; got a %s",
-    type(ids))
+  fail("pack: expected sequences of tokens, as lists, tensors or {input_ids, labels}; got %s",
+    native.describe(ids))
 end
 
 local function to_tensor(ids)

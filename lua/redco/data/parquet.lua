@@ -45,10 +45,12 @@ supported; of the encodings PLAIN, RLE and dictionaries; no decimals and no 96-b
 function(paths, given)
   local o = options(given)
   if o.columns ~= nil and type(o.columns) ~= "table" then
-    fail("parquet: columns: expected a list of names, got a %s", type(o.columns))
+    fail("parquet: columns: expected a list of names, got %s", native.describe(o.columns))
   end
   local function open(path)
-    if type(path) ~= "string" then fail("parquet: expected a path, got a %s", type(path)) end
+    if type(path) ~= "string" then
+      fail("parquet: expected a path, got %s", native.describe(path))
+    end
     local file = native.parquet_file(path, o.columns, o.max_memory)
     local features = features_of(path, file)
     return dataset.new(tonumber(#file), function(i)

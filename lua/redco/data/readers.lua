@@ -29,7 +29,9 @@ local function unpacked(path)
 end
 
 local function read_all(path)
-  if type(path) ~= "string" then fail("cannot read: expected a path, got a %s", type(path)) end
+  if type(path) ~= "string" then
+    fail("cannot read: expected a path, got %s", native.describe(path))
+  end
   local file, message = io.open(path, "rb")
   if not file then fail("cannot read: %s", message) end
   local packed, bytes = path:match "%.gz$" ~= nil, nil
@@ -46,7 +48,9 @@ Returns the bytes of a file. A file whose name ends in `.gz` is decompressed wit
 
 -- Returns the records of a text file, compressed or not.
 local function records_of(path, kind, delimiter)
-  if type(path) ~= "string" then fail("cannot read: expected a path, got a %s", type(path)) end
+  if type(path) ~= "string" then
+    fail("cannot read: expected a path, got %s", native.describe(path))
+  end
   return native.record_file(path, kind, path:find "%.gz$" and read_all(path) or nil,
     delimiter)
 end

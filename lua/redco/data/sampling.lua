@@ -22,7 +22,7 @@ end
 
 local function check_examples(where, examples)
   if type(examples) ~= "table" and type(examples) ~= "userdata" then
-    fail("%s: expected a list or a data set, got a %s", where, type(examples))
+    fail("%s: expected a list or a data set, got %s", where, native.describe(examples))
   end
   if #examples == 0 then fail("%s: there are no examples", where) end
 end
@@ -31,7 +31,8 @@ end
 local function check_weights(where, weights, count, what)
   if not torch.is_tensor(weights) then
     if type(weights) ~= "table" then
-      fail("%s: weights: expected a list or a tensor of numbers, got a %s", where, type(weights))
+      fail("%s: weights: expected a list or a tensor of numbers, got %s", where,
+        native.describe(weights))
     end
     for i, weight in ipairs(weights) do
       if type(weight) ~= "number" then

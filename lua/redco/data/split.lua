@@ -3,6 +3,7 @@ local arguments = require "redco.arguments"
 local check_integer = require "redco.check_integer"
 local dataset = require "redco.data.dataset"
 local fail = require "redco.fail"
+local native = require "redco.native"
 local registry = require "redco.registry"
 
 local options = arguments("split", {}, { "every" })
@@ -17,7 +18,7 @@ function(set, given)
   check_integer("split", "every", every, 2)
   local is_list = type(set) == "table"
   if not is_list and type(set) ~= "userdata" then
-    fail("split: expected a list or a data set, got a %s", type(set))
+    fail("split: expected a list or a data set, got %s", native.describe(set))
   end
   local n_held_out = math.floor(#set / every)
   local train = dataset.new(#set - n_held_out, function(i)

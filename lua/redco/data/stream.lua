@@ -2,6 +2,7 @@
 local arguments = require "redco.arguments"
 local check_integer = require "redco.check_integer"
 local fail = require "redco.fail"
+local native = require "redco.native"
 local registry = require "redco.registry"
 
 local options = arguments("stream", { cycle = true }, { "chunk_size" })
@@ -15,7 +16,7 @@ shuffles each chunk. A resumed run starts the stream again and skips what it has
 open() must give the same examples each time, on all processes.]], function(open, given)
   local o = options(given)
   if type(open) ~= "function" then
-    fail("data.stream: expected a function that starts the stream, got a %s", type(open))
+    fail("data.stream: expected a function that starts the stream, got %s", native.describe(open))
   end
   local size = o.chunk_size
   check_integer("data.stream", "chunk_size", size, 1)

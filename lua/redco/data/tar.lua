@@ -139,7 +139,7 @@ all without `decode`, are strings. Only an index is held in memory. An archive w
 `.gz` is held whole.]], function(paths, given)
   local o = options(given)
   local function open(path)
-    if type(path) ~= "string" then fail("tar: expected a path, got a %s", type(path)) end
+    if type(path) ~= "string" then fail("tar: expected a path, got %s", native.describe(path)) end
     local source = path:find "gz$" and byte_source.of_text(readers.read(path))
       or byte_source.of_file(path, "a tar archive")
     local examples = index_of(path, source)

@@ -1,6 +1,7 @@
 --- What all distributions share: checks of arguments, drawing, and the methods made of others.
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
+local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -51,7 +52,7 @@ function distribution.broadcast(where, names, ...)
     if type(value) == "number" then
       values[i] = torch.full({}, value, { dtype = like.dtype, device = like.device })
     elseif not torch.is_tensor(value) then
-      fail("%s: %s: expected a tensor or a number, got a %s", where, name, type(value))
+      fail("%s: %s: expected a tensor or a number, got %s", where, name, native.describe(value))
     end
     if not values[i].dtype:find "float" then
       fail("%s: %s: expected a floating-point tensor, got %s", where, name, values[i].dtype)

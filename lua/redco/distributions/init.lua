@@ -3,6 +3,7 @@ local continuous = require "redco.distributions.continuous"
 local discrete = require "redco.distributions.discrete"
 local distribution = require "redco.distributions.distribution"
 local fail = require "redco.fail"
+local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -13,7 +14,7 @@ local distributions = {
 
 local function check(where, name, given)
   if not distribution.is(given) then
-    fail("%s: %s: expected a Distribution, got a %s", where, name, type(given))
+    fail("%s: %s: expected a Distribution, got %s", where, name, native.describe(given))
   end
 end
 

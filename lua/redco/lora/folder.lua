@@ -76,7 +76,8 @@ end
 local function by_pattern(path, patterns, name)
   for pattern, value in pairs(patterns or {}) do
     if type(value) ~= "number" then
-      fail("%s: expected a number for the pattern '%s', got a %s", path, pattern, type(value))
+      fail("%s: expected a number for the pattern '%s', got %s", path, pattern,
+        native.describe(value))
     end
     local expression, is_whole = lua_pattern(path, pattern)
     local is_match = name:find("^" .. expression .. "$")

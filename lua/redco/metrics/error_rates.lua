@@ -1,6 +1,7 @@
 --- Error rates of transcriptions, as in the package jiwer: the least number of words or characters
 --- to replace, insert and delete, over the number in the references.
 local fail = require "redco.fail"
+local native = require "redco.native"
 local registry = require "redco.registry"
 local unicode = require "redco.metrics.unicode"
 
@@ -58,7 +59,8 @@ local function check(name, predictions, references)
   end
   for i, prediction in ipairs(predictions) do
     if type(prediction) ~= "string" or type(references[i]) ~= "string" then
-      fail("%s: expected strings, got a %s and a %s", name, type(prediction), type(references[i]))
+      fail("%s: expected strings, got %s and %s", name,
+        native.describe(prediction), native.describe(references[i]))
     end
   end
 end

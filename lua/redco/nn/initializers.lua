@@ -2,6 +2,7 @@
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
 local names_of = require "redco.names_of"
+local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -10,7 +11,7 @@ local init = {}
 local function define(name, text, f)
   init[name] = registry.define("redco.nn.init." .. name, text, function(t, ...)
     if not torch.is_tensor(t) then
-      fail("nn.init.%s: expected a tensor, got a %s", name, type(t))
+      fail("nn.init.%s: expected a tensor, got %s", name, native.describe(t))
     end
     local rest = { ... }
     return torch.no_grad(function() return f(t, unpack(rest)) end)

@@ -1,6 +1,7 @@
 --- The losses of torch.nn besides cross-entropy, with `reduction` by name.
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
+local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -20,7 +21,7 @@ local function shape_of(t) return table.concat(t.shape, ", ") end
 local function check_same_shape(where, first, second, names)
   for i, t in ipairs { first, second } do
     if not torch.is_tensor(t) then
-      fail("%s: %s: expected a tensor, got a %s", where, names[i], type(t))
+      fail("%s: %s: expected a tensor, got %s", where, names[i], native.describe(t))
     end
   end
   if shape_of(first) ~= shape_of(second) then

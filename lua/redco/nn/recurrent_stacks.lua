@@ -81,6 +81,11 @@ local function run(where, params, x, names, given, o, apply)
   local n_layers, n_directions = 0, is_bidirectional and 2 or 1
   while params["weight_ih_l" .. n_layers] do n_layers = n_layers + 1 end
   if n_layers == 0 then fail("%s: the parameters have no weight_ih_l0", where) end
+  local n_inputs = params.weight_ih_l0:size(1)
+  if x:size(2) ~= n_inputs then
+    fail("%s: expected x [batch, length, %d] as the layer's input_size is, got [%s]", where,
+      n_inputs, table.concat(x.shape, ", "))
+  end
   local shape = { n_layers * n_directions, x:size(0), params.weight_hh_l0:size(1) }
   local states, ends = {}, {}
   for i, name in ipairs(names) do

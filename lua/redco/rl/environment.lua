@@ -259,11 +259,11 @@ local function facts_of(kind)
       .. "expected one of %s, or a table", kind, table.concat(names_of(classic_control), ", "))
   end
   if type(kind) ~= "table" then
-    fail("rl.environment: expected a name or a table, got a %s", type(kind))
+    fail("rl.environment: expected a name or a table, got %s", native.describe(kind))
   end
   for name, expected in pairs(required) do
     if type(kind[name]) ~= expected then
-      fail("rl.environment: %s: expected a %s, got a %s", name, expected, type(kind[name]))
+      fail("rl.environment: %s: expected a %s, got %s", name, expected, native.describe(kind[name]))
     end
   end
   local is_continuous = type(kind.action_low) == "table" and type(kind.action_high) == "table"

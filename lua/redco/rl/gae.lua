@@ -1,6 +1,7 @@
 --- Generalized advantage estimation.
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
+local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -14,7 +15,7 @@ local function check(o)
     local t = o[name]
     if not torch.is_tensor(t) then
       if name == "truncated" and t == nil then break end
-      fail("%s: %s: expected a tensor, got a %s", where, name, type(t))
+      fail("%s: %s: expected a tensor, got %s", where, name, native.describe(t))
     end
     local own = table.concat(t.shape, ", ")
     shape = shape or own

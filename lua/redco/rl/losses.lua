@@ -1,6 +1,7 @@
 --- The losses of proximal policy optimization.
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
+local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -9,7 +10,7 @@ local losses = {}
 local function check(where, names, o)
   for _, name in ipairs(names) do
     if not torch.is_tensor(o[name]) then
-      fail("%s: %s: expected a tensor, got a %s", where, name, type(o[name]))
+      fail("%s: %s: expected a tensor, got %s", where, name, native.describe(o[name]))
     end
     if table.concat(o[name].shape, ", ") ~= table.concat(o[names[1]].shape, ", ") then
       fail("%s: %s: expected the shape of %s, [%s], got [%s]", where, name, names[1],

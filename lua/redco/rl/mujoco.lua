@@ -1,6 +1,7 @@
 --- Environments of MuJoCo, through its C library.
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
+local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -76,7 +77,7 @@ function(given)
   for _, name in ipairs { "model", "step" } do
     local expected = name == "model" and "string" or "function"
     if type(o[name]) ~= expected then
-      fail("%s: %s: expected a %s, got a %s", where, name, expected, type(o[name]))
+      fail("%s: %s: expected a %s, got %s", where, name, expected, native.describe(o[name]))
     end
   end
   local ffi, library, bits = open(o.library)

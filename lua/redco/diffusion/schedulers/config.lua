@@ -88,7 +88,7 @@ end
 local function check_value(where, key, value, default)
   local expected = default == false and nullable_types[key] or type(default)
   if type(value) ~= expected and not (default == false and value == false) then
-    fail("%s: %s: expected a %s, got a %s", where, key, expected, type(value))
+    fail("%s: %s: expected a %s, got %s", where, key, expected, native.describe(value))
   end
   local allowed = choices[key]
   if allowed and not allowed[value] then

@@ -1,6 +1,7 @@
 --- Schedulers by the names of diffusers' classes.
 local config = require "redco.diffusion.schedulers.config"
 local fail = require "redco.fail"
+local native = require "redco.native"
 local new_scheduler = require "redco.diffusion.schedulers.scheduler"
 local registry = require "redco.registry"
 
@@ -26,7 +27,7 @@ values that are not supported, raise an error with their name.]], function(given
     given = config.read(where)
   end
   if type(given) ~= "table" then
-    fail("%s: expected a folder or a table, got a %s", where, type(given))
+    fail("%s: expected a folder or a table, got %s", where, native.describe(given))
   end
   local name, c = config.complete(where, given)
   return new_scheduler(require("redco.diffusion.schedulers." .. files[name]), name, c)
