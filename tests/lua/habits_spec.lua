@@ -57,7 +57,7 @@ test("functions that return functions", function()
       ("redco.%s(f) returns a function: redco.%s(f)(...) calls it"):format(name, name))
   end
   expect_mistake(function() redco.tree.map({ x }, f) end,
-    "tree.map: expected a function and then trees, tree.map(f, tree), got table {Tensor float32[2]} first")
+    "tree.map: expected a function and then trees, tree.map(f, tree), got table {Tensor")
 end)
 
 test("what loss_fn and collate_fn return", function()
