@@ -9,7 +9,7 @@
 namespace {
 
 at::Tensor random(at::IntArrayRef sizes) {
-  return at::randn(sizes, at::detail::createCPUGenerator(sizes[0] * 31 + sizes[1]));
+  return at::randn(sizes, at::detail::createCPUGenerator(sizes.front() * 31 + sizes.back()));
 }
 
 // The matrices [..., rows, columns] as LibTorch may store them.
