@@ -226,6 +226,7 @@ test("functions show their signatures, objects their methods, others their own t
   expect_text("function spec.of_many{a, b = 1} -> c", "of_many")
   _G.long = define("spec.long", "long(" .. ("x"):rep(200) .. ")\nDoes nothing.", function() end)
   expect_text("{\n  function spec.long(" .. ("x"):rep(55) .. "...\n}", "{ long }")
+  expect_text("{ [function built in] = 1 }", "{ [print] = 1 }")
   expect_text("torch.Size([2, 3])", "torch.zeros{2, 3}.shape")
   answer "deployer = redco.Deployer { seed = 1, verbose = false }"
   assert(answer("deployer").text:find "^Deployer {seed = %d+, .*}\n  :alone :gen_rng ",

@@ -109,7 +109,7 @@ local function other_keys(t, n)
 end
 
 function Writer:key(key)
-  if type(key) ~= "string" then return "[" .. self:leaf(key) .. "]" end
+  if type(key) ~= "string" then return "[" .. self:leaf(key, min_signature) .. "]" end
   if key:find "^[%a_][%w_]*$" and loadstring("local " .. key) then return key end
   return "[" .. quoted(key) .. "]"
 end
@@ -126,8 +126,8 @@ function Writer:tree(t, indent, depth)
   self.open[t] = true
   local entries, is_flat = {}, true
   local function add(key_text, value)
-    self.room = math.max(self.width - indent - 3 - columns(key_text), min_signature)
-    local text = key_text .. self:value(value, indent + 2, depth + 1)
+    local room = self.width - indent - 3 - columns(key_text)
+    local text = key_text .. self:value(value, indent + 2, depth + 1, room)
     is_flat = is_flat and not text:find("\n", 1, true)
     entries[#entries + 1] = text
     self.total = self.total + 1
@@ -174,10 +174,10 @@ function Writer:callable(f, room)
 end
 
 --- Formats a value that is not a table, on one line.
-function Writer:leaf(value)
+function Writer:leaf(value, room)
   local kind = type(value)
   if kind == "string" then return self:paint("string", quoted(value)) end
-  if kind == "function" then return self:callable(value, self.room) end
+  if kind == "function" then return self:callable(value, math.max(room, min_signature)) end
   if not torch.is_tensor(value) then return members.class(value) or tostring(value) end
   if value:dim() == 0 and not value:is_sharded() then
     return self:paint("tensor", (tostring(value):gsub("%s*\n%s*", " ")))
@@ -185,8 +185,8 @@ function Writer:leaf(value)
   return self:paint("tensor", pretty.tensor_kind(value))
 end
 
-function Writer:value(value, indent, depth)
-  if type(value) ~= "table" then return self:leaf(value) end
+function Writer:value(value, indent, depth, room)
+  if type(value) ~= "table" then return self:leaf(value, room) end
   local meta = debug.getmetatable(value)
   if meta and meta.__tostring then
     return (tostring(value):gsub("\n", "\n" .. (" "):rep(indent)))
