@@ -156,11 +156,11 @@ void compute_in_parts(const Product& p) {
   int64_t first = 0;
   for (int64_t count : {512, 128})
     for (; n_examples - first >= count; first += count) {
-      const Product next = part(first, count);
-      if (is_for_onednn(next) && part_sizes.accept(next))
-        compute_by_onednn(next);
+      const Product some = part(first, count);
+      if (is_for_onednn(some) && part_sizes.accept(some))
+        compute_by_onednn(some);
       else
-        compute_by_mkl(next);
+        compute_by_mkl(some);
     }
   if (first < n_examples) compute_by_mkl(part(first, n_examples - first));
 }
@@ -220,7 +220,7 @@ using SgemmBatch = void(int, const int*, const int*, const int*, const int*, con
     const int* ldb, const float* beta, float* const* c, const int* ldc, int n_groups,
     const int* group_size) {
   constexpr int column_major = 102, not_transposed = 111;
-  if (n_groups == 1 && layout == column_major) {
+  if (has_wider_kernels() && n_groups == 1 && layout == column_major) {
     const int64_t size = *group_size;
     const auto matrices = [&](const float* const* all, const int* rows, const int* columns,
                               bool is_row_major, const int* leading) {
