@@ -61,25 +61,26 @@ void count_on_gpu(lua_State* L, c10::Device device, int64_t bytes) {
   if (debt.gpu >= allowance / 8) work_off(L, debt.gpu, 2 * allowance);
 }
 
-// As much may be garbage on the device that a step is planned for; more if the step does not fit,
-// since each tensor could then be larger than that. Collecting all of it at once makes two plans
-// alike: how far a step of the collector comes depends on addresses.
-void count_on_planned_gpu(lua_State* L, int64_t bytes) {
-  std::optional<int64_t> planned = planned_bytes();
-  if (!planned) return;  // these have no memory
+// As much may be garbage on the device that a step of `planned` bytes is planned for; more if the
+// step does not fit, since each tensor could then be larger than that. Collecting all of it at once
+// makes two plans alike: how far a step of the collector comes depends on addresses and times.
+void count_on_planned(lua_State* L, int64_t planned, int64_t bytes) {
+  constexpr int64_t on_cpu = 32 << 20;
   auto& debt = context(L).tensor_debt;
-  debt.gpu += bytes;
-  debt.gpu_uncollected += bytes;
-  if (debt.gpu < std::max(debt.planned_gpu, *planned) / 20) return;
-  debt.gpu = debt.gpu_uncollected = 0;
+  const int64_t allowance = debt.planned_gpu > 0 ? std::max(debt.planned_gpu, planned) / 20
+                                                 : std::max(on_cpu, planned / 100);
+  debt.planned += bytes;
+  if (debt.planned_gpu > 0) debt.gpu_uncollected += bytes;
+  if (debt.planned < allowance) return;
+  debt.planned = debt.gpu_uncollected = 0;
   lua_gc(L, LUA_GCCOLLECT, 0);
 }
 
 }  // namespace
 
 void count_tensor_bytes(lua_State* L, c10::Device device, int64_t bytes) {
-  if (context(L).tensor_debt.planned_gpu > 0)
-    count_on_planned_gpu(L, bytes);
+  if (std::optional<int64_t> planned = planned_bytes())
+    count_on_planned(L, *planned, bytes);
   else if (device.is_cpu())
     count_on_cpu(L, bytes);
   else if (device.is_cuda())
@@ -102,7 +103,7 @@ void collect_before_backward(lua_State* L) {
     constexpr auto total = size_t(c10::CachingAllocator::StatType::AGGREGATE);
     if (stats.allocated_bytes[total].current < all / 2) return;
   }
-  debt.gpu = debt.gpu_uncollected = 0;
+  debt.gpu = debt.planned = debt.gpu_uncollected = 0;
   lua_gc(L, LUA_GCCOLLECT, 0);
 }
 

@@ -297,7 +297,7 @@ int fit(lua_State* L) {
                : std::get<1>(options.train_examples)(0);
   };
   if (is_planning()) {
-    plan_and_end(*object, first_examples(), options.per_device_batch_size,
+    plan_and_end(L, *object, first_examples(), options.per_device_batch_size,
                  options.global_batch_size);
     return 0;
   }

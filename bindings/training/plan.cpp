@@ -32,13 +32,14 @@ int64_t gpu_memory(const ClusterSpec& cluster) {
   return device.kind == DeviceFacts::cpu ? 0 : device.memory;
 }
 
-// While it exists, Lua's garbage is collected as in a run on this cluster.
+// While it exists, Lua's garbage is collected as in a run on this cluster. All of the garbage that
+// there is goes first, so that plans do not depend on it.
 class CollectsAsOn {
  public:
-  CollectsAsOn(lua_State* L, const ClusterSpec& cluster)
-      : debt_(context(L).tensor_debt), outer_(debt_) {
+  CollectsAsOn(lua_State* L, int64_t gpu_memory) : debt_(context(L).tensor_debt), outer_(debt_) {
     debt_ = {};
-    debt_.planned_gpu = gpu_memory(cluster);
+    debt_.planned_gpu = gpu_memory;
+    lua_gc(L, LUA_GCCOLLECT, 0);
   }
   ~CollectsAsOn() { debt_ = outer_; }
   CollectsAsOn(const CollectsAsOn&) = delete;
@@ -109,8 +110,6 @@ int start(lua_State* L) {
   if (numbers.size() == 1) n_devices = numbers[0];
   ClusterSpec spec = cluster_of(cluster, n_devices);
   check_prices(options.objective, spec);
-  context(L).tensor_debt = {};
-  context(L).tensor_debt.planned_gpu = gpu_memory(spec);
   planned = std::make_unique<Planned>(std::move(spec), options);
   if (numbers.size() > 1) planned->numbers = std::move(numbers);
   planned->scaling = scaling == "strong" ? Scaling::strong : Scaling::weak;
@@ -123,7 +122,6 @@ int start(lua_State* L) {
 int finish(lua_State* L) {
   std::optional<Tree> result = planned ? planned->result : std::nullopt;
   planned.reset();
-  context(L).tensor_debt = {};
   if (!result) return 0;
   push_tree(L, *result);
   lua_pushstring(L, json_from_tree("plan", *result, 2).c_str());
@@ -159,7 +157,7 @@ std::shared_ptr<Deployer> make_planned_deployer(DeployerOptions options) {
   return planned->mode.make_deployer(std::move(options));
 }
 
-void plan_and_end(const LuaTrainer& trainer, const Dataset& examples,
+void plan_and_end(lua_State* L, const LuaTrainer& trainer, const Dataset& examples,
                   std::optional<int64_t> per_device_batch_size,
                   std::optional<int64_t> global_batch_size) {
   Planned& now = *planned;
@@ -175,6 +173,7 @@ void plan_and_end(const LuaTrainer& trainer, const Dataset& examples,
     options.global_batch_size = global_batch_size;
   options.per_device_batch_size = per_device_batch_size.value_or(
       std::max<int64_t>(1, options.global_batch_size.value_or(1) / n_copies));
+  CollectsAsOn collects(L, gpu_memory(now.cluster));
   if (now.numbers.empty())
     now.result =
         tree_of(plan_step(options_of(trainer), examples, now.cluster, options), now.cluster);
@@ -199,6 +198,7 @@ BatchSizes with_layout(lua_State* L, LuaTrainer& trainer, const Dataset& example
   options.per_device_batch_size =
       given.per_device.value_or(std::max<int64_t>(1, given.global.value_or(1) / n));
   MathRandom math_random(L);
+  CollectsAsOn collects(L, 0);  // for GPUs as well: it collects more often than a step would
   PlannedLayout layout = choose_layout(of_trainer, examples, options);
   context(L).mesh = deployer->mesh();
   trainer.trainer->set_recompute_blocks(layout.recompute_blocks);
@@ -255,7 +255,7 @@ int plan(lua_State* L) {
     options.zero_group = group;
   options.sequence_parallel = deployer.mesh()->sequence_parallel();
   ClusterSpec spec = cluster_of(cluster, n_devices);
-  CollectsAsOn collects(L, spec);
+  CollectsAsOn collects(L, gpu_memory(spec));
   push_tree(L, tree_of(plan_step(options_of(*object), examples, spec, options), spec));
   return 1;
 }

@@ -23,7 +23,7 @@ std::shared_ptr<Deployer> make_planned_deployer(DeployerOptions options);
 /// Plans the training of a planned script, and ends the script with an error. Returns if a later
 /// training is to be planned: this one is passed by. `per_device_batch_size`: none divides the
 /// global batch evenly.
-void plan_and_end(const LuaTrainer& trainer, const Dataset& examples,
+void plan_and_end(lua_State* L, const LuaTrainer& trainer, const Dataset& examples,
                   std::optional<int64_t> per_device_batch_size,
                   std::optional<int64_t> global_batch_size);
 

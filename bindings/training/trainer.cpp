@@ -335,7 +335,7 @@ int train(lua_State* L) {
   auto object = self(L, "Trainer:train");
   Pass pass = read_pass(L, *object, "Trainer:train", "Training");
   if (is_planning()) {
-    plan_and_end(*object, pass.examples, pass.batch_size, std::nullopt);
+    plan_and_end(L, *object, pass.examples, pass.batch_size, std::nullopt);
     return 0;
   }
   BatchSizes sizes = with_layout(L, *object, pass.examples, {pass.batch_size, std::nullopt});
@@ -358,7 +358,7 @@ int train_step(lua_State* L) {
   args.finish();
   Dataset dataset = make_dataset(examples, object->collator);
   if (is_planning()) {
-    plan_and_end(*object, dataset, batch_size, dataset.size);
+    plan_and_end(L, *object, dataset, batch_size, dataset.size);
     lua_newtable(L);
     return 1;
   }
