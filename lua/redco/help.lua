@@ -1,5 +1,6 @@
 --- redco.help: describes functions, classes, modules, objects and operators. Its parts are loaded
 --- on the first call, so they do not slow down the start of scripts.
+local lazy = require "redco.lazy"
 local registry = require "redco.registry"
 
 local help = {}
@@ -35,6 +36,7 @@ local function find(x)
     local name = name_of_value(x)
     return name and { name } or {}, type(x) == "function" and not name and operators.read(x) or nil
   end
+  lazy.load_all()
   local owner, name = x:match "^(%a+)[.:]([%w_]+)$"
   if owner ~= "torch" and owner ~= "Tensor" then name = not x:find "[.:]" and x or nil end
   local operator = name and operators.read(name)

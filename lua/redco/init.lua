@@ -23,30 +23,22 @@ local redco = {
   vmap = transforms.vmap,
   ordered_table = require "redco.ordered_table",
   torch = require "redco.torch",
-  nn = require "redco.nn",
   optim = require "redco.optim",
-  federated = require "redco.federated",
-  privacy = require "redco.privacy",
-  rl = require "redco.rl",
-  tree = require "redco.tree",
-  models = require "redco.models",
-  diffusion = require "redco.diffusion",
-  lora = require "redco.lora",
-  data = require "redco.data",
-  metrics = require "redco.metrics",
-  distributions = require "redco.distributions",
-  augment = require "redco.augment",
-  help = require "redco.help",
 }
 
-strict("redco.nn.init", redco.nn.init)
 for name, value in pairs(redco) do
   if type(value) == "table" then strict("redco." .. name, value) end
 end
+
+-- Modules in the files of their names.
+local parts = { "augment", "data", "diffusion", "distributions", "federated", "help", "lora",
+  "metrics", "models", "nn", "privacy", "rl", "tree" }
 
 return registry.define("redco", [[
 redco
 Trains and runs models on any number of devices. A script defines three functions, collate_fn,
 loss_fn and pred_fn, and passes them to three classes: `redco.Deployer`, `redco.Trainer` and
 `redco.Predictor`. `redco.version` is the version of this library, such as "0.1.0".]],
-strict("redco", redco))
+strict("redco", redco, parts, function(name)
+  return strict("redco." .. name, require("redco." .. name))
+end))

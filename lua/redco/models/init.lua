@@ -4,7 +4,7 @@ local complete_config = require "redco.models.config"
 local fail = require "redco.fail"
 local files = require "redco.models.files"
 local gguf = require "redco.models.gguf"
-local names_of = require "redco.names_of"
+local lazy = require "redco.lazy"
 local native = require "redco.native"
 local new_model = require "redco.models.model"
 local registry = require "redco.registry"
@@ -16,21 +16,21 @@ local models = {
   generate = require "redco.generation",
 }
 
-local families = {}
-for _, name in ipairs {
+-- Each model_type is read from the file of its name.
+local model_types = {
   "bart",
   "bert",
   "bloom",
   "clip",
   "clip_text_model",
   "clip_vision_model",
-  "deberta_v2",
+  "deberta-v2",
   "deepseek_v3",
   "distilbert",
   "electra",
   "falcon",
   "gemma2",
-  "gemma3",
+  "gemma3_text",
   "gpt2",
   "gpt_neox",
   "gptj",
@@ -58,14 +58,14 @@ for _, name in ipairs {
   "starcoder2",
   "t5",
   "umt5",
-  "vision_encoder_decoder",
+  "vision-encoder-decoder",
   "vit",
   "whisper",
-  "xlm_roberta",
-} do
-  local family = require("redco.models." .. name)
-  families[family.model_type] = family
-end
+  "xlm-roberta",
+}
+local families = lazy.fields({}, model_types, function(model_type)
+  return require("redco.models." .. (model_type:gsub("-", "_")))
+end)
 
 -- Whether it is the configuration of a model of which only the text model can be read.
 local function has_text_part(config)
@@ -79,12 +79,12 @@ local function family_of(config, where)
   end
   local family = families[config.model_type]
   if family then return family end
-  local names = names_of(families)
-  local near = type(config.model_type) == "string" and native.nearest(config.model_type, names)
+  local near = type(config.model_type) == "string"
+    and native.nearest(config.model_type, model_types)
   fail("%s: %s%s; the supported families are %s", where, config.model_type == nil
     and "model_type is missing" or ("unknown model_type '%s'"):format(tostring(config.model_type)),
     near and (", did you mean '%s'?"):format(near) or "",
-    table.concat(names, ", "))
+    table.concat(model_types, ", "))
 end
 
 -- Whether a text looks like a name on the Hugging Face Hub, "gpt2" or "google/flan-t5-small".

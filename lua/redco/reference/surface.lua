@@ -1,9 +1,12 @@
 --- The public surface, from the registry: modules and classes with their members, and the reference
 --- page of each.
-local redco = require "redco"  -- which defines all of it
+local lazy = require "redco.lazy"
+local redco = require "redco"
 local registry = require "redco.registry"
 local signature = require "redco.reference.signature"
 local types = require "redco.reference.types"
+
+lazy.load_all()
 
 local surface = {}
 

@@ -2,6 +2,7 @@
 --- text. It does no input or output itself, so a terminal, a pipe or another program can drive it.
 local completion = require "redco.repl.completion"
 local help = require "redco.help"
+local lazy = require "redco.lazy"
 local members = require "redco.repl.members"
 local native = require "redco.native"
 local output = require "redco.repl.output"
@@ -198,9 +199,10 @@ function session.new(options)
   jit.off()
   jit.flush()
   setmetatable(_G, nil)
-  for name, value in pairs { redco = require "redco", torch = require "redco.torch",
-    nn = require "redco.nn", optim = require "redco.optim", help = help, who = who,
-    img = require "redco.data".show_image } do
+  local redco = require "redco"
+  lazy.load_all()  -- completion lists fields
+  for name, value in pairs { redco = redco, torch = redco.torch, nn = redco.nn,
+    optim = redco.optim, help = help, who = who, img = redco.data.show_image } do
     if rawget(_G, name) == nil then rawset(_G, name, value) end
   end
   return setmetatable({ options = options }, Session)
