@@ -91,7 +91,7 @@ test("no worker is left if the other machines never come", function()
   for signal, expected in pairs { INT = 130, TERM = 143, KILL = 137 } do
     local path = write("alone.lua", "")
     local _, out = shell(([[
-"$REDCO_LUA" --n-processes 2 --process-id 0 --host0-address 127.0.0.1 --host0-port %d --nproc 2 %s &
+REDCO_FORK_SERVER=off "$REDCO_LUA" --n-processes 2 --process-id 0 --host0-address 127.0.0.1 --host0-port %d --nproc 2 %s &
 launcher=$!
 for i in $(seq 100); do
   workers=$(cat /proc/$launcher/task/$launcher/children)
@@ -251,7 +251,7 @@ local function with_running(script, command)
   local path = write("waits.lua", head .. "print 'started' io.flush()\n" .. script)
   local _, out, err = shell(([[
 set -m
-"$REDCO_LUA" --nproc 3 %s >run.out 2>run.err </dev/null &
+REDCO_FORK_SERVER=off "$REDCO_LUA" --nproc 3 %s >run.out 2>run.err </dev/null &
 launcher=$!
 for i in $(seq 200); do [ "$(grep -c started run.out)" = 3 ] && break; sleep 0.05; done
 workers=$(cat /proc/$launcher/task/$launcher/children)
