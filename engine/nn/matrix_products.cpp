@@ -24,9 +24,29 @@ void mkldnn_matmul(const Tensor& a, const Tensor& b, const Tensor& result, float
 
 namespace {
 
+void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& result, float beta,
+              float alpha) {
+  at::AutoDispatchBelowADInplaceOrView below;
+  at::native::mkldnn_matmul(a, b, result, beta, alpha);
+}
+
+// Whether oneDNN may use AVX-512: ONEDNN_MAX_CPU_ISA can forbid it, and LibTorch's function then
+// raises an error.
+bool allows_avx512() {
+  float one = 1;
+  const at::Tensor matrix = at::from_blob(&one, {1, 1}, at::kFloat);
+  try {
+    multiply(matrix, matrix, matrix, 0, 1);
+    return true;
+  } catch (const c10::Error&) {
+    return false;
+  }
+}
+
 bool has_wider_kernels() {
 #if defined(__x86_64__)
-  static const bool found = __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f");
+  static const bool found =
+      __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f") && allows_avx512();
   return found && at::globalContext().userEnabledMkldnn();
 #else
   return false;
@@ -118,8 +138,7 @@ bool is_for_onednn(const Product& p) {
 }
 
 void compute_by_onednn(const Product& p) {
-  at::AutoDispatchBelowADInplaceOrView below;
-  at::native::mkldnn_matmul(p.a.tensor(), p.b.tensor(), p.c.tensor(), p.beta, p.alpha);
+  multiply(p.a.tensor(), p.b.tensor(), p.c.tensor(), p.beta, p.alpha);
 }
 
 using Sgemm = void(const char*, const char*, const int*, const int*, const int*, const float*,
