@@ -2,6 +2,7 @@
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
 local registry = require "redco.registry"
+local strict = require "redco.strict"
 local torch = require "redco.torch"
 
 local augment = {}
@@ -203,4 +204,4 @@ return registry.define("redco.augment", [[
 redco.augment
 Random changes of batches of images, to be called in loss_fn in training. Each example has random
 numbers that depend only on the seed, the step and its place in the global batch: neither processes
-nor micro-batches change them.]], augment)
+nor micro-batches change them.]], strict("redco.augment", augment))

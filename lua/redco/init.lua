@@ -39,6 +39,4 @@ redco
 Trains and runs models on any number of devices. A script defines three functions, collate_fn,
 loss_fn and pred_fn, and passes them to three classes: `redco.Deployer`, `redco.Trainer` and
 `redco.Predictor`. `redco.version` is the version of this library, such as "0.1.0".]],
-strict("redco", redco, parts, function(name)
-  return strict("redco." .. name, require("redco." .. name))
-end))
+strict("redco", redco, parts, function(name) return require("redco." .. name) end))

@@ -4,6 +4,7 @@
 local fail = require "redco.fail"
 local native = require "redco.native"
 local registry = require "redco.registry"
+local strict = require "redco.strict"
 local torch = require "redco.torch"
 
 local tree = {}
@@ -160,4 +161,4 @@ return registry.define("redco.tree", [[
 redco.tree
 Trees: nested tables with tensors and plain values as leaves. A table with keys 1..n is a list,
 visited in order. The keys of any other table are strings, visited in byte order, so every process
-visits a tree in the same order.]], tree)
+visits a tree in the same order.]], strict("redco.tree", tree))

@@ -398,6 +398,23 @@ test("an interrupt ends the run at once, whatever the workers do", function()
   assert(ended - signalled < 6, out)
 end)
 
+test("modules that a collate_fn alone uses are loaded, and strict, in the workers", function()
+  local augment, metrics = redco.augment, redco.metrics
+  local trainer = new_trainer {
+    num_workers = 2,
+    collate_fn = function(batch)
+      assert(metrics.exact_match({ "a" }, { "a" }) == 1)
+      assert(type(redco.lora.merge) == "function" and type(augment) == "table")
+      for name, module in pairs { lora = redco.lora, augment = augment, redco = redco } do
+        local ok, message = pcall(function() return module.nothing end)
+        assert(not ok and tostring(message):find("has no 'nothing'", 1, true), name)
+      end
+      return { x = torch.ones { 1 } }
+    end,
+  }
+  trainer:eval_loss { examples = numbers(4), per_device_batch_size = 1 }
+end)
+
 test("workers end with their Trainer", function()
   local function n_threads()
     for line in io.lines "/proc/self/status" do

@@ -2,6 +2,7 @@
 local dataset = require "redco.data.dataset"
 local numpy = require "redco.data.numpy"
 local registry = require "redco.registry"
+local strict = require "redco.strict"
 
 local data = {
   dataset = dataset.dataset,
@@ -27,4 +28,4 @@ end
 return registry.define("redco.data", [[
 redco.data
 Data sets, readers of data files, and preparation of images and sound. Examples are a list or a
-`Dataset`, which makes each on access.]], data)
+`Dataset`, which makes each on access.]], strict("redco.data", data))

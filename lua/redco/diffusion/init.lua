@@ -9,6 +9,7 @@ local native = require "redco.native"
 local pipeline = require "redco.diffusion.pipeline"
 local registry = require "redco.registry"
 local textual_inversion = require "redco.diffusion.textual_inversion"
+local strict = require "redco.strict"
 
 local diffusion = { scheduler = require "redco.diffusion.schedulers" }
 
@@ -194,4 +195,5 @@ end)
 
 return registry.define("redco.diffusion", [[
 redco.diffusion
-Models that make pictures of noise, in the folders of diffusers.]], diffusion)
+Models that make pictures of noise, in the folders of diffusers.]],
+strict("redco.diffusion", diffusion))

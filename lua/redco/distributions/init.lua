@@ -5,6 +5,7 @@ local distribution = require "redco.distributions.distribution"
 local fail = require "redco.fail"
 local native = require "redco.native"
 local registry = require "redco.registry"
+local strict = require "redco.strict"
 local torch = require "redco.torch"
 
 local distributions = {
@@ -109,4 +110,4 @@ return registry.define("redco.distributions", [[
 redco.distributions
 Probability distributions with PyTorch's names. A constructor takes parameters and returns a
 `Distribution`, which draws from a Generator and scores values. A policy's distribution is made anew
-in every loss_fn.]], distributions)
+in every loss_fn.]], strict("redco.distributions", distributions))

@@ -2,6 +2,7 @@
 local fail = require "redco.fail"
 local grad = require("redco.transforms").grad
 local registry = require "redco.registry"
+local strict = require "redco.strict"
 local tree = require "redco.tree"
 
 local federated = { partition = require "redco.federated.partition" }
@@ -76,4 +77,4 @@ end)
 return registry.define("redco.federated", [[
 redco.federated
 The parts of federated averaging: which client has which examples, the training of a client, and the
-mean of clients. examples/federated_learning uses them.]], federated)
+mean of clients. examples/federated_learning uses them.]], strict("redco.federated", federated))

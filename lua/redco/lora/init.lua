@@ -8,6 +8,7 @@ local native = require "redco.native"
 local nn_init = require "redco.nn.initializers"
 local optim = require "redco.optim"
 local registry = require "redco.registry"
+local strict = require "redco.strict"
 local torch = require "redco.torch"
 local tree = require "redco.tree"
 
@@ -215,4 +216,5 @@ end)
 return registry.define("redco.lora", [[
 redco.lora
 Low-rank adapters for fine-tuning: Hu et al., 2021. The weight of a layer stays fixed; two small
-matrices A and B are trained, and the layer adds scaling * B A x to its output.]], lora)
+matrices A and B are trained, and the layer adds scaling * B A x to its output.]],
+strict("redco.lora", lora))

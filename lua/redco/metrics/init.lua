@@ -1,5 +1,6 @@
 --- Scores of predictions against references, equal to those of the usual Python packages.
 local registry = require "redco.registry"
+local strict = require "redco.strict"
 
 local metrics = {}
 
@@ -12,4 +13,4 @@ return registry.define("redco.metrics", [[
 redco.metrics
 Scores of predictions against references. Each equals the score of the Python package that papers
 usually report.]],
-  metrics)
+  strict("redco.metrics", metrics))

@@ -10,6 +10,7 @@ local new_model = require "redco.models.model"
 local registry = require "redco.registry"
 local tasks = require "redco.models.tasks"
 local text_part = require "redco.models.text_part"
+local strict = require "redco.strict"
 
 local models = {
   new_cache = require "redco.models.cache",
@@ -264,4 +265,4 @@ DeepSeek-V3, DistilBERT, ELECTRA, Falcon, Gemma 2 and 3, GPT-2, GPT-J, GPT-NeoX 
 LLaMA, Marian, mBART, Mistral, Mixtral, ModernBERT, mT5, OLMo 2, OLMoE, OPT, Pegasus, Phi-3, Qwen2,
 Qwen3, Qwen3-MoE, RoBERTa, SigLIP, SmolLM3, StarCoder2, T5, UMT5, ViT, Whisper, XLM-RoBERTa, and
 image captioners
-made of ViT and GPT-2.]], models)
+made of ViT and GPT-2.]], strict("redco.models", models))

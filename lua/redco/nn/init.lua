@@ -14,4 +14,4 @@ return registry.define("redco.nn", [[
 redco.nn
 Layers as pairs of functions without hidden state. A capitalised function (`Linear`) returns a table
 of parameters, the same name in lower case (`linear`) computes with it. Weights have PyTorch's names
-and shapes.]], nn)
+and shapes.]], strict("redco.nn", nn))
