@@ -187,8 +187,8 @@ void Stream::run() {
 }
 
 void synchronize(const Event& event) {
-  // The stream has to be given the time to tell.
-  for (int i = 0; i < 20 && !event->has_happened(); ++i)
+  // The stream has to be given the time to tell, on a busy machine too.
+  for (int i = 0; i < 500 && !event->has_happened(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (!event->has_happened()) ++blocked;
   event->wait();
