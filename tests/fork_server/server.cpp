@@ -190,7 +190,8 @@ void report_end(const Process& process) {
   close(process.descriptor);
 }
 
-// Answers until the parent of the client that started this server ends.
+// Answers until the parent of the client that started this server ends. The processes of another
+// ctest, which shares this server, may run longer.
 void serve(int listener, int parent, int& argc, char**& argv) {
   std::vector<Process> processes;
   while (true) {
@@ -200,7 +201,10 @@ void serve(int listener, int parent, int& argc, char**& argv) {
       events.push_back({each.client, POLLIN, 0});
     }
     if (poll(events.data(), events.size(), -1) < 0) continue;
-    if (events[0].revents != 0) _exit(0);
+    if (events[0].revents != 0) {
+      close(listener);
+      listener = parent = -1;  // poll ignores them
+    }
     for (size_t i = processes.size(); i-- > 0;) {
       if (events[2 + 2 * i].revents != 0) {
         report_end(processes[i]);
@@ -212,6 +216,7 @@ void serve(int listener, int parent, int& argc, char**& argv) {
     if (events[1].revents != 0)
       if (const int client = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC); client >= 0)
         if (start(client, processes, argc, argv)) return;
+    if (listener < 0 && processes.empty()) _exit(0);
   }
 }
 
