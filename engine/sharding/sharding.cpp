@@ -49,10 +49,10 @@ Placements effective(const Placements& placements, const Mesh& mesh, at::IntArra
     }
     if (mesh.size(dim) == 1) placement = {};
     MeshDims over = splitting_with(result, dim);
-    require(over.size() < 2 || can_split_again(sizes[size_t(placement.dim)], over, result, mesh),
-            "placements ", to_string(placements), ": on a tensor of shape ", sizes, " ",
-            Mesh::facts[over.front()].name, " does not cut between the blocks that ",
-            Mesh::facts[dim].name, " splits");
+    if (over.size() >= 2 && !can_split_again(sizes[size_t(placement.dim)], over, result, mesh))
+      fail("placements ", to_string(placements), ": on a tensor of shape ", sizes, " ",
+           Mesh::facts[over.front()].name, " does not cut between the blocks that ",
+           Mesh::facts[dim].name, " splits");
   }
   return result;
 }
