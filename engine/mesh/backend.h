@@ -2,6 +2,7 @@
 
 #include <redco/export.h>
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 namespace redco::mesh {
 
@@ -21,10 +23,13 @@ struct REDCO_API Backend {
   /// Whether its reduce-scatter sends the minimum number of bytes; Gloo's sends as many as an
   /// all-reduce.
   bool has_reduce_scatter = false;
-  /// Whether all-gathers and small all-reduces (is_exchanged) are exchanges of copies instead:
-  /// Gloo's run in a ring, in several messages one after the other, and its all-gather then copies
-  /// the result.
-  bool exchanges_copies = false;
+  /// Sends a tensor to each other rank and receives one from each, without copies. Both lists are
+  /// by rank, and what they have for this rank is not used. Empty if the library is faster at
+  /// all-gathers and small all-reduces (is_exchanged): Gloo's run in a ring, in several messages
+  /// one after the other, and copy the result.
+  std::function<c10::intrusive_ptr<c10d::Work>(std::vector<at::Tensor> sent,
+                                               std::vector<at::Tensor> received)>
+      exchange = {};
   /// Whether its work is queued on a device stream, so that later work there waits for it and the
   /// host does not.
   bool runs_on_stream = false;

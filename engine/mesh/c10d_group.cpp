@@ -129,7 +129,12 @@ class C10dGroup : public Group {
   }
   void record(const Label& label, ReduceOp op);
   std::unique_ptr<Pending> started(Label label, Work work, Finish finish);
+  // Sends and receives a tensor for each rank (Backend::exchange).
+  Work exchange(std::vector<at::Tensor> sent, std::vector<at::Tensor> received);
+  // Sends row r to rank r. Row r of the result is from rank r.
   Work exchange_rows(const at::Tensor& tensor, const at::Tensor& result);
+  // Memory for tensors of this size from the other ranks, and the own one.
+  std::vector<at::Tensor> one_from_each(const at::Tensor& own) const;
   const Backend& backend() { return line_->parts()->backend; }
 
   std::shared_ptr<GroupLine> line_;
@@ -159,6 +164,7 @@ Label C10dGroup::announce(Kind kind, const at::Tensor& tensor, const at::Tensor&
                           ReduceOp op) {
   Label label{kind, tensor.scalar_type(), tensor.sizes().vec()};
   Alone::refuse([&] { return label.text(parts_); });
+  if (tensor.is_meta()) fail(label.text(parts_), ": the tensor has no values");
   if (!tensor.is_contiguous()) fail(label.text(parts_), ": the tensor must be contiguous");
   bool has_rows = kind == reduce_scatter_kind || kind == all_to_all_kind;
   if (has_rows && (tensor.dim() == 0 || tensor.size(0) != size()))
@@ -190,11 +196,28 @@ void keep_until_exit(const Backend& backend) {
   left.push_back(backend);
 }
 
+Work C10dGroup::exchange(std::vector<at::Tensor> sent, std::vector<at::Tensor> received) {
+  if (sent.front().numel() == 0) return {};
+  return backend().exchange(std::move(sent), std::move(received));
+}
+
 Work C10dGroup::exchange_rows(const at::Tensor& tensor, const at::Tensor& result) {
+  if (backend().exchange) {
+    Work work = exchange(tensor.unbind(), result.unbind());
+    result[rank()].copy_(tensor[rank()]);  // while the others are on their way
+    return work;
+  }
   if (tensor.numel() == 0) return {};
   at::Tensor to = as_bytes(result), from = as_bytes(tensor);
   std::vector<int64_t> equal_rows;
   return backend().c10d->alltoall_base(to, from, equal_rows, equal_rows);
+}
+
+std::vector<at::Tensor> C10dGroup::one_from_each(const at::Tensor& own) const {
+  std::vector<at::Tensor> tensors;
+  for (int64_t each = 0; each < size(); ++each)
+    tensors.push_back(each == rank() ? own : at::empty_like(own));
+  return tensors;
 }
 
 std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp op) {
@@ -203,10 +226,10 @@ std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp
   Label label = announce(all_reduce_kind, tensor, reduced.tensor, op);
   if (tensor.is_complex() && op != ReduceOp::sum)
     fail(label.text(parts_), ": complex numbers have a sum, but no order");
-  if (backend().exchanges_copies && is_exchanged(tensor, size())) {
-    at::Tensor copies = copies_of(tensor, size()), rows = at::empty_like(copies);
-    return started(label, exchange_rows(copies, rows),
-                   [tensor, rows, op] { return tensor.copy_(reduce_rows(rows, op)); });
+  if (backend().exchange && is_exchanged(tensor, size())) {
+    std::vector<at::Tensor> rows = one_from_each(tensor), copies(rows.size(), tensor);
+    Work work = exchange(std::move(copies), rows);
+    return started(label, work, [tensor, rows, op] { return tensor.copy_(reduce(rows, op)); });
   }
   Work work;
   if (tensor.numel() > 0) {
@@ -228,8 +251,10 @@ std::unique_ptr<Pending> C10dGroup::start_all_gather(at::Tensor tensor) {
   sizes.insert(sizes.begin(), size());
   at::Tensor result = at::empty(sizes, tensor.options());
   Work work;
-  if (backend().exchanges_copies) {
-    work = exchange_rows(copies_of(tensor, size()), result);
+  if (backend().exchange) {
+    std::vector<at::Tensor> copies(static_cast<size_t>(size()), tensor);
+    work = exchange(std::move(copies), result.unbind());
+    result[rank()].copy_(tensor);
   } else if (tensor.numel() > 0) {
     at::Tensor to = as_bytes(result), from = as_bytes(tensor);
     work = backend().c10d->_allgather_base(to, from);
@@ -254,8 +279,14 @@ std::unique_ptr<Pending> C10dGroup::start_reduce_scatter(at::Tensor tensor, Redu
     Work work = backend().c10d->_reduce_scatter_base(result, tensor, options);
     return started(label, work, [result] { return result; });
   }
+  if (backend().exchange) {
+    std::vector<at::Tensor> rows = one_from_each(tensor[rank()]);
+    Work work = exchange(tensor.unbind(), rows);
+    return started(label, work, [rows, op] { return reduce(rows, op); });
+  }
   at::Tensor rows = at::empty_like(tensor);
-  return started(label, exchange_rows(tensor, rows), [rows, op] { return reduce_rows(rows, op); });
+  return started(label, exchange_rows(tensor, rows),
+                 [rows, op] { return reduce(rows.unbind(), op); });
 }
 
 }  // namespace

@@ -8,13 +8,18 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <cstdlib>
+#include <exception>
 #include <memory>
+#include <utility>
+#include <vector>
 
 namespace redco::mesh {
 
 using namespace store;
 
 namespace {
+
+using Tensors = std::vector<at::Tensor>;
 
 std::shared_ptr<::gloo::transport::Device> make_device(const std::string& store_address,
                                                        bool one_host) {
@@ -38,13 +43,52 @@ class MatchingGloo final : public c10d::ProcessGroupGloo {
   using ProcessGroupGloo::ProcessGroupGloo;
 
   void expect(uint64_t digest) {
-    // Enough for all collectives that are ever in progress together.
-    constexpr uint32_t number_bits = 10, digest_bits = 32 - number_bits;
+    // Enough for all collectives that are ever in progress together. The tag of a single message is
+    // a positive int.
+    constexpr uint32_t number_bits = 10, digest_bits = 31 - number_bits;
     number_ = (number_ + 1) % (1U << number_bits);
     collectiveCounter_ = number_ << digest_bits | uint32_t(digest % (1U << digest_bits));
   }
 
+  c10::intrusive_ptr<c10d::Work> exchange(const Tensors& sent, const Tensors& received) {
+    uint32_t tag = nextTag();
+    auto work = c10::make_intrusive<Exchange>(getContext(tag));
+    try {
+      // Receives first: a message that nothing expects waits.
+      for (int i = 1; i < size_; ++i) {
+        int from = (rank_ + size_ - i) % size_;
+        Tensors tensor{received[size_t(from)]};
+        work->messages.push_back(recv(tensor, from, int(tag)));
+      }
+      for (int i = 1; i < size_; ++i) {
+        int to = (rank_ + i) % size_;
+        Tensors tensor{sent[size_t(to)]};
+        work->messages.push_back(send(tensor, to, int(tag)));
+      }
+    } catch (const std::exception&) {
+      work->failure = std::current_exception();  // of the connection: `wait` throws it
+    }
+    enqueue(work);
+    return work;
+  }
+
  private:
+  // Ends with the last of its messages.
+  struct Exchange final : AsyncWork {
+    explicit Exchange(std::shared_ptr<::gloo::Context> context)
+        : AsyncWork(std::move(context), {}, c10d::OpType::ALLTOALL, 0, c10d::kUnsetTimeout) {}
+
+    void run() override {
+      if (failure) std::rethrow_exception(failure);
+      for (const auto& message : messages) message->wait();
+    }
+    const Tensors getInputTensors() override { return {}; }
+    const Tensors getOutputTensors() override { return {}; }
+
+    std::vector<c10::intrusive_ptr<c10d::Work>> messages;
+    std::exception_ptr failure;
+  };
+
   uint32_t number_ = 0;
 };
 
@@ -61,7 +105,9 @@ Backend make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, in
   gloo->setTimeout(std::chrono::hours(24 * 365));
   Backend backend;
   backend.c10d = gloo;
-  backend.exchanges_copies = true;
+  backend.exchange = [gloo](const Tensors& sent, const Tensors& received) {
+    return gloo->exchange(sent, received);
+  };
   backend.expect = [gloo](uint64_t digest) { gloo->expect(digest); };
   return backend;
 }

@@ -2,11 +2,8 @@
 
 #include "wire_form.h"
 
-#include <redco/error.h>
-
-#include <ATen/ops/amax.h>
-#include <ATen/ops/amin.h>
-#include <ATen/ops/any.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/where.h>
 
@@ -37,13 +34,12 @@ at::Tensor from_ordered(const at::Tensor& ordered) {
                                                                            : at::kFloat);
 }
 
-// Adds the rows one by one, so that all processes get the same bits, whatever their CPUs are.
-at::Tensor sum_of_rows(const at::Tensor& rows) {
-  const at::ScalarType type = rows.scalar_type();
-  at::Tensor first = rows[0].to(at::isReducedFloatingType(type) ? at::kFloat : type);
-  if (rows.size(0) == 1) return first.to(type);
-  at::Tensor sum = first.add(rows[1]);
-  for (int64_t i = 2; i < rows.size(0); ++i) sum.add_(rows[i]);
+// Adds them one by one, so that all processes get the same bits, whatever their CPUs are.
+at::Tensor sum_of(at::TensorList rows) {
+  const at::ScalarType type = rows[0].scalar_type();
+  at::Tensor sum = rows[0].to(at::isReducedFloatingType(type) ? at::kFloat : type);
+  sum = sum.add(rows[1]);
+  for (const at::Tensor& row : rows.slice(2)) sum.add_(row);
   return sum.to(type);
 }
 
@@ -61,14 +57,8 @@ int64_t bytes_sent(Group::Kind kind, int64_t bytes, int64_t n_ranks) {
 }
 
 bool is_exchanged(const at::Tensor& tensor, int64_t n_ranks) {
-  constexpr int64_t most = 256 << 10;
-  return int64_t(tensor.nbytes()) * (n_ranks - 1) <= most;
-}
-
-at::Tensor copies_of(const at::Tensor& tensor, int64_t n_ranks) {
-  std::vector<int64_t> sizes = tensor.sizes().vec();
-  sizes.insert(sizes.begin(), n_ranks);
-  return tensor.unsqueeze(0).expand(sizes).clone(at::MemoryFormat::Contiguous);
+  constexpr int64_t most = 1536 << 10;
+  return int64_t(tensor.nbytes()) * n_ranks <= most;
 }
 
 // Backends support integers of 8, 32 and 64 bits and floats; other dtypes are converted, and copied
@@ -101,17 +91,13 @@ bool is_scattered_exactly(const at::Tensor& tensor, ReduceOp op) {
   return tensor.is_floating_point() && tensor.element_size() >= 4 && op == ReduceOp::sum;
 }
 
-at::Tensor reduce_rows(const at::Tensor& rows, ReduceOp op) {
-  if (rows.scalar_type() == at::kBool && op == ReduceOp::sum) return at::any(rows, 0);
-  switch (op) {
-    case ReduceOp::sum:
-      return sum_of_rows(rows);
-    case ReduceOp::max:
-      return at::amax(rows, {0});
-    case ReduceOp::min:
-      return at::amin(rows, {0});
-  }
-  fail("unknown reduction");
+at::Tensor reduce(at::TensorList rows, ReduceOp op) {
+  const bool is_bool = rows[0].scalar_type() == at::kBool;
+  if (op == ReduceOp::sum && !is_bool) return sum_of(rows);
+  at::Tensor result = rows[0];
+  for (const at::Tensor& row : rows.slice(1))
+    result = op == ReduceOp::min ? at::minimum(result, row) : at::maximum(result, row);
+  return result;
 }
 
 }  // namespace redco::mesh

@@ -67,27 +67,25 @@ class ImaginedGroup final : public Group {
     at::NoGradGuard no_grad;
     const Reduced reduced = reduced_form(tensor, op, size());
     auto number = count(all_reduce_kind, reduced.tensor);
+    if (library_ == Library::gloo && is_exchanged(tensor, size())) {
+      Tensors rows = one_from_each(tensor);
+      return started(
+          number, [tensor, rows, op] { return tensor.copy_(reduce(rows, op)); }, rows);
+    }
     if (!tensor.is_meta() && op == ReduceOp::sum) reduced.tensor.mul_(size());
-    Tensors held{reduced.tensor};
-    if (library_ == Library::gloo && is_exchanged(tensor, size()))
-      held = {copies_of(tensor, size()), copies_of(tensor, size())};  // sent and received
-    return started(
-        number,
-        [tensor, reduced] {
-          reduced.put_back(tensor);
-          return tensor;
-        },
-        std::move(held));
+    return started(number,
+                   [tensor, reduced] {
+                     reduced.put_back(tensor);
+                     return tensor;
+                   },
+                   {reduced.tensor});
   }
 
   std::unique_ptr<Pending> start_all_gather(at::Tensor tensor) override {
     auto number = count(all_gather_kind, tensor);
     at::NoGradGuard no_grad;
-    at::Tensor result = copies_of(tensor, size());
-    Tensors held{tensor, result};
-    if (library_ == Library::gloo) held.push_back(copies_of(tensor, size()));  // sent
-    return started(
-        number, [result] { return result; }, std::move(held));
+    at::Tensor result = copies_of(tensor);
+    return started(number, [result] { return result; }, {tensor, result});
   }
 
   std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) override {
@@ -106,8 +104,13 @@ class ImaginedGroup final : public Group {
         result.copy_(tensor.select(0, 0)).mul_(op == ReduceOp::sum ? size() : 1);
       return started(number, [result] { return result; }, {tensor, result});
     }
+    if (library_ == Library::gloo) {
+      Tensors rows = one_from_each(tensor[0]);
+      return started(
+          number, [rows, op] { return reduce(rows, op); }, rows);
+    }
     at::Tensor rows = exchanged(tensor);
-    return started(number, [rows, op] { return reduce_rows(rows, op); }, {tensor, rows});
+    return started(number, [rows, op] { return reduce(rows.unbind(), op); }, {tensor, rows});
   }
 
  private:
@@ -119,6 +122,19 @@ class ImaginedGroup final : public Group {
     Recorder* recorder = Recorder::current();
     if (!recorder) return std::nullopt;
     return recorder->started({kind, dim_, size(), line_.step, bytes});
+  }
+
+  at::Tensor copies_of(const at::Tensor& tensor) const {
+    std::vector<int64_t> sizes = tensor.sizes().vec();
+    sizes.insert(sizes.begin(), size());
+    return tensor.unsqueeze(0).expand(sizes).clone(at::MemoryFormat::Contiguous);
+  }
+
+  // The own tensor, and what the other ranks send: they hold the same values.
+  Tensors one_from_each(const at::Tensor& own) const {
+    Tensors tensors{own};
+    while (int64_t(tensors.size()) < size()) tensors.push_back(own.clone());
+    return tensors;
   }
 
   // Row 0 of each rank: the other ranks hold the same values.
