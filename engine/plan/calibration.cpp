@@ -9,6 +9,7 @@
 #include <redco/error.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/mm.h>
@@ -31,29 +32,48 @@ namespace {
 
 constexpr int64_t kib = 1024, mib = 1024 * kib;
 
-// The times of a layer's three products, forward and backward, with this many rows. As in a model,
-// layers take turns, so that none is in the cache, and values are random: products of ones are 10 %
-// faster on some CPUs.
+// The two linear layers of a transformer's MLP: `width` numbers of each row become `inner`, and
+// those become `width` again.
+struct Mlp {
+  Mlp(int64_t n_rows, int64_t width, const at::TensorOptions& options)
+      : x(at::randn({n_rows, width}, options)),
+        up(at::randn({inner_of(width), width}, options)),
+        up_bias(at::randn({inner_of(width)}, options)),
+        down(at::randn({width, inner_of(width)}, options)),
+        down_bias(at::randn({width}, options)) {}
+
+  static constexpr int64_t inner_of(int64_t width) { return 4 * width; }
+  // Of a forward and a backward pass.
+  static double flops(int64_t n_rows, int64_t width) {
+    return 2 * 6.0 * double(n_rows) * double(width) * double(inner_of(width));
+  }
+
+  // Keeps the results until the next call, as a step keeps activations and gradients.
+  void run() {
+    hidden = at::addmm(up_bias, x, up.t());
+    y = at::addmm(down_bias, hidden, down.t());
+    d_down = at::mm(y.t(), hidden);
+    d_hidden = at::mm(y, down);
+    d_up = at::mm(d_hidden.t(), x);
+    d_x = at::mm(d_hidden, up);
+  }
+
+  at::Tensor x, up, up_bias, down, down_bias;
+  at::Tensor hidden, y, d_down, d_hidden, d_up, d_x;
+};
+
+// The times of forward and backward passes. As in a model, MLPs take turns, so that none is in the
+// cache, and values are random: products of ones are 10 % faster on some CPUs.
 std::vector<double> time_products(c10::Device device, c10::ScalarType dtype, int64_t n_rows,
                                   int64_t width, double seconds) {
   constexpr size_t cache = 64 * mib;
   const auto options = at::device(device).dtype(dtype);
-  struct Layer {
-    at::Tensor x, weight, y, d_x, d_weight;
-  };
-  const at::Tensor x = at::randn({n_rows, width}, options),
-                   weight = at::randn({width, width}, options);
-  std::vector<Layer> layers;
-  while (layers.size() * weight.nbytes() < cache)
-    layers.push_back(
-        {x.clone(), weight.clone(), at::empty_like(x), at::empty_like(x), at::empty_like(weight)});
+  std::vector<Mlp> mlps;
+  do {
+    mlps.emplace_back(n_rows, width, options);
+  } while (mlps.size() * (mlps[0].up.nbytes() + mlps[0].down.nbytes()) < cache);
   size_t turn = 0;
-  return seconds_of_calls(device, seconds, [&] {
-    Layer& layer = layers[turn++ % layers.size()];
-    at::mm_out(layer.y, layer.x, layer.weight.t());
-    at::mm_out(layer.d_x, layer.y, layer.weight);
-    at::mm_out(layer.d_weight, layer.y.t(), layer.x);
-  });
+  return seconds_of_calls(device, seconds, [&] { mlps[turn++ % mlps.size()].run(); });
 }
 
 // The operations per second of products by the smallest size: of the two smallest always, of
@@ -77,8 +97,7 @@ std::vector<std::pair<double, double>> measure_products(c10::Device device, c10:
     }
   std::vector<std::pair<double, double>> rates;
   for (const auto& [n, of_size] : times)
-    rates.emplace_back(double(n),
-                       6.0 * double(n) * std::pow(double(width(n)), 2) / median(of_size));
+    rates.emplace_back(double(n), Mlp::flops(n, width(n)) / median(of_size));
   return rates;
 }
 
@@ -96,21 +115,31 @@ double measure_exp(c10::Device device, double seconds) {
   return double(a.numel()) / time;
 }
 
+// Waits until all processes are here: those of one host share its memory, which is as slow in a
+// step as when all measure it.
+void begin_together(Group& world, c10::Device device) {
+  world.all_reduce(at::ones({1}, at::device(device)), ReduceOp::max);
+  synchronize(device);
+}
+
 // Measures what this device reaches of its peaks. Those of a CPU were measured too: on a busy
 // machine they may be too low, and are raised to what is reached.
-void measure_device(c10::Device device, double seconds, int64_t n_processes, DeviceFacts& facts,
-                    Measurements& measured) {
+void measure_device(Group& world, c10::Device device, double seconds, int64_t n_processes,
+                    DeviceFacts& facts, Measurements& measured) {
   at::NoGradGuard no_grad;
   const bool is_cpu = facts.kind == DeviceFacts::cpu;
   const double sharing = is_cpu ? double(n_processes) : 1;
   for (auto& [dtype, peak] : facts.flops) {
     Efficiency& efficiency = measured.matmul[dtype];
+    begin_together(world, device);
     efficiency.points = measure_products(device, dtype, 0.2 * seconds);
     for (auto [size, rate] : efficiency.points)
       if (is_cpu) peak = std::max(peak, sharing * rate);
     for (auto& [size, rate] : efficiency.points) rate *= sharing / peak;
   }
+  begin_together(world, device);
   measured.exp = sharing * measure_exp(device, 0.05 * seconds) / facts.peak(at::kFloat).flops;
+  begin_together(world, device);
   double rate = sharing * measure_bandwidth(device, 0.1 * seconds);
   if (is_cpu) facts.bandwidth = std::max(facts.bandwidth, rate);
   measured.bandwidth = rate / facts.bandwidth;
@@ -148,8 +177,8 @@ std::vector<CollectiveSample> time_collectives(Group& group, c10::Device device,
   using clock = std::chrono::steady_clock;
   at::NoGradGuard no_grad;
   std::vector<CollectiveSample> samples;
-  at::Tensor barrier = at::ones({1}, at::device(device));
-  for (int64_t bytes = kib; bytes <= largest; bytes *= 8) {
+  at::Tensor others = at::ones({16 * mib}, at::device(device));
+  for (int64_t bytes = kib; bytes <= largest; bytes *= bytes < mib / 2 ? 8 : 2) {
     int64_t columns = std::max<int64_t>(1, bytes / (4 * group.size()));
     for (int kind = 0; kind < Group::n_kinds; ++kind) {
       at::Tensor rows = at::ones({group.size(), columns}, at::device(device));
@@ -157,8 +186,8 @@ std::vector<CollectiveSample> time_collectives(Group& group, c10::Device device,
       std::vector<double> times;
       int64_t sent = 0;
       for (int i = 0; i <= n_repeats; ++i) {
-        group.all_reduce(barrier.fill_(1), ReduceOp::max);
-        synchronize(device);
+        others.add_(1);  // as in a step, the cache holds something else
+        begin_together(group, device);
         int64_t before = group.counters()[size_t(kind)].bytes;
         auto from = clock::now();
         start(group, Group::Kind(kind), rows)->wait();
@@ -198,7 +227,8 @@ ClusterSpec calibrate(const Mesh& mesh, const CalibrationOptions& options) {
   cluster.reserve = default_reserve(host.device.kind);
 
   Measurements& measured = cluster.measured;
-  measure_device(device, options.seconds, n_local, cluster.hosts.front().device, measured);
+  measure_device(mesh.world(), device, options.seconds, n_local, cluster.hosts.front().device,
+                 measured);
   measured.launch_us = measure_launch(device, 0.1 * options.seconds);
   if (device.is_cuda()) cluster.reserve.context = used_by_libraries(device);
   if (n == 1) return cluster;

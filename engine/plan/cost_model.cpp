@@ -43,8 +43,10 @@ CostModel::CostModel(ClusterSpec cluster)
 
 double CostModel::seconds(const Operator& call) const {
   if (call.is_view()) return 0;
-  const double traffic = double(call.bytes_read + call.bytes_written) /
-                         (device_.bandwidth * constants_.bandwidth_share);
+  int64_t bytes = call.bytes_read + call.bytes_written;
+  // A CPU reads a cache line before it writes to it.
+  if (device_.kind == DeviceFacts::cpu) bytes += call.bytes_made;
+  const double traffic = double(bytes) / (device_.bandwidth * constants_.bandwidth_share);
   double computing = call.exps / (device_.peak(c10::kFloat).flops * constants_.exp_share);
   if (call.flops > 0) {
     auto measured = cluster_.measured.matmul.find(call.dtype);

@@ -40,6 +40,7 @@ class Imagined final : public Pending {
     if (!finish_) return result_;
     if (Recorder* recorder = Recorder::current(); recorder && number_) recorder->waited(*number_);
     at::NoGradGuard no_grad;
+    Recorder::InCollective in_collective;
     result_ = std::exchange(finish_, nullptr)();
     held_.clear();
     return result_;
@@ -65,6 +66,7 @@ class ImaginedGroup final : public Group {
 
   std::unique_ptr<Pending> start_all_reduce(at::Tensor tensor, ReduceOp op) override {
     at::NoGradGuard no_grad;
+    Recorder::InCollective in_collective;
     const Reduced reduced = reduced_form(tensor, op, size());
     auto number = count(all_reduce_kind, reduced.tensor);
     if (library_ == Library::gloo && is_exchanged(tensor, size())) {
@@ -84,6 +86,7 @@ class ImaginedGroup final : public Group {
   std::unique_ptr<Pending> start_all_gather(at::Tensor tensor) override {
     auto number = count(all_gather_kind, tensor);
     at::NoGradGuard no_grad;
+    Recorder::InCollective in_collective;
     at::Tensor result = copies_of(tensor);
     return started(number, [result] { return result; }, {tensor, result});
   }
@@ -91,6 +94,7 @@ class ImaginedGroup final : public Group {
   std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) override {
     auto number = count(all_to_all_kind, tensor);
     at::NoGradGuard no_grad;
+    Recorder::InCollective in_collective;
     at::Tensor result = exchanged(tensor);
     return started(number, [result] { return result; }, {tensor, result});
   }
@@ -98,6 +102,7 @@ class ImaginedGroup final : public Group {
   std::unique_ptr<Pending> start_reduce_scatter(at::Tensor tensor, ReduceOp op) override {
     auto number = count(reduce_scatter_kind, tensor);
     at::NoGradGuard no_grad;
+    Recorder::InCollective in_collective;
     if (library_ == Library::nccl && is_scattered_exactly(tensor, op)) {
       at::Tensor result = at::empty(tensor.sizes().slice(1), tensor.options());
       if (!tensor.is_meta())

@@ -247,8 +247,9 @@ void Recorder::run(const Call& call, const Plan& plan, Stack& local) {
   exp_counter.reset();
   for_each_tensor(c10::ArrayRef<c10::IValue>(local), [&](const at::Tensor& tensor) {
     bool is_new = !tensor.has_storage() || !given.contains(tensor.storage().unsafeGetStorageImpl());
-    if (is_new) record.bytes_written += bytes_of(tensor);
+    if (is_new) record.bytes_made += bytes_of(tensor);
   });
+  record.bytes_written += record.bytes_made;
   if (n_pauses_ == 0) log_.add(std::move(record));
 }
 
@@ -311,6 +312,10 @@ int64_t Recorder::allocated(int64_t bytes) {
       torch::autograd::get_current_node() != nullptr)
     sum_ = {number, bytes, n_operators_};
   log_.add(Allocation{number, bytes, block.facts.kind});
+  // Between operators, memory is for what moves: parts that are joined in buffers or cut out.
+  if (operator_name_.empty() && !is_in_collective_)
+    log_.add(
+        Operator{.name = "copy", .bytes_read = bytes, .bytes_written = bytes, .bytes_made = bytes});
   alive_bytes_ += bytes;
   alive_.emplace(number, std::move(block));
   return number;

@@ -57,6 +57,23 @@ class Recorder final : public sharding::Execution {
     Recorder& recorder_;
   };
 
+  /// While it exists, memory is allocated for a collective, whose time includes writing to it.
+  class InCollective {
+   public:
+    InCollective() : recorder_(of_thread()), before_(recorder_ && recorder_->is_in_collective_) {
+      if (recorder_) recorder_->is_in_collective_ = true;
+    }
+    ~InCollective() {
+      if (recorder_) recorder_->is_in_collective_ = before_;
+    }
+    InCollective(const InCollective&) = delete;
+    InCollective& operator=(const InCollective&) = delete;
+
+   private:
+    Recorder* recorder_;
+    bool before_;
+  };
+
   bool has_values() const override { return false; }
   bool is_faithful() const override { return true; }
   void before(sharding::Call&) override {}
@@ -118,7 +135,7 @@ class Recorder final : public sharding::Execution {
     int64_t block = -1, bytes = 0, operator_number = 0;
   } sum_;  // of two gradients, the last one
   std::string operator_name_;
-  bool is_updating_ = false;
+  bool is_updating_ = false, is_in_collective_ = false;
 };
 
 /// Counts the blocks of the device meta for the recorders of all threads. Called once per process,

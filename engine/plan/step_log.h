@@ -43,7 +43,7 @@ struct Allocation {
 
 /// An operator that runs on the device. Numbers are those of this device's part.
 struct Operator {
-  std::string name = {};  ///< such as "aten::mm"
+  std::string name = {};  ///< such as "aten::mm", or "copy" between operators
   /// Multiplications and additions of products, convolutions and attention, as FlopCounter counts
   /// them; 0 for all other operators.
   double flops = 0;
@@ -52,6 +52,7 @@ struct Operator {
   c10::ScalarType dtype = c10::ScalarType::Float;  ///< in which the products are computed
   int64_t bytes_read = 0;                          ///< of all arguments
   int64_t bytes_written = 0;                       ///< of all results; 0 for views
+  int64_t bytes_made = 0;                          ///< the part of these that is in new memory
   /// The smallest of m, n and k of a product [m, k] x [k, n]; 0 if the operator is not one.
   int64_t smallest_size = 0;
 
