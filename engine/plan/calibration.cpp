@@ -6,15 +6,21 @@
 #include "link_fit.h"
 #include "this_host.h"
 
+#include "../train/flop_counter.h"
+
 #include <redco/error.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/randn_like.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -22,7 +28,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <map>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -32,72 +38,99 @@ namespace {
 
 constexpr int64_t kib = 1024, mib = 1024 * kib;
 
-// The two linear layers of a transformer's MLP: `width` numbers of each row become `inner`, and
-// those become `width` again.
-struct Mlp {
-  Mlp(int64_t n_rows, int64_t width, const at::TensorOptions& options)
-      : x(at::randn({n_rows, width}, options)),
-        up(at::randn({inner_of(width), width}, options)),
-        up_bias(at::randn({inner_of(width)}, options)),
-        down(at::randn({width, inner_of(width)}, options)),
-        down_bias(at::randn({width}, options)) {}
+using Work = std::function<void()>;
 
-  static constexpr int64_t inner_of(int64_t width) { return 4 * width; }
-  // Of a forward and a backward pass.
-  static double flops(int64_t n_rows, int64_t width) {
-    return 2 * 6.0 * double(n_rows) * double(width) * double(inner_of(width));
-  }
-
-  // Keeps the results until the next call, as a step keeps activations and gradients.
-  void run() {
-    hidden = at::addmm(up_bias, x, up.t());
-    y = at::addmm(down_bias, hidden, down.t());
-    d_down = at::mm(y.t(), hidden);
-    d_hidden = at::mm(y, down);
-    d_up = at::mm(d_hidden.t(), x);
-    d_x = at::mm(d_hidden, up);
-  }
-
-  at::Tensor x, up, up_bias, down, down_bias;
-  at::Tensor hidden, y, d_down, d_hidden, d_up, d_x;
+// The forward and backward pass of an operator of a size.
+struct Passes {
+  ProductKind kind;
+  double time;                 // that may be spent on a dtype, as a share of all
+  std::vector<int64_t> sizes;  // as in Measurements::products
+  Work (*of_size)(int64_t size, const at::TensorOptions& options);
 };
 
-// The times of forward and backward passes. As in a model, MLPs take turns, so that none is in the
-// cache, and values are random: products of ones are 10 % faster on some CPUs.
-std::vector<double> time_products(c10::Device device, c10::ScalarType dtype, int64_t n_rows,
-                                  int64_t width, double seconds) {
+// The two linear layers of a transformer's MLP for `n_rows` rows. As in a model, MLPs take turns,
+// so that none is in the cache, and their results are kept until the next turn. Values are random:
+// products of ones are 10 % faster on some CPUs.
+Work matmul_passes(int64_t n_rows, const at::TensorOptions& options) {
   constexpr size_t cache = 64 * mib;
-  const auto options = at::device(device).dtype(dtype);
+  const int64_t width = std::max<int64_t>(n_rows, 1024), inner = 4 * width;
+  struct Mlp {
+    at::Tensor x, up, up_bias, down, down_bias;
+    std::vector<at::Tensor> results = {};
+  };
   std::vector<Mlp> mlps;
   do {
-    mlps.emplace_back(n_rows, width, options);
-  } while (mlps.size() * (mlps[0].up.nbytes() + mlps[0].down.nbytes()) < cache);
-  size_t turn = 0;
-  return seconds_of_calls(device, seconds, [&] { mlps[turn++ % mlps.size()].run(); });
+    mlps.push_back({at::randn({n_rows, width}, options), at::randn({inner, width}, options),
+                    at::randn({inner}, options), at::randn({width, inner}, options),
+                    at::randn({width}, options)});
+  } while (2 * mlps.size() * mlps[0].up.nbytes() < cache);
+  return [mlps = std::move(mlps), turn = size_t{0}]() mutable {
+    auto& [x, up, up_bias, down, down_bias, results] = mlps[turn++ % mlps.size()];
+    at::Tensor hidden = at::addmm(up_bias, x, up.t()), y = at::addmm(down_bias, hidden, down.t());
+    at::Tensor d_down = at::mm(y.t(), hidden), d_hidden = at::mm(y, down);
+    results = {hidden, y, d_down, d_hidden, at::mm(d_hidden.t(), x), at::mm(d_hidden, up)};
+  };
 }
 
-// The operations per second of products by the smallest size: of the two smallest always, of
-// larger ones until one takes too long. Several rounds, if there is time, because the speed of a
-// shared machine changes from second to second.
-std::vector<std::pair<double, double>> measure_products(c10::Device device, c10::ScalarType dtype,
-                                                        double seconds) {
-  constexpr int n_rounds = 5, n_sizes = 7;
-  constexpr int64_t least = 64, always = 2 * least, most = least << (n_sizes - 1);
-  auto width = [](int64_t n) { return std::max<int64_t>(n, 1024); };
+// Causal attention of heads of 64 numbers. Longer rows are fewer.
+Work attention_passes(int64_t n_queries, const at::TensorOptions& options) {
+  const int64_t n_rows = std::max<int64_t>(1, 2048 / n_queries);
+  auto heads = [&] { return at::randn({n_rows, 8, n_queries, 64}, options); };
+  std::vector<at::Tensor> inputs{heads(), heads(), heads()};
+  for (at::Tensor& input : inputs) input.requires_grad_();
+  return [inputs, d_result = heads()] {
+    at::AutoGradMode grad_mode(true);
+    at::Tensor result = at::scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], {}, 0,
+                                                         /*is_causal=*/true);
+    torch::autograd::grad({result}, inputs, {d_result});
+  };
+}
+
+// A 3 x 3 convolution that keeps its sizes. As in a network, more channels have fewer pixels.
+Work convolution_passes(int64_t n_channels, const at::TensorOptions& options) {
+  const int64_t width = std::lround(256 / std::sqrt(double(n_channels)));
+  at::Tensor x = at::randn({4, n_channels, width, width}, options),
+             weight = at::randn({n_channels, n_channels, 3, 3}, options), d_y = at::randn_like(x);
+  return [x, weight, d_y] {
+    at::convolution(x, weight, {}, {1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1);
+    at::convolution_backward(d_y, x, weight, std::nullopt, {1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1,
+                             {true, true, false});
+  };
+}
+
+const Passes all_passes[] = {
+    {ProductKind::matmul, 0.12, {64, 128, 256, 512, 1024, 2048, 4096}, matmul_passes},
+    {ProductKind::attention, 0.03, {128, 1024}, attention_passes},
+    {ProductKind::convolution, 0.02, {4, 16, 64, 256}, convolution_passes}};
+
+// The operations per second by the size: of the two smallest always, of larger ones until one takes
+// too long. Several rounds, if there is time, because the speed of a shared machine changes from
+// second to second.
+std::vector<std::pair<double, double>> measure_products(const Passes& passes, c10::Device device,
+                                                        c10::ScalarType dtype, double seconds) {
+  constexpr int n_rounds = 5;
+  const auto options = at::device(device).dtype(dtype);
   using clock = std::chrono::steady_clock;
   const auto until = clock::now() + std::chrono::duration<double>(seconds);
-  int64_t largest = most;
-  std::map<int64_t, std::vector<double>> times;
+  size_t n_sizes = passes.sizes.size();
+  const double seconds_of_size = seconds / double(n_sizes * n_rounds);
+  std::vector<double> flops(n_sizes);
+  std::vector<std::vector<double>> times(n_sizes);
   for (int round = 0; round < n_rounds && (round == 0 || clock::now() < until); ++round)
-    for (int64_t n = least; n <= largest; n *= 2) {
-      auto some = time_products(device, dtype, n, width(n), seconds / (n_sizes * n_rounds));
-      times[n].insert(times[n].end(), some.begin(), some.end());
-      // The next one takes twice or eight times as long, and is called twice in a round.
-      if (n >= always && (n < width(n) ? 4 : 16) * n_rounds * some.front() > seconds) largest = n;
+    for (size_t i = 0; i < n_sizes; ++i) {
+      Work work = passes.of_size(passes.sizes[i], options);
+      if (round == 0) {
+        train::FlopCounter counter(flops[i]);
+        work();
+      }
+      auto some = seconds_of_calls(device, seconds_of_size, work);
+      times[i].insert(times[i].end(), some.begin(), some.end());
+      // The next one takes two to eight times as long, and is called twice.
+      if (i > 0 && 16 * some.front() > seconds) n_sizes = i + 1;
     }
   std::vector<std::pair<double, double>> rates;
-  for (const auto& [n, of_size] : times)
-    rates.emplace_back(double(n), Mlp::flops(n, width(n)) / median(of_size));
+  for (size_t i = 0; i < n_sizes; ++i)
+    rates.emplace_back(double(passes.sizes[i]), flops[i] / median(times[i]));
   return rates;
 }
 
@@ -129,14 +162,15 @@ void measure_device(Group& world, c10::Device device, double seconds, int64_t n_
   at::NoGradGuard no_grad;
   const bool is_cpu = facts.kind == DeviceFacts::cpu;
   const double sharing = is_cpu ? double(n_processes) : 1;
-  for (auto& [dtype, peak] : facts.flops) {
-    Efficiency& efficiency = measured.matmul[dtype];
-    begin_together(world, device);
-    efficiency.points = measure_products(device, dtype, 0.2 * seconds);
-    for (auto [size, rate] : efficiency.points)
-      if (is_cpu) peak = std::max(peak, sharing * rate);
-    for (auto& [size, rate] : efficiency.points) rate *= sharing / peak;
-  }
+  for (const Passes& passes : all_passes)
+    for (auto& [dtype, peak] : facts.flops) {
+      begin_together(world, device);
+      auto rates = measure_products(passes, device, dtype, passes.time * seconds);
+      if (is_cpu && passes.kind == ProductKind::matmul)
+        for (auto [size, rate] : rates) peak = std::max(peak, sharing * rate);
+      for (auto& [size, rate] : rates) rate *= sharing / peak;
+      measured.products[passes.kind][dtype].points = std::move(rates);
+    }
   begin_together(world, device);
   measured.exp = sharing * measure_exp(device, 0.05 * seconds) / facts.peak(at::kFloat).flops;
   begin_together(world, device);

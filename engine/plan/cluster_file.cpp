@@ -258,18 +258,21 @@ Efficiency read_efficiency(const Section& section, const std::string& key) {
 Measurements read_measured(const toml::node& node, const std::string& file) {
   require_usage(node.is_table(), file, ":", node.source().begin.line,
                 ": 'measured': expected a table");
-  Section section(*node.as_table(), file, "measured.",
-                  {"matmul", "bandwidth", "exp", "launch_us", "collective"});
+  Section section(
+      *node.as_table(), file, "measured.",
+      {"matmul", "attention", "convolution", "bandwidth", "exp", "launch_us", "collective"});
   Measurements measured;
   measured.bandwidth = section.number("bandwidth", 0.01, 10, "a share from 0.01 to 10");
   measured.exp = section.number("exp", 1e-6, 10, "a share from 1e-6 to 10");
   measured.launch_us = section.number("launch_us", 0, most_us, "microseconds");
-  if (const toml::node* matmul = section.find("matmul")) {
-    if (!matmul->is_table())
-      section.expect("matmul", *matmul, "a table with a list for each dtype");
-    Section dtypes(*matmul->as_table(), file, "measured.matmul.", dtype_names());
+  for (ProductKind kind : product_kinds) {
+    const std::string name = name_of(kind);
+    const toml::node* rates = section.find(name);
+    if (rates == nullptr) continue;
+    if (!rates->is_table()) section.expect(name, *rates, "a table with a list for each dtype");
+    Section dtypes(*rates->as_table(), file, "measured." + name + ".", dtype_names());
     for (const auto& [key, ignored] : dtypes.table())
-      measured.matmul[*dtype_of(std::string(key.str()))] =
+      measured.products[kind][*dtype_of(std::string(key.str()))] =
           read_efficiency(dtypes, std::string(key.str()));
   }
   if (const toml::node* collective = section.find("collective")) {

@@ -57,6 +57,12 @@ std::optional<DeviceFacts::Kind> device_kind(const std::string& name) {
 
 const char* name_of(DeviceFacts::Kind kind) { return kinds[kind]; }
 
+const char* name_of(ProductKind kind) {
+  constexpr std::array names = {"matmul", "attention", "convolution"};
+  static_assert(names.size() == product_kinds.size());
+  return names[size_t(kind)];
+}
+
 const std::set<std::string>& dtype_names() {
   static const std::set<std::string> names = [] {
     std::set<std::string> all;

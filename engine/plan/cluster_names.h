@@ -20,6 +20,7 @@ void check_size(const ClusterSpec& cluster, const std::string& where);
 /// Names that a cluster.toml uses: "gpu", "bfloat16".
 std::optional<DeviceFacts::Kind> device_kind(const std::string& name);
 const char* name_of(DeviceFacts::Kind kind);
+const char* name_of(ProductKind kind);
 const std::set<std::string>& dtype_names();
 std::optional<c10::ScalarType> dtype_of(const std::string& name);
 std::string name_of(c10::ScalarType dtype);

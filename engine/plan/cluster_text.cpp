@@ -143,13 +143,14 @@ std::string ClusterSpec::to_toml() const {
   if (measured.bandwidth) text << "bandwidth = " << number_text(*measured.bandwidth) << "\n";
   if (measured.exp) text << "exp = " << number_text(*measured.exp) << "\n";
   if (measured.launch_us) text << "launch_us = " << number_text(*measured.launch_us) << "\n";
-  for (const auto& [dtype, efficiency] : measured.matmul) {
-    std::string points;
-    for (auto [size, share] : efficiency.points)
-      points +=
-          (points.empty() ? "[" : ", [") + number_text(size) + ", " + number_text(share) + "]";
-    text << "matmul." << name_of(dtype) << " = [" << points << "]\n";
-  }
+  for (const auto& [kind, by_dtype] : measured.products)
+    for (const auto& [dtype, efficiency] : by_dtype) {
+      std::string points;
+      for (auto [size, share] : efficiency.points)
+        points +=
+            (points.empty() ? "[" : ", [") + number_text(size) + ", " + number_text(share) + "]";
+      text << name_of(kind) << "." << name_of(dtype) << " = [" << points << "]\n";
+    }
   for (const auto& [name, link] : measured.collective)
     text << "collective." << quoted(name) << " = { latency_us = " << number_text(link.latency_us)
          << ", hop_us = " << number_text(link.hop_us) << ", share = " << number_text(link.share)

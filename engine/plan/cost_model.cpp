@@ -41,6 +41,22 @@ CostModel::CostModel(ClusterSpec cluster)
   if (cluster_.measured.launch_us) constants_.launch_us = *cluster_.measured.launch_us;
 }
 
+double CostModel::share_of_peak(const Operator& call) const {
+  auto measured = [&](ProductKind kind) -> const Efficiency* {
+    auto of_kind = cluster_.measured.products.find(kind);
+    if (of_kind == cluster_.measured.products.end()) return nullptr;
+    auto found = of_kind->second.find(call.dtype);
+    return found == of_kind->second.end() ? nullptr : &found->second;
+  };
+  if (const Efficiency* own = measured(call.kind)) return own->at(double(call.size));
+  const bool is_matmul = call.kind == ProductKind::matmul;
+  const Efficiency* of_matmul = is_matmul ? nullptr : measured(ProductKind::matmul);
+  const Efficiency& matmul = of_matmul ? *of_matmul : constants_.matmul;
+  double share = is_matmul ? matmul.at(double(call.size))
+                           : matmul.points.back().second * constants_.attention_share;
+  return of_matmul ? share : share * device_.matmul_share;
+}
+
 double CostModel::seconds(const Operator& call) const {
   if (call.is_view()) return 0;
   int64_t bytes = call.bytes_read + call.bytes_written;
@@ -49,14 +65,7 @@ double CostModel::seconds(const Operator& call) const {
   const double traffic = double(bytes) / (device_.bandwidth * constants_.bandwidth_share);
   double computing = call.exps / (device_.peak(c10::kFloat).flops * constants_.exp_share);
   if (call.flops > 0) {
-    auto measured = cluster_.measured.matmul.find(call.dtype);
-    bool is_measured = measured != cluster_.measured.matmul.end();
-    const Efficiency& efficiency = is_measured ? measured->second : constants_.matmul;
-    double share = call.smallest_size > 0
-                       ? efficiency.at(double(call.smallest_size))
-                       : efficiency.points.back().second * constants_.attention_share;
-    if (!is_measured) share *= device_.matmul_share;
-    computing += call.flops / (device_.peak(call.dtype).flops * share);
+    computing += call.flops / (device_.peak(call.dtype).flops * share_of_peak(call));
   }
   return std::max(traffic, computing) + 1e-6 * constants_.launch_us;
 }

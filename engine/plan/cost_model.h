@@ -35,7 +35,7 @@ class REDCO_API CostModel {
 
   const ClusterSpec& cluster() const { return cluster_; }
 
-  /// max(FLOPs / (peak x efficiency(smallest of m, n, k)) + exps / (peak of float32 x share),
+  /// max(FLOPs / (peak x share of its kind and size) + exps / (peak of float32 x share),
   /// bytes / (bandwidth x share)) + launch; 0 for views.
   double seconds(const Operator& call) const;
   /// See seconds_of(Collective), without other traffic.
@@ -57,6 +57,8 @@ class REDCO_API CostModel {
   std::vector<std::string> notes(const StepLog& log) const;
 
  private:
+  double share_of_peak(const Operator& call) const;
+
   ClusterSpec cluster_;
   DeviceFacts device_;
   ModelConstants constants_;

@@ -29,7 +29,7 @@ struct ModelConstants {
   double exp_share;        ///< evaluations of exp per second, as a share of float32's FLOP/s
   double launch_us;        ///< of one operator
   Efficiency matmul;       ///< share of what large products reach, by the smallest of m, n and k
-  double attention_share;  ///< the same of attention and convolutions, whose sizes are not known
+  double attention_share;  ///< of attention and convolutions: share of what large products reach
   double spread;           ///< the standard deviation of the speed of devices that are alike
 };
 REDCO_API const ModelConstants& constants_of(DeviceFacts::Kind kind);

@@ -80,15 +80,29 @@ int64_t bytes_of(const at::Tensor& tensor) {
   return elements * int64_t(tensor.element_size());
 }
 
-// The smallest of m, n and k of the first two matrices.
-int64_t smallest_size(const Stack& arguments) {
-  int64_t smallest = 0, n_matrices = 0;
+ProductKind product_kind(const sharding::Operator& op) {
+  if (op.name.find("convolution") != std::string::npos) return ProductKind::convolution;
+  return op.facts.is_product ? ProductKind::matmul : ProductKind::attention;
+}
+
+// The size that the time of such an operator depends on (Measurements::products).
+int64_t product_size(ProductKind kind, const Stack& arguments) {
+  std::vector<at::Tensor> given;
   for_each_tensor(c10::ArrayRef<c10::IValue>(arguments), [&](const at::Tensor& tensor) {
-    if (tensor.dim() < 2 || n_matrices++ >= 2) return;
-    int64_t own = std::min(tensor.size(-1), tensor.size(-2));
-    smallest = n_matrices == 1 ? own : std::min(smallest, own);
+    if (tensor.dim() >= 2) given.push_back(tensor);
   });
-  return smallest;
+  if (given.empty()) return 0;
+  auto smaller = [](const at::Tensor& tensor, int64_t a, int64_t b) {
+    return std::min(tensor.size(a), tensor.size(b));
+  };
+  switch (kind) {
+    case ProductKind::attention:
+      return given[0].size(-2);  // the queries, or their gradient
+    case ProductKind::convolution:
+      return smaller(given.back(), 0, 1);  // the weight
+    default:
+      return std::min(smaller(given[0], -1, -2), smaller(given[given.size() > 1], -1, -2));
+  }
 }
 
 // The place of the argument `device` of an operator that makes a tensor from none; none for others.
@@ -229,8 +243,10 @@ void Recorder::run(const Call& call, const Plan& plan, Stack& local) {
   Recomputing counted(false);  // it takes time, too
   const OperatorFacts& facts = call.op.facts;
   if (facts.flops || facts.is_product) counter.emplace(record.flops);
-  const bool is_convolution = call.op.name.find("convolution") != std::string::npos;
-  if (facts.is_product && !is_convolution) record.smallest_size = smallest_size(local);
+  if (counter) {
+    record.kind = product_kind(call.op);
+    record.size = product_size(record.kind, local);
+  }
   try {
     if (plan.run) {
       Moving moving(Move::within_operator, call.op.name);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <redco/cluster.h>
 #include <redco/group.h>
 #include <redco/mesh.h>
 
@@ -53,8 +54,8 @@ struct Operator {
   int64_t bytes_read = 0;                          ///< of all arguments
   int64_t bytes_written = 0;                       ///< of all results; 0 for views
   int64_t bytes_made = 0;                          ///< the part of these that is in new memory
-  /// The smallest of m, n and k of a product [m, k] x [k, n]; 0 if the operator is not one.
-  int64_t smallest_size = 0;
+  ProductKind kind = ProductKind::matmul;          ///< of an operator with flops
+  int64_t size = 0;                                ///< of an operator with flops: Measurements
 
   bool is_view() const { return flops == 0 && bytes_written == 0; }
 };

@@ -43,7 +43,8 @@ end
 
 local function options_of(model, layout)
   -- A group of model shards works on one batch.
-  local words = { "--model=" .. model, "--batch=" .. o.batch * layout.n_model_shards }
+  local words = { "--model=" .. model, "--batch=" .. o.batch * layout.n_model_shards,
+    "--steps=" .. (model == "conv" and 60 or 5) }
   for name, value in pairs(layout) do
     words[#words + 1] = ("--%s=%s"):format(name, tostring(value))
   end

@@ -96,7 +96,8 @@ TEST_CASE("a calibration of two processes is written and read back") {
     CHECK(cluster.measured.exp > 0);
     CHECK(cluster.measured.launch_us > 0);
     CHECK(cluster.measured.bandwidth > 0);
-    CHECK(cluster.measured.matmul.at(c10::kFloat).points.size() >= 2);
+    for (redco::ProductKind kind : redco::product_kinds)
+      CHECK(cluster.measured.products.at(kind).at(c10::kFloat).points.size() >= 2);
     CHECK(cluster.notes().empty());
     CHECK(ClusterSpec::from_toml(cluster.to_toml(), "again") == cluster);
     std::ofstream(redco::plan::calibration_file()) << cluster.to_toml();
@@ -108,8 +109,7 @@ TEST_CASE("a calibration of two processes is written and read back") {
   CHECK(here.measured.launch_us > 0);
   CHECK(here.device().memory * 4 == Approx(double(here.hosts[0].device.memory)));
   redco::plan::StepLog log;
-  log.add(redco::plan::Operator{
-      .name = "aten::mm", .flops = 1e9, .bytes_written = 1, .smallest_size = 512});
+  log.add(redco::plan::Operator{.name = "aten::mm", .flops = 1e9, .bytes_written = 1, .size = 512});
   CHECK(redco::plan::CostModel(here).simulate(log).total > 0);
   // Another machine's is not used.
   here.hosts[0].device.name = "another CPU";

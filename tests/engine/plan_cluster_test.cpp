@@ -81,6 +81,8 @@ network = { link = "ib-400", per = "host", oversubscription = 2.0 }
 reserve = { context = 0.5, group = "256 MiB" }
 [measured]
 matmul.bfloat16 = [[256, 0.31], [1024, 0.62], [4096, 0.78]]
+attention.bfloat16 = [[128, 0.12]]
+convolution.float32 = [[16, 0.5]]
 bandwidth = 0.88
 exp = 0.01
 launch_us = 4.5
@@ -95,6 +97,12 @@ collective.nvlink4 = { latency_us = 6.6, hop_us = 0.6, share = 0.80 }
   CHECK(cluster.reserve.workspace == int64_t(0.03 * gib));
   CHECK(cluster.measured.bandwidth == 0.88);
   CHECK(cluster.measured.exp == 0.01);
+  auto share = [&](redco::ProductKind kind, c10::ScalarType dtype, double size) {
+    return cluster.measured.products.at(kind).at(dtype).at(size);
+  };
+  CHECK(share(redco::ProductKind::matmul, c10::kBFloat16, 1024) == 0.62);
+  CHECK(share(redco::ProductKind::attention, c10::kBFloat16, 4096) == 0.12);
+  CHECK(share(redco::ProductKind::convolution, c10::kFloat, 3) == 0.5);
   CHECK(cluster.measured.collective.at("nvlink4").share == 0.8);
   // Two hosts of 24 an hour for half an hour.
   CHECK(*cluster.price(1800) == Approx(24));
@@ -164,6 +172,8 @@ TEST_CASE("cluster.toml: refusals name the file, the line, the key and the neare
                  "cluster.toml:3: 'measured.bandwidth': expected a share"));
   CHECK(contains(refusal(host + "[measured]\nmatmul.float32 = [[256, 0.3], [256, 0.4]]"),
                  "sizes that ascend"));
+  CHECK(contains(refusal(host + "[measured]\nattention = 0.3"),
+                 "'measured.attention': expected a table with a list for each dtype"));
   CHECK(contains(refusal(host + "[measured]\nmatmul.float8 = [[256, 0.3]]"),
                  "there is no key 'measured.matmul.float8'"));
   CHECK(contains(refusal("hosts = ["), "cluster.toml:1: not TOML: "));

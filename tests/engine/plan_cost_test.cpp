@@ -41,6 +41,7 @@ bandwidth = 0.5
 exp = 0.01
 launch_us = 10
 matmul.bfloat16 = [[64, 0.25], [1024, 0.5]]
+attention.float32 = [[512, 0.25]]
 collective.inside = { latency_us = 20, hop_us = 1, share = 0.5 }
 collective.between = { latency_us = 30, hop_us = 5, share = 1.0 }
 )";
@@ -52,7 +53,7 @@ Operator product(double flops, int64_t size = 4096) {
           .flops = flops,
           .dtype = c10::kBFloat16,
           .bytes_written = 1,
-          .smallest_size = size};
+          .size = size};
 }
 
 }  // namespace
@@ -62,7 +63,12 @@ TEST_CASE("operators: the longer of computing and reading, and a launch") {
   CHECK(model.seconds(product(1e12)) == Approx(0.02 + 10e-6));
   CHECK(model.seconds(product(1e12, 256)) == Approx(1e12 / 37.5e12 + 10e-6));
   CHECK(model.seconds(product(1e12, 64)) == Approx(0.04 + 10e-6));
-  CHECK(model.seconds(product(1e12, 0)) == Approx(0.02 / 0.7 + 10e-6));  // attention
+  Operator attention = product(1e12);
+  attention.kind = redco::ProductKind::attention;
+  CHECK(model.seconds(attention) == Approx(0.02 / 0.7 + 10e-6));
+  attention.dtype = c10::kFloat;
+  attention.size = 512;  // measured
+  CHECK(model.seconds(attention) == Approx(1e12 / 2.5e12 + 10e-6));
   Operator add{.name = "aten::add", .bytes_read = 3'000'000'000, .bytes_written = 2'000'000'000};
   CHECK(model.seconds(add) == Approx(0.01 + 10e-6));
   Operator skinny = product(1e9);

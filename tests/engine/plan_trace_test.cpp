@@ -190,21 +190,27 @@ TEST_CASE("a planned step sends what the step on threads sends") {
         }
 }
 
-TEST_CASE("the size of products is recorded, and none of attention and convolutions") {
+TEST_CASE("the kind and the size of products are recorded") {
   auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
-  std::map<std::string, int64_t> sizes;
+  std::map<std::string, std::pair<redco::ProductKind, int64_t>> found;
   for (const Model& model : models) {
     TracedLayout layout{.mesh = {1, 1}, .per_device_batch_size = 2};
     for (const plan::Operator& call :
          trace_step(program_of(model, own), layout).record.log.operators)
-      if (call.flops > 0) sizes[call.name] = call.smallest_size;
+      if (call.flops > 0) found[call.name] = {call.kind, call.size};
   }
-  CHECK(sizes.at("aten::mm") > 0);
-  CHECK(sizes.at("redco::linear_cross_entropy") == 2 * length);
-  for (const char* name : {"aten::_scaled_dot_product_flash_attention_for_cpu",
-                           "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-                           "aten::convolution", "aten::convolution_backward"})
-    CHECK(sizes.at(name) == 0);
+  using redco::ProductKind;
+  auto is = [&](const char* name, ProductKind kind, int64_t size) {
+    CAPTURE(name);
+    CHECK(found.at(name).first == kind);
+    CHECK(found.at(name).second == size);
+  };
+  CHECK(found.at("aten::mm").first == ProductKind::matmul);
+  is("redco::linear_cross_entropy", ProductKind::matmul, 2 * length);
+  is("aten::_scaled_dot_product_flash_attention_for_cpu", ProductKind::attention, length);
+  is("aten::_scaled_dot_product_flash_attention_for_cpu_backward", ProductKind::attention, length);
+  is("aten::convolution", ProductKind::convolution, 16);
+  is("aten::convolution_backward", ProductKind::convolution, 3);
 }
 
 TEST_CASE("one gather less than planned is noticed") {

@@ -58,7 +58,7 @@ class Step {
               .dtype = c10::kHalf,
               .bytes_read = int64_t(2 * (m * k + k * n)),
               .bytes_written = int64_t(2 * m * n),
-              .smallest_size = int64_t(std::min({m, k, n}))});
+              .size = int64_t(std::min({m, k, n}))});
   }
   void add_pointwise(double bytes, int64_t n) {
     for (int64_t i = 0; i < n; ++i)
@@ -79,7 +79,9 @@ class Step {
     log_.add({.name = "attention",
               .flops = attention * 4 * tokens() * double(layout_.sequence) * hidden / mp,
               .dtype = c10::kHalf,
-              .bytes_written = 1});
+              .bytes_written = 1,
+              .kind = redco::ProductKind::attention,
+              .size = layout_.sequence});
     add_pointwise(
         (layout_.is_compiled ? 0.5 : 1) * 2 * t * (14 * hidden + (shape_.is_gated ? 5 : 4) * inner),
         14);

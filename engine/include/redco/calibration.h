@@ -9,8 +9,8 @@ struct CalibrationOptions {
   double seconds = 10;  ///< about the time that it may take
 };
 
-/// Measures the devices of a run and the links between them: a linear layer's products of 64 to
-/// 4096 rows by dtype, an addition to a large tensor, exp, operators on 4 numbers with their
+/// Measures the devices of a run and the links between them: an MLP of 64 to 4096 rows, attention
+/// and convolutions by dtype, an addition to a large tensor, exp, operators on 4 numbers with their
 /// gradients, and all collectives of 1 KiB to 32 MiB over all processes; on GPUs also the memory of
 /// the context and of a group. Every process of the mesh must call it. The result describes the
 /// processes of one host, with [measured]; that of process 0 is to be kept. For several hosts, the

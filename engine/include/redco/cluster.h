@@ -4,6 +4,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -91,10 +92,17 @@ struct REDCO_API Efficiency {
   bool operator==(const Efficiency&) const = default;
 };
 
+/// Operators that multiply and add, which take most of the time of a step.
+enum class ProductKind : uint8_t { matmul, attention, convolution };
+constexpr std::array product_kinds = {ProductKind::matmul, ProductKind::attention,
+                                      ProductKind::convolution};
+
 /// What was measured on a cluster. It is used in place of the built-in constants.
 struct Measurements {
-  std::map<c10::ScalarType, Efficiency> matmul = {};  ///< by the smallest of m, n and k
-  std::optional<double> bandwidth = std::nullopt;     ///< share of the memory's
+  /// The share of the dtype's peak. Sizes: of matmul the smallest of m, n and k, of attention the
+  /// number of queries, of convolutions the smaller number of channels.
+  std::map<ProductKind, std::map<c10::ScalarType, Efficiency>> products = {};
+  std::optional<double> bandwidth = std::nullopt;  ///< share of the memory's
   /// Evaluations of exp per second, as a share of the FLOP/s of float32 products.
   std::optional<double> exp = std::nullopt;
   std::optional<double> launch_us = std::nullopt;  ///< of one operator
