@@ -7,6 +7,7 @@
 #include <histedit.h>
 #include <langinfo.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <termios.h>
 #include <unistd.h>
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <cwchar>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -28,17 +30,25 @@ namespace {
 constexpr int history_size = 10000;
 constexpr size_t max_shown = 100;  // completions
 
-// The last signal received while a line was read.
+// The last signal received while a line was read, and an event that ends the wait for input: a
+// signal just before the wait would not.
 volatile std::sig_atomic_t noticed = 0;
-void notice(int signal) { noticed = signal; }
+int noticed_event = -1;
+void notice(int signal) {
+  const int error = errno;
+  noticed = signal;
+  eventfd_write(noticed_event, 1);
+  errno = error;
+}
 
 termios terminal_before;
 void restore_terminal() { tcsetattr(STDIN_FILENO, TCSADRAIN, &terminal_before); }
 
-// While a line is read, signals interrupt the read call, which then restores the terminal.
+// While a line is read, signals end the wait for input, after which the terminal is restored.
 class NoticedSignals {
  public:
   NoticedSignals() {
+    if (noticed_event < 0) noticed_event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     noticed = 0;
     for (size_t i = 0; i < signals.size(); ++i) {
       struct sigaction action = {};
@@ -124,43 +134,47 @@ struct LineEditor::Impl {
     return *static_cast<Impl*>(impl);
   }
 
+  // Returns whether the last signal ends the line.
+  static bool handle_signal(EditLine* editor) {
+    eventfd_t n_noticed;
+    eventfd_read(noticed_event, &n_noticed);
+    switch (int signal = std::exchange(noticed, 0)) {
+      case SIGWINCH:
+        el_resize(editor);
+        return false;
+      case SIGCONT:  // the shell used the terminal meanwhile
+        el_set(editor, EL_PREP_TERM, 0);
+        el_set(editor, EL_PREP_TERM, 1);
+        write_escape(paste_on);
+        el_set(editor, EL_REFRESH);
+        return false;
+      case SIGINT:
+        of(editor).is_cleared = true;
+        return true;
+      case SIGTERM:
+      case SIGHUP:
+        of(editor).ending = signal;
+        return true;
+      default:
+        return false;
+    }
+  }
+
   static int read_character(EditLine* editor, wchar_t* character) {
     std::mbstate_t state = {};
     while (true) {
+      pollfd waits[] = {{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0},
+                        {.fd = noticed_event, .events = POLLIN, .revents = 0}};
+      poll(waits, std::size(waits), -1);
+      if (waits[1].revents != 0 && handle_signal(editor)) return 0;
+      if (waits[0].revents == 0) continue;
       char byte;
       ssize_t n = ::read(STDIN_FILENO, &byte, 1);
-      if (n == 1) {
-        size_t used = std::mbrtowc(character, &byte, 1, &state);
-        if (used == size_t(-1)) state = {};  // skips invalid UTF-8
-        if (used <= 1) return 1;
-        continue;
-      }
-      if (n < 0 && errno == EAGAIN) {  // a child process left the terminal non-blocking
-        pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
-        poll(&input, 1, -1);
-        continue;
-      }
-      if (n == 0 || errno != EINTR) return 0;
-      switch (std::exchange(noticed, 0)) {
-        case SIGWINCH:
-          el_resize(editor);
-          break;
-        case SIGCONT:  // the shell used the terminal meanwhile
-          el_set(editor, EL_PREP_TERM, 0);
-          el_set(editor, EL_PREP_TERM, 1);
-          write_escape(paste_on);
-          el_set(editor, EL_REFRESH);
-          break;
-        case SIGINT:
-          of(editor).is_cleared = true;
-          return 0;
-        case SIGTERM:
-          of(editor).ending = SIGTERM;
-          return 0;
-        case SIGHUP:
-          of(editor).ending = SIGHUP;
-          return 0;
-      }
+      if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN)) return 0;
+      if (n < 0) continue;
+      size_t used = std::mbrtowc(character, &byte, 1, &state);
+      if (used == size_t(-1)) state = {};  // skips invalid UTF-8
+      if (used <= 1) return 1;
     }
   }
 
