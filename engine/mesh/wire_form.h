@@ -15,7 +15,7 @@ int64_t bytes_sent(Group::Kind kind, int64_t bytes, int64_t n_ranks);
 /// Whether the backends that exchange tensors (Backend::exchange) also do so to reduce this one:
 /// each rank gets all of it and adds. It sends as much as a ring or more, but takes as long as one
 /// message instead of several. Measured on one host, as shares of the ring's time: 64 KiB to one
-/// other process and to each of three 0.5, 384 KiB 0.7, 1 MiB 1.3 and 1.6.
+/// other process and to each of three 0.5, 512 KiB 0.7, 1 MiB 1.3 and 1.6.
 bool is_exchanged(const at::Tensor& tensor, int64_t n_ranks);
 
 /// A tensor in a form that backends can reduce.
