@@ -164,7 +164,6 @@ Label C10dGroup::announce(Kind kind, const at::Tensor& tensor, const at::Tensor&
                           ReduceOp op) {
   Label label{kind, tensor.scalar_type(), tensor.sizes().vec()};
   Alone::refuse([&] { return label.text(parts_); });
-  if (tensor.is_meta()) fail(label.text(parts_), ": the tensor has no values");
   if (!tensor.is_contiguous()) fail(label.text(parts_), ": the tensor must be contiguous");
   bool has_rows = kind == reduce_scatter_kind || kind == all_to_all_kind;
   if (has_rows && (tensor.dim() == 0 || tensor.size(0) != size()))
@@ -220,7 +219,9 @@ std::vector<at::Tensor> C10dGroup::one_from_each(const at::Tensor& own) const {
   return tensors;
 }
 
+// A tensor without values, as while a layout is searched, is not sent.
 std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp op) {
+  if (tensor.is_meta()) return ended(tensor);
   at::NoGradGuard no_grad;
   const Reduced reduced = reduced_form(tensor, op, size());
   Label label = announce(all_reduce_kind, tensor, reduced.tensor, op);
@@ -245,10 +246,11 @@ std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp
 }
 
 std::unique_ptr<Pending> C10dGroup::start_all_gather(at::Tensor tensor) {
-  Label label = announce(all_gather_kind, tensor);
   at::NoGradGuard no_grad;
   std::vector<int64_t> sizes = tensor.sizes().vec();
   sizes.insert(sizes.begin(), size());
+  if (tensor.is_meta()) return ended(tensor.new_empty(sizes));
+  Label label = announce(all_gather_kind, tensor);
   at::Tensor result = at::empty(sizes, tensor.options());
   Work work;
   if (backend().exchange) {
@@ -263,6 +265,7 @@ std::unique_ptr<Pending> C10dGroup::start_all_gather(at::Tensor tensor) {
 }
 
 std::unique_ptr<Pending> C10dGroup::start_all_to_all(at::Tensor tensor) {
+  if (tensor.is_meta()) return ended(tensor);
   Label label = announce(all_to_all_kind, tensor);
   at::NoGradGuard no_grad;
   at::Tensor result = at::empty_like(tensor);
@@ -270,6 +273,7 @@ std::unique_ptr<Pending> C10dGroup::start_all_to_all(at::Tensor tensor) {
 }
 
 std::unique_ptr<Pending> C10dGroup::start_reduce_scatter(at::Tensor tensor, ReduceOp op) {
+  if (tensor.is_meta()) return ended(tensor.select(0, 0));
   Label label = announce(reduce_scatter_kind, tensor, op);
   at::NoGradGuard no_grad;
   if (is_scattered_exactly(tensor, op) && backend().has_reduce_scatter && tensor.numel() > 0) {

@@ -134,6 +134,14 @@ for _, n_model_shards in ipairs { 1, 2 } do
           step(actor)
         end
         expect_trees({ actor = actor.params, critic = critic.params }, expected.steps)
+        -- The layout of one is decided while the other's parameters, which have values, are used.
+        for params, n in pairs { [actor.params] = 70, [critic.params] = 31 } do
+          local n_local = 0
+          for _, leaf in ipairs(tree.leaves(params)) do
+            n_local = n_local + leaf:to_local():numel()
+          end
+          if dp == 1 then testing.expect_equal(n_local, n) end
+        end
       end)
     end
   end
