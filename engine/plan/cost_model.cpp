@@ -64,9 +64,8 @@ double CostModel::seconds(const Operator& call) const {
   if (device_.kind == DeviceFacts::cpu) bytes += call.bytes_made;
   const double traffic = double(bytes) / (device_.bandwidth * constants_.bandwidth_share);
   double computing = call.exps / (device_.peak(c10::kFloat).flops * constants_.exp_share);
-  if (call.flops > 0) {
+  if (call.flops > 0)
     computing += call.flops / (device_.peak(call.dtype).flops * share_of_peak(call));
-  }
   return std::max(traffic, computing) + 1e-6 * constants_.launch_us;
 }
 

@@ -242,8 +242,8 @@ void Recorder::run(const Call& call, const Plan& plan, Stack& local) {
   std::optional<ExpCounter> exp_counter(record.exps);
   Recomputing counted(false);  // it takes time, too
   const OperatorFacts& facts = call.op.facts;
-  if (facts.flops || facts.is_product) counter.emplace(record.flops);
-  if (counter) {
+  if (facts.flops || facts.is_product) {
+    counter.emplace(record.flops);
     record.kind = product_kind(call.op);
     record.size = product_size(record.kind, local);
   }
@@ -329,7 +329,7 @@ int64_t Recorder::allocated(int64_t bytes) {
     sum_ = {number, bytes, n_operators_};
   log_.add(Allocation{number, bytes, block.facts.kind});
   // Between operators, memory is for what moves: parts that are joined in buffers or cut out.
-  if (operator_name_.empty() && !is_in_collective_)
+  if (operator_name_.empty() && n_collectives_ == 0)
     log_.add(
         Operator{.name = "copy", .bytes_read = bytes, .bytes_written = bytes, .bytes_made = bytes});
   alive_bytes_ += bytes;

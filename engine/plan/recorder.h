@@ -60,18 +60,17 @@ class Recorder final : public sharding::Execution {
   /// While it exists, memory is allocated for a collective, whose time includes writing to it.
   class InCollective {
    public:
-    InCollective() : recorder_(of_thread()), before_(recorder_ && recorder_->is_in_collective_) {
-      if (recorder_) recorder_->is_in_collective_ = true;
+    InCollective() : recorder_(of_thread()) {
+      if (recorder_) ++recorder_->n_collectives_;
     }
     ~InCollective() {
-      if (recorder_) recorder_->is_in_collective_ = before_;
+      if (recorder_) --recorder_->n_collectives_;
     }
     InCollective(const InCollective&) = delete;
     InCollective& operator=(const InCollective&) = delete;
 
    private:
     Recorder* recorder_;
-    bool before_;
   };
 
   bool has_values() const override { return false; }
@@ -125,7 +124,7 @@ class Recorder final : public sharding::Execution {
   c10::impl::IncludeDispatchKeyGuard sees_plain_calls_;
   sharding::PlainCalls outer_calls_;
   std::shared_ptr<const Mesh> mesh_;
-  int n_pauses_ = 0;
+  int n_pauses_ = 0, n_collectives_ = 0;
   StepLog log_;
   std::map<int64_t, Block> alive_;
   std::map<int64_t, BlockFacts> ended_;
@@ -135,7 +134,7 @@ class Recorder final : public sharding::Execution {
     int64_t block = -1, bytes = 0, operator_number = 0;
   } sum_;  // of two gradients, the last one
   std::string operator_name_;
-  bool is_updating_ = false, is_in_collective_ = false;
+  bool is_updating_ = false;
 };
 
 /// Counts the blocks of the device meta for the recorders of all threads. Called once per process,

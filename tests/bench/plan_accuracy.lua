@@ -142,6 +142,6 @@ for n in o.processes:gmatch "%d+" do
     io.stdout:flush()
   end
 end
-print(table.concat(rankings, "\n"))
+for _, line in ipairs(rankings) do print(line) end
 print(("%d of %d within 5 %% or 24 MB; planning took %.1f s, median of one plan"):format(n_good,
   n_rows, clock.median(planning)))
