@@ -4,7 +4,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <numeric>
+#include <string>
 
 using redco::plan::AllocatorKind;
 using redco::plan::AllocatorUse;
@@ -32,6 +37,48 @@ struct Log : StepLog {
 AllocatorUse cuda(const StepLog& log, std::optional<int64_t> capacity = {}, int64_t n_steps = 1) {
   return replay(log, AllocatorKind::cuda, capacity, n_steps);
 }
+
+// What PyTorch's allocator did on a GPU: a file of cuda_allocations, which its README describes.
+struct Recording {
+  struct Growth {
+    size_t n_before;  // entries of the log before the allocation that needed a segment
+    int64_t reserved_before, reserved;
+  };
+  Log log;
+  std::vector<Growth> growths;
+  std::map<std::string, int64_t> numbers;  // of the whole run
+  int64_t failed = 0;                      // bytes of an allocation after the log, which failed
+
+  explicit Recording(const std::string& name) {
+    auto folder = std::filesystem::path(TESTS_FOLDER) / "engine/cuda_allocations";
+    std::ifstream file(folder / (name + ".txt"));
+    REQUIRE(file.is_open());
+    int64_t now = 0, most = 0;
+    for (std::string word; file >> word;) {
+      if (word[0] == '+') {
+        log.allocate(std::stoll(word));
+        continue;
+      }
+      if (word[0] == '-') {
+        log.release(-std::stoll(word));
+        continue;
+      }
+      int64_t number = 0;
+      REQUIRE(bool(file >> number));
+      if (word == "reserve") {
+        int64_t before = most;
+        most = std::max(most, now += number);
+        growths.push_back({log.allocations.size(), before, most});
+      } else if (word == "return") {
+        now -= number;
+      } else if (word == "fail") {
+        failed = number;
+      } else {
+        numbers[word] = number;
+      }
+    }
+  }
+};
 
 }  // namespace
 
@@ -133,6 +180,40 @@ TEST_CASE("cuda: unused segments are returned before memory runs out") {
   split.allocate(15 * mib);
   CHECK(cuda(split, 30 * mib).is_out_of_memory);
   CHECK_FALSE(cuda(split, 36 * mib).is_out_of_memory);
+}
+
+TEST_CASE("cuda: the segments that PyTorch reserved in training on a GPU") {
+  for (std::string name : {"transformer", "lengths", "limited4.6", "limited5.2", "convolutions"}) {
+    CAPTURE(name);
+    Recording recording(name);
+    auto& numbers = recording.numbers;
+    std::optional<int64_t> capacity;
+    if (numbers.count("capacity") > 0) capacity = numbers["capacity"];
+    int64_t n_failed = recording.failed > 0 ? 1 : 0;
+    AllocatorUse use = cuda(recording.log, capacity);
+    CHECK(use.allocated == numbers.at("allocated"));
+    CHECK(use.reserved == numbers.at("reserved"));
+    CHECK(use.n_retries == numbers.at("retries") - n_failed);
+    CHECK_FALSE(use.is_out_of_memory);
+    // Each segment has the recorded size, and the recorded allocation needs it.
+    REQUIRE(recording.growths.size() > 10);
+    auto reserved_after = [&](size_t n_entries) {
+      const auto& all = recording.log.allocations;
+      StepLog part;
+      part.allocations.assign(all.begin(), all.begin() + ptrdiff_t(n_entries));
+      return cuda(part, capacity).reserved;
+    };
+    for (const Recording::Growth& growth : recording.growths) {
+      CAPTURE(growth.n_before);
+      CHECK(reserved_after(growth.n_before) == growth.reserved_before);
+      CHECK(reserved_after(growth.n_before + 1) == growth.reserved);
+    }
+    if (n_failed == 0) continue;
+    recording.log.allocate(recording.failed);
+    use = cuda(recording.log, capacity);
+    CHECK(use.is_out_of_memory);
+    CHECK(use.n_retries == numbers.at("retries"));
+  }
 }
 
 TEST_CASE("the kinds at the peak, and what stays allocated in the second step") {
