@@ -166,7 +166,8 @@ void add_generators(lua_State* L) {
       {{"Generator", generator,
         "Generator(seed) -> Generator\n"
         "PyTorch's CPU generator, for the `generator` argument of operators. Its numbers depend "
-        "on the order in which elements are drawn; those of `redco.Rng` do not."},
+        "on the order in which elements are drawn; those of `redco.Rng` do not. Tensors on a GPU "
+        "get the same numbers: these are drawn on the CPU and copied."},
        {"manual_seed", manual_seed,
         "manual_seed(seed)\n"
         "Seeds the default generator of every device."}});

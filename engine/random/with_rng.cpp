@@ -13,6 +13,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <tuple>
@@ -35,12 +36,47 @@ std::optional<size_t> generator_index(const c10::FunctionSchema& schema) {
   return std::nullopt;
 }
 
+// Whether an argument is on another device than the CPU and has memory.
+bool is_elsewhere(const c10::IValue& value) {
+  if (!value.isTensor() || !value.toTensor().defined()) return false;
+  const at::Tensor& tensor = value.toTensor();
+  return !tensor.is_cpu() && !tensor.is_meta() && tensor.has_storage();
+}
+
+// Draws from PyTorch's CPU generator for tensors on another device: on the CPU, whose numbers are
+// copied. LibTorch raises an error there, and has other numbers for each kind of device.
+void draw_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  torch::jit::Stack given = torch::jit::pop(*stack, schema.arguments().size()), copies = given;
+  c10::Device device = c10::kCPU;
+  for (c10::IValue& value : copies) {
+    if (!is_elsewhere(value)) continue;
+    device = value.toTensor().device();
+    value = value.toTensor().cpu();
+  }
+  torch::jit::Stack results = copies;
+  op.callBoxed(results);
+  for (size_t i = 0; i < given.size(); ++i) {
+    const c10::AliasInfo* alias = schema.arguments()[i].alias_info();
+    if (alias == nullptr || !alias->isWrite() || !is_elsewhere(given[i])) continue;
+    given[i].toTensor().copy_(copies[i].toTensor());
+    for (c10::IValue& result : results)
+      if (result.toTensor().is_same(copies[i].toTensor())) result = given[i];
+  }
+  for (c10::IValue& result : results) stack->emplace_back(result.toTensor().to(device));
+}
+
 // Passes the current rng to an operator without one. A boxed call does not dispatch on its
 // generator, so its key set is added here.
 void supply_rng(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   c10::IValue& rng =
       torch::jit::peek(*stack, *generator_index(op.schema()), op.schema().arguments().size());
   if (rng.isNone() && current_rng.defined()) rng = current_rng;
+  if (!rng.isNone() && rng.toGenerator().defined() && rng.toGenerator().device().is_cpu()) {
+    auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+    if (std::any_of(arguments.begin(), arguments.end(), is_elsewhere))
+      return draw_on_cpu(op, stack);
+  }
   keys = keys & below_this;
   if (!rng.isNone() && rng.toGenerator().defined()) keys = keys | rng.toGenerator().key_set();
   op.redispatchBoxed(keys, stack);

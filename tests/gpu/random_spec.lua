@@ -43,6 +43,20 @@ local draws = {
   end },
 }
 
+test("torch.Generator: the CPU's numbers, to the last bit", function()
+  local function numbers(device)
+    local generator = torch.Generator(3)
+    local x = torch.empty({ 50, 40 }, { device = device })
+    local view = x:narrow(1, 3, 20):uniform_(-1, 1, { generator = generator })
+    assert(view.device == x.device)
+    local y = torch.randn({ 100 }, { generator = generator, device = device })
+    local weights = torch.arange(1, 51, { device = device }):float()
+    local z = torch.multinomial(weights, 7, { generator = generator })
+    return torch.cat { view:reshape(-1), y, z:float() }:cpu()
+  end
+  assert(numbers(gpu.device) == numbers "cpu")
+end)
+
 for _, draw in ipairs(draws) do
   local name, bound, f = unpack(draw)
   test(name, function()
