@@ -74,7 +74,7 @@ void through_float(T* out, int64_t n, const Transform& transform) {
 }  // namespace
 
 void fill_uniform(at::Tensor out, const Stream& stream, double low, double high) {
-  if (!out.is_cpu()) return by_operators::fill_uniform(out, stream, low, high);
+  if (!out.is_cpu()) return on_device::fill_uniform(out, stream, low, high);
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, out.scalar_type(), "random numbers", [&] {
         constexpr int digits = std::numeric_limits<scalar_t>::digits;
@@ -94,14 +94,14 @@ void fill_uniform(at::Tensor out, const Stream& stream, double low, double high)
 }
 
 void fill_open_uniform(at::Tensor out, const Stream& stream) {
-  if (!out.is_cpu()) return by_operators::fill_open_uniform(out, stream);
+  if (!out.is_cpu()) return on_device::fill_open_uniform(out, stream);
   fill_on_cpu<double, true>(out, stream, [](double* to, const uint32_t* words, int64_t n) {
     for (int64_t i = 0; i < n; ++i) to[i] = open_unit(words, i);
   });
 }
 
 void fill_normal(at::Tensor out, const Stream& stream, double mean, double std) {
-  if (!out.is_cpu()) return by_operators::fill_normal(out, stream, mean, std);
+  if (!out.is_cpu()) return on_device::fill_normal(out, stream, mean, std);
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, out.scalar_type(), "random numbers", [&] {
         constexpr bool wide = is_wide<scalar_t>;
@@ -121,7 +121,7 @@ void fill_normal(at::Tensor out, const Stream& stream, double mean, double std) 
 
 void fill_bernoulli(at::Tensor out, const Stream& stream, double p) {
   int64_t bound = bernoulli_bound(p);
-  if (!out.is_cpu()) return by_operators::fill_bernoulli(out, stream, p);
+  if (!out.is_cpu()) return on_device::fill_bernoulli(out, stream, p);
   if (bound == 0) {
     out.zero_();
     return;
@@ -140,7 +140,7 @@ void fill_bernoulli(at::Tensor out, const Stream& stream, double p) {
 void fill_integers(at::Tensor out, const Stream& stream, int64_t base, uint64_t range) {
   require(range <= uint64_t(std::numeric_limits<int64_t>::max()), "random numbers: a range of ",
           range, " integers is too large; it must be below 2^63");
-  if (!out.is_cpu()) return by_operators::fill_integers(out, stream, base, range);
+  if (!out.is_cpu()) return on_device::fill_integers(out, stream, base, range);
   AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, out.scalar_type(), "random numbers", [&] {
     auto fill_with = [&](const auto& number) {
       fill_on_cpu<scalar_t, true>(out, stream, [&](scalar_t* to, const uint32_t* words, int64_t n) {

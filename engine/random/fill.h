@@ -48,7 +48,16 @@ REDCO_API void fill_bernoulli(at::Tensor out, const Stream& stream, double p);
 /// Integers base .. base + range - 1 in any dtype but bool; range 0 means 2^64.
 REDCO_API void fill_integers(at::Tensor out, const Stream& stream, int64_t base, uint64_t range);
 
-/// The same with tensor operators only, for devices other than the CPU.
+/// The same for devices other than the CPU: by kernels on CUDA GPUs, else by tensor operators.
+namespace on_device {
+void fill_uniform(at::Tensor out, const Stream& stream, double low, double high);
+void fill_open_uniform(at::Tensor out, const Stream& stream);
+void fill_normal(at::Tensor out, const Stream& stream, double mean, double std);
+void fill_bernoulli(at::Tensor out, const Stream& stream, double p);
+void fill_integers(at::Tensor out, const Stream& stream, int64_t base, uint64_t range);
+}  // namespace on_device
+
+/// The same with tensor operators only.
 namespace by_operators {
 REDCO_API void fill_uniform(at::Tensor out, const Stream& stream, double low, double high);
 REDCO_API void fill_open_uniform(at::Tensor out, const Stream& stream);

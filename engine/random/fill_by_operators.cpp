@@ -8,7 +8,24 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/special_ndtri.h>
 
-namespace redco::random::by_operators {
+namespace redco::random {
+
+int digits_of(at::ScalarType type) {
+  switch (type) {
+    case at::kDouble:
+      return 53;
+    case at::kFloat:
+      return 24;
+    case at::kHalf:
+      return 11;
+    case at::kBFloat16:
+      return 8;
+    default:
+      fail("random numbers: uniform ones are float64, float32, float16 or bfloat16, not ", type);
+  }
+}
+
+namespace by_operators {
 
 namespace {
 
@@ -29,21 +46,6 @@ at::Tensor top_bits(const at::Tensor& out, const Stream& stream, bool wide, int 
 
 at::Tensor open_unit(const at::Tensor& out, const Stream& stream) {
   return top_bits(out, stream, true, 52).to(at::kDouble).add_(0.5).mul_(two_to(-52));
-}
-
-int digits_of(at::ScalarType type) {
-  switch (type) {
-    case at::kDouble:
-      return 53;
-    case at::kFloat:
-      return 24;
-    case at::kHalf:
-      return 11;
-    case at::kBFloat16:
-      return 8;
-    default:
-      fail("random numbers: uniform ones are float64, float32, float16 or bfloat16, not ", type);
-  }
 }
 
 }  // namespace
@@ -89,4 +91,6 @@ void fill_integers(at::Tensor out, const Stream& stream, int64_t base, uint64_t 
   out.copy_(number.add_(base));
 }
 
-}  // namespace redco::random::by_operators
+}  // namespace by_operators
+
+}  // namespace redco::random

@@ -11,7 +11,7 @@ namespace redco::random {
 
 /// The positions of a local tensor's elements. In row-major order they form runs of consecutive
 /// numbers.
-class Places {
+class REDCO_API Places {
  public:
   Places(at::IntArrayRef sizes, const Stream& stream);
 
@@ -20,6 +20,12 @@ class Places {
 
   /// The position of the first element of run `number`.
   int64_t run(int64_t number) const;
+
+  /// Run `number` is at the sum of `first()` and, for each dimension outside the runs, its index
+  /// times `stride(dim)`.
+  int64_t first() const { return first_; }
+  size_t n_outer() const { return n_outer_; }
+  int64_t stride(size_t dim) const { return strides_[dim]; }
 
   /// All positions as an int64 tensor of the local sizes.
   at::Tensor tensor(at::Device device) const;
@@ -30,6 +36,9 @@ class Places {
   int64_t first_, run_length_ = 1;
   size_t n_outer_ = 0;  // dimensions outside the runs
 };
+
+/// The number of significant digits of a floating-point dtype, which are those of uniform numbers.
+int digits_of(at::ScalarType type);
 
 // A word is below this bound with probability p.
 inline int64_t bernoulli_bound(double p) { return int64_t(std::ceil(p * two_to(32))); }

@@ -1,0 +1,139 @@
+// Random numbers on GPUs: the kernels of fill_on_gpu.cpp, which are compiled where they run. They
+// compute what fill.cpp and floats.cpp do, with products and sums rounded separately.
+
+namespace {
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+constexpr int n_dims = 8;
+struct Dims {
+  i64 of[n_dims];
+};
+
+// The words of a stream, and the positions of the local tensor's elements; see places.h.
+struct Words {
+  u64 key;
+  i64 first, run_length;
+  int n_outer;
+  Dims sizes, strides;
+};
+
+struct Block {
+  u32 a, b, c, d;
+};
+
+__device__ Block philox(u64 number, u64 key) {
+  u32 c0 = u32(number), c1 = u32(number >> 32), c2 = 0, c3 = 0, k0 = u32(key), k1 = u32(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    u64 a = u64(0xD2511F53u) * c0, b = u64(0xCD9E8D57u) * c2;
+    c0 = u32(b >> 32) ^ c1 ^ k0;
+    c1 = u32(b);
+    c2 = u32(a >> 32) ^ c3 ^ k1;
+    c3 = u32(a);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return {c0, c1, c2, c3};
+}
+
+__device__ i64 place_of(const Words& words, i64 element) {
+  if (words.n_outer == 0) return words.first + element;
+  i64 place = words.first + element % words.run_length, run = element / words.run_length;
+  for (int d = words.n_outer - 1; d >= 0; run /= words.sizes.of[d--])
+    place += run % words.sizes.of[d] * words.strides.of[d];
+  return place;
+}
+
+constexpr int n_each = 4;  // elements of a thread: words of one block, if the tensor is whole
+
+// out[i] = number(word of element i) for all n elements, or of its 64 bits.
+template <class Bits, class T, class Number>
+__device__ void fill(T* out, i64 n, const Words& words, const Number& number) {
+  constexpr bool is_wide = sizeof(Bits) == 8;
+  i64 begin = n_each * (i64(blockIdx.x) * blockDim.x + threadIdx.x);
+  u64 held = ~u64(0);
+  Block block = {};
+  for (i64 i = begin; i < begin + n_each && i < n; ++i) {
+    u64 place = u64(place_of(words, i)) * (is_wide ? 2 : 1);
+    if (place / 4 != held) block = philox(held = place / 4, words.key);
+    if constexpr (is_wide) {
+      out[i] = number(place % 4 == 0 ? block.a | u64(block.b) << 32 : block.c | u64(block.d) << 32);
+    } else {
+      u32 in_block = u32(place % 4);
+      out[i] = number(in_block < 2 ? (in_block == 0 ? block.a : block.b)
+                                   : (in_block == 2 ? block.c : block.d));
+    }
+  }
+}
+
+// The natural logarithm of a normal positive number.
+__device__ float log_of(float x) {
+  constexpr int sqrt_half = 0x3F3504F3;
+  int bits = __float_as_int(x) - sqrt_half;
+  float exponent = float(bits >> 23);
+  float f = __int_as_float((bits & 0x7FFFFF) + sqrt_half) - 1;
+  float s = f / (2 + f), z = s * s, w = z * z, half = 0.5F * f * f;
+  float r = z * (0.66666662693F + w * 0.28498786688F) + w * (0.40000972152F + w * 0.24279078841F);
+  return s * (half + r) + exponent * 9.0580006145e-06F - half + f + exponent * 6.9313812256e-01F;
+}
+
+__device__ float normal_of(u32 word) {
+  constexpr float center_of[] = {2.81022636e-08F,  3.43273939e-07F, -3.5233877e-06F,
+                                 -4.39150654e-06F, 0.00021858087F,  -0.00125372503F,
+                                 -0.00417768164F,  0.246640727F,    1.50140941F};
+  constexpr float tail_of[] = {-0.000200214257F, 0.000100950558F, 0.00134934322F,
+                               -0.00367342844F,  0.00573950773F,  -0.0076224613F,
+                               0.00943887047F,   1.00167406F,     2.83297682F};
+  u32 bits = word << 1 >> 8;
+  float p = (float(int(bits)) + 0.5F) * 2.98023223876953125e-08F;  // 2^-25
+  float x = 1 - 2 * p, w = -log_of(4 * p * (1 - p));
+  bool is_central = w < 5;
+  float v = is_central ? w - 2.5F : sqrtf(w) - 3;
+  float sum = is_central ? center_of[0] : tail_of[0];
+  for (int i = 1; i < 9; ++i) sum = (is_central ? center_of[i] : tail_of[i]) + sum * v;
+  return (1 - 2 * float(int(word >> 31))) * (1.41421356237309504880F * sum * x);
+}
+
+}  // namespace
+
+extern "C" __global__ void uniform_float(float* out, i64 n, Words words, float low, float width,
+                                         int digits) {
+  float step = 1;
+  for (int i = 0; i < digits; ++i) step /= 2;
+  fill<u32>(out, n, words,
+            [=](u32 word) { return low + float(int(word >> (32 - digits))) * step * width; });
+}
+
+extern "C" __global__ void uniform_double(double* out, i64 n, Words words, double low,
+                                          double width) {
+  fill<u64>(out, n, words, [=](u64 bits) {
+    return low + double(bits >> 11) * 1.1102230246251565404e-16 * width;  // 2^-53
+  });
+}
+
+extern "C" __global__ void open_uniform(double* out, i64 n, Words words) {
+  fill<u64>(out, n, words, [](u64 bits) {
+    return (double(bits >> 12) + 0.5) * 2.2204460492503130808e-16;  // 2^-52
+  });
+}
+
+extern "C" __global__ void normal_float(float* out, i64 n, Words words, float mean, float std) {
+  fill<u32>(out, n, words, [=](u32 word) { return mean + std * normal_of(word); });
+}
+
+extern "C" __global__ void bernoulli(bool* out, i64 n, Words words, u32 last) {
+  fill<u32>(out, n, words, [=](u32 word) { return word <= last; });
+}
+
+extern "C" __global__ void integers(i64* out, i64 n, Words words, i64 base, u64 range) {
+  fill<u64>(out, n, words,
+            [=](u64 bits) { return i64(u64(base) + (range == 0 ? bits : (bits >> 1) % range)); });
+}
+
+extern "C" __global__ void short_integers(i64* out, i64 n, Words words, i64 base, u64 range) {
+  fill<u64>(out, n, words, [=](u64 bits) {
+    return i64(u64(base) + (((bits >> 32) * range + (u64(u32(bits)) * range >> 32)) >> 32));
+  });
+}

@@ -1,0 +1,103 @@
+// The kernels for GPUs, compiled for the CPU: they must give the CPU's numbers.
+#include "../../engine/random/fill.h"
+#include "../../engine/random/places.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+using namespace redco::random;
+
+namespace {
+
+// What CUDA C++ has beside C++.
+struct Place {
+  int x = 0;
+};
+Place blockIdx, threadIdx, blockDim{32};
+int __float_as_int(float x) { return std::bit_cast<int>(x); }
+float __int_as_float(int x) { return std::bit_cast<float>(x); }
+
+#define __global__
+#define __device__
+#include "../../engine/random/fill.cu"
+
+// Runs a kernel on `out`, contiguous, for the region of a stream.
+template <class T, class Kernel, class... Numbers>
+void run(Kernel kernel, at::Tensor out, const Stream& stream, Numbers... numbers) {
+  Places places(out.sizes(), stream);
+  Words words{stream.key, places.first(), places.run_length(), int(places.n_outer()), {}, {}};
+  for (size_t d = 0; d < places.n_outer(); ++d) {
+    words.sizes.of[d] = out.size(int64_t(d));
+    words.strides.of[d] = places.stride(d);
+  }
+  int64_t n = out.numel();
+  for (blockIdx.x = 0; int64_t(blockIdx.x) * blockDim.x * n_each < n; ++blockIdx.x)
+    for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x)
+      kernel(static_cast<T*>(out.mutable_data_ptr()), n, words, numbers...);
+}
+
+// Compares with the CPU on whole tensors and on a part, from an odd place of a batch.
+template <class T, class Fill, class Kernel, class... Numbers>
+void check(at::ScalarType type, Fill fill, Kernel kernel, Numbers... numbers) {
+  Region part = Region::whole({30, 11, 17});
+  part.starts = {3, 4, 5};
+  Region rows = Region::whole({30, 11, 17});
+  rows.starts = {2, 0, 0};
+  for (const auto& [sizes, stream] :
+       {std::pair{std::vector<int64_t>{30, 11, 17}, Stream{9, Region::whole({30, 11, 17})}},
+        std::pair{std::vector<int64_t>{20, 5, 7}, Stream{9, part, (int64_t{1} << 33) + 1}},
+        std::pair{std::vector<int64_t>{4, 11, 17}, Stream{~uint64_t(3), rows, 6}}}) {
+    at::Tensor expected = at::empty(sizes, type), actual = at::empty(sizes, type);
+    fill(expected, stream);
+    run<T>(kernel, actual, stream, numbers...);
+    CHECK(at::equal(actual, expected));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("kernels give the CPU's numbers, to the last bit") {
+  for (auto [type, digits] :
+       {std::pair{at::kFloat, 24}, std::pair{at::kBFloat16, 8}, std::pair{at::kHalf, 11}})
+    check<float>(
+        at::kFloat,
+        [type = type](at::Tensor out, const Stream& stream) {
+          at::Tensor narrow = at::empty(out.sizes(), type);
+          fill_uniform(narrow, stream, 0, 1);
+          out.copy_(narrow);
+        },
+        uniform_float, 0.0F, 1.0F, digits);
+  check<float>(
+      at::kFloat,
+      [](at::Tensor out, const Stream& stream) { fill_uniform(out, stream, -0.3, 0.7); },
+      uniform_float, float(-0.3), float(0.7 + 0.3), 24);
+  check<double>(
+      at::kDouble,
+      [](at::Tensor out, const Stream& stream) { fill_uniform(out, stream, -0.3, 0.7); },
+      uniform_double, -0.3, 0.7 + 0.3);
+  check<double>(at::kDouble, fill_open_uniform, open_uniform);
+  check<float>(
+      at::kFloat, [](at::Tensor out, const Stream& stream) { fill_normal(out, stream, 0.5, 2); },
+      normal_float, 0.5F, 2.0F);
+  for (uint32_t last : {0U, 1288490188U, ~0U})
+    check<bool>(
+        at::kBool,
+        [last](at::Tensor out, const Stream& stream) {
+          fill_bernoulli(out, stream, (double(last) + 1) / 4294967296.0);
+        },
+        bernoulli, last);
+  for (uint64_t range : {uint64_t(1), uint64_t(100), (uint64_t(1) << 31) - 1})
+    check<i64>(
+        at::kLong,
+        [range](at::Tensor out, const Stream& stream) { fill_integers(out, stream, -3, range); },
+        short_integers, i64(-3), u64(range));
+  for (uint64_t range : {uint64_t(0), uint64_t(1) << 31, uint64_t(1) << 40})
+    check<i64>(
+        at::kLong,
+        [range](at::Tensor out, const Stream& stream) { fill_integers(out, stream, 7, range); },
+        integers, i64(7), u64(range));
+}
