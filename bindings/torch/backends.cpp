@@ -20,12 +20,21 @@ namespace {
 
 constexpr const char* precisions[] = {"highest", "high", "medium"};  // as in the enum
 
+// LibTorch allows TF32 for convolutions and recurrent layers by default, though not for products.
+// Their results then differ from the CPU's in the fourth digit.
+void let_convolutions_follow() {
+  at::Context& context = at::globalContext();
+  context.setAllowTF32CuDNN(context.float32MatmulPrecision() !=
+                            at::Float32MatmulPrecision::HIGHEST);
+}
+
 int set_float32_matmul_precision(lua_State* L) {
   std::string name = lua_type(L, 1) == LUA_TSTRING ? lua_tostring(L, 1) : "";
   require(std::find(std::begin(precisions), std::end(precisions), name) != std::end(precisions),
           "torch.set_float32_matmul_precision: expected \"highest\", \"high\" or \"medium\", got ",
           described(L, 1));
   at::globalContext().setFloat32MatmulPrecision(name);
+  let_convolutions_follow();
   return 0;
 }
 
@@ -95,13 +104,15 @@ int without_cudnn_attention(lua_State* L) {
 }
 
 void add_backends(lua_State* L) {
+  let_convolutions_follow();
   register_functions(
       L, "torch.",
       {{"set_float32_matmul_precision", set_float32_matmul_precision,
         "set_float32_matmul_precision(precision: string)\n"
-        "Sets how exact matrix products of float32 tensors are. \"highest\", the default, computes "
-        "in float32; \"high\" allows TF32, which has 10 bits of fraction and is several times as "
-        "fast on GPUs that have it; \"medium\" allows bfloat16."},
+        "Sets how exact matrix products, convolutions and recurrent layers of float32 tensors are. "
+        "\"highest\", the default, computes in float32; \"high\" allows TF32, which has 10 bits of "
+        "fraction and is several times as fast on GPUs that have it; \"medium\" also allows "
+        "bfloat16 for products. In PyTorch, convolutions use TF32 by default."},
        {"get_float32_matmul_precision", get_float32_matmul_precision,
         "get_float32_matmul_precision() -> string\n"
         "Returns the precision set by `set_float32_matmul_precision`; the default is \"highest\"."},
