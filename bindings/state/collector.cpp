@@ -43,6 +43,8 @@ void count_on_cpu(lua_State* L, int64_t bytes) {
   debt.cpu_pause_end = end + 19 * (end - start);
 }
 
+c10::Device current_gpu() { return c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice(); }
+
 // Memory of the device, queried once because the driver is slow.
 int64_t card_bytes(c10::Device device) {
   static const auto bytes =
@@ -50,41 +52,49 @@ int64_t card_bytes(c10::Device device) {
   return bytes;
 }
 
-// A result may have a hundred megabytes on a GPU, and freeing it only makes the memory reusable: up
-// to 5 % of the device may be garbage. LuaJIT walks two bytes per byte of a step, hence half the
-// steps.
-void count_on_gpu(lua_State* L, c10::Device device, int64_t bytes) {
+void collect_all(lua_State* L) {
   auto& debt = context(L).tensor_debt;
-  debt.gpu += bytes;
-  debt.gpu_uncollected += bytes;
-  int64_t allowance = card_bytes(device) / 20;
-  if (debt.gpu >= allowance / 8) work_off(L, debt.gpu, 2 * allowance);
+  debt.gpu = debt.planned = 0;
+  lua_gc(L, LUA_GCCOLLECT, 0);
 }
 
-// As much may be garbage on the device that a step of `planned` bytes is planned for; more if the
-// step does not fit, since each tensor could then be larger than that. Collecting all of it at once
-// makes two plans alike: how far a step of the collector comes depends on addresses and times.
-void count_on_planned(lua_State* L, int64_t planned, int64_t bytes) {
-  constexpr int64_t on_cpu = 32 << 20;
+// A result may have a hundred megabytes on a GPU, and freeing it only makes the memory reusable: up
+// to 5 % of the device may be garbage. Collecting all of it at once makes a plan count the same
+// garbage as a run: how far a step of the collector comes depends on addresses and times.
+void count_on_gpu(lua_State* L, int64_t memory, int64_t bytes) {
   auto& debt = context(L).tensor_debt;
-  const int64_t allowance = debt.planned_gpu > 0 ? std::max(debt.planned_gpu, planned) / 20
-                                                 : std::max(on_cpu, planned / 100);
+  debt.gpu += bytes;
+  if (debt.gpu >= memory / 20) collect_all(L);
+}
+
+// A step that is planned for a CPU.
+void count_on_planned_cpu(lua_State* L, int64_t planned, int64_t bytes) {
+  constexpr int64_t least = 32 << 20;
+  auto& debt = context(L).tensor_debt;
   debt.planned += bytes;
-  if (debt.planned_gpu > 0) debt.gpu_uncollected += bytes;
-  if (debt.planned < allowance) return;
-  debt.planned = debt.gpu_uncollected = 0;
-  lua_gc(L, LUA_GCCOLLECT, 0);
+  if (debt.planned >= std::max(least, planned / 100)) collect_all(L);
 }
 
 }  // namespace
 
 void count_tensor_bytes(lua_State* L, c10::Device device, int64_t bytes) {
-  if (std::optional<int64_t> planned = planned_bytes())
-    count_on_planned(L, *planned, bytes);
+  const int64_t planned_gpu = context(L).tensor_debt.planned_gpu;
+  if (std::optional<int64_t> planned = planned_bytes(); planned && planned_gpu > 0)
+    // If the step does not fit, each tensor could be larger than 5 % of the device.
+    count_on_gpu(L, std::max(planned_gpu, *planned), bytes);
+  else if (planned)
+    count_on_planned_cpu(L, *planned, bytes);
   else if (device.is_cpu())
     count_on_cpu(L, bytes);
   else if (device.is_cuda())
-    count_on_gpu(L, device, bytes);
+    count_on_gpu(L, card_bytes(device), bytes);
+}
+
+void collect_before_step(lua_State* L) {
+  auto& debt = context(L).tensor_debt;
+  if (debt.gpu == 0) return;
+  int64_t memory = debt.planned_gpu > 0 ? debt.planned_gpu : card_bytes(current_gpu());
+  if (debt.gpu >= memory / 100) collect_all(L);
 }
 
 // A FreeMemoryCallback of CUDA's allocator would run too often and at the wrong time: whenever the
@@ -92,19 +102,15 @@ void count_tensor_bytes(lua_State* L, c10::Device device, int64_t bytes) {
 // thread, such as one that writes a checkpoint, could then deadlock.
 void collect_before_backward(lua_State* L) {
   auto& debt = context(L).tensor_debt;
-  if (debt.gpu_uncollected == 0) return;
-  if (int64_t card = debt.planned_gpu) {
-    if (debt.gpu_uncollected < card / 100) return;
-  } else {
-    c10::Device device = c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();
-    int64_t all = card_bytes(device);
-    if (debt.gpu_uncollected < all / 100) return;
-    auto stats = c10::getDeviceAllocator(c10::kCUDA)->getDeviceStats(device.index());
-    constexpr auto total = size_t(c10::CachingAllocator::StatType::AGGREGATE);
-    if (stats.allocated_bytes[total].current < all / 2) return;
+  if (debt.gpu == 0) return;
+  int64_t memory = debt.planned_gpu, in_use = planned_bytes().value_or(0);
+  if (memory == 0) {
+    c10::Device device = current_gpu();
+    auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+    memory = card_bytes(device);
+    in_use = stats.allocated_bytes[size_t(c10::CachingAllocator::StatType::AGGREGATE)].current;
   }
-  debt.gpu = debt.planned = debt.gpu_uncollected = 0;
-  lua_gc(L, LUA_GCCOLLECT, 0);
+  if (debt.gpu >= memory / 100 && in_use >= memory / 2) collect_all(L);
 }
 
 bool is_out_of_memory(const std::exception& error) {

@@ -14,9 +14,12 @@ namespace redco::lua {
 /// does not see. Counts memory of the CPU and of GPUs; other devices, such as "meta", have none.
 void count_tensor_bytes(lua_State* L, c10::Device device, int64_t bytes);
 
-/// Frees all garbage if the GPU is more than half full and 1 % of its memory was allocated since
-/// the last time. Call it before a backward pass: an allocation that fails there ends the run,
-/// since a backward pass cannot be repeated.
+/// Frees all garbage if 1 % of the GPU's memory was allocated since the last time. Call it before a
+/// training step: its peak is then that of any other step, and of a plan.
+void collect_before_step(lua_State* L);
+
+/// The same if the GPU is also more than half full. Call it before a backward pass: an allocation
+/// that fails there ends the run, since a backward pass cannot be repeated.
 void collect_before_backward(lua_State* L);
 
 /// Whether an error means that a device or the host is out of memory.

@@ -72,10 +72,9 @@ struct Context : std::enable_shared_from_this<Context> {
     int64_t cpu_new = 0;  ///< added to `cpu` when it is a megabyte
     int64_t cpu = 0;
     std::chrono::steady_clock::time_point cpu_pause_end;  ///< before it, a little debt can wait
-    int64_t gpu = 0;
-    int64_t gpu_uncollected = 0;  ///< since collect_before_backward last collected
-    int64_t planned = 0;          ///< of a step that is planned
-    int64_t planned_gpu = 0;      ///< the memory of the GPU it is planned for; 0 for CPUs
+    int64_t gpu = 0;                                      ///< since all garbage was collected
+    int64_t planned = 0;                                  ///< of a step that is planned
+    int64_t planned_gpu = 0;  ///< the memory of the GPU it is planned for; 0 for CPUs
   } tensor_debt;
   /// Further data of the newest error. Errors stay plain strings for Lua, so `pcall` and string
   /// functions work on them.

@@ -99,6 +99,7 @@ TrainStep::TrainStep(const TrainerOptions& options, Custom custom, uint64_t seed
       accumulate_grad_batches_(options.accumulate_grad_batches),
       collate_(options.collate),
       params_sharding_rules_(options.params_sharding_rules),
+      before_step_(options.before_step),
       recompute_blocks_(options.recompute_blocks),
       seed_(seed),
       custom_state_fn_(options.custom_state),
@@ -282,6 +283,7 @@ void TrainStep::add_up(std::vector<at::Tensor>& sums, bool is_last) {
 std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
                                                         std::span<const int64_t> indices,
                                                         int64_t micro) {
+  if (before_step_) before_step_();
   BackwardOnThisThread on_this_thread;
   at::AutoGradMode with_grad(true);
   GradientReducer* reducer = params_->reducer();
@@ -411,6 +413,7 @@ void TrainStep::set_custom_state(const Tree& saved) {
 
 Tree TrainStep::run_custom(const Dataset& examples, std::span<const int64_t> indices) {
   check_interrupt();
+  if (before_step_) before_step_();
   BackwardOnThisThread on_this_thread;
   at::AutoGradMode with_grad(true);
   Tree batch = batch_of(examples, indices);
