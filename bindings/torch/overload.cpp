@@ -3,6 +3,7 @@
 #include "overload.h"
 
 #include "recompute.h"
+#include "state/context.h"
 #include "state/values.h"
 #include "tensor.h"
 
@@ -532,11 +533,13 @@ int Overload::call(lua_State* L, const Binding& binding) const {
   WrittenTensors written(parameters_, stack);
   std::optional<PlanMode::ScriptCall> planned;
   if (PlanMode::is_on()) planned.emplace();
+  const bool is_for_gpu = context(L).tensor_debt.planned_gpu > 0 && planned_bytes();
+  const c10::OperatorHandle& handle = is_for_gpu ? form_on_gpu(handle_) : handle_;
   if (rng.defined()) {
     WithRng boxed_calls_need_it(rng);
-    handle_.callBoxed(stack);
+    handle.callBoxed(stack);
   } else {
-    handle_.callBoxed(stack);
+    handle.callBoxed(stack);
   }
   int n_results = int(results_.size());
   luaL_checkstack(L, n_results + 2, "the results of an operator");

@@ -16,6 +16,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <tuple>
 
 namespace redco::plan {
@@ -240,6 +241,29 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
   return {like(query), like(key), like(value)};
 }
 
+// The kernels for GPUs with a bias; see gpu_forms.cpp.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_attention(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const std::optional<at::Tensor>&, bool, double, bool, std::optional<double>) {
+  constexpr int64_t alignment = 32;
+  int64_t length = (query.size(2) + alignment - 1) / alignment * alignment;
+  at::Tensor output = std::get<0>(attention(query, key, value, 0, false, {}, {}));
+  at::Tensor sums =
+      at::empty({query.size(0), query.size(1), length}, query.options().dtype(at::kFloat));
+  at::Tensor seed = at::empty({}, query.options().dtype(at::kLong));
+  return {output, sums, seed, at::empty_like(seed)};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_attention_backward(
+    const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const at::Tensor& bias, const at::Tensor& out, const at::Tensor& sums, const at::Tensor&,
+    const at::Tensor&, double, std::array<bool, 4> needed, bool, std::optional<double>) {
+  auto [d_query, d_key, d_value] =
+      attention_backward(grad, query, key, value, out, sums, 0, false, {}, {});
+  return {d_query, d_key, d_value,
+          needed[3] ? at::empty(bias.sizes(), bias.options()) : at::Tensor()};
+}
+
 at::Tensor embedding_backward(const at::Tensor& grad, const at::Tensor&, c10::SymInt n_rows,
                               c10::SymInt, bool) {
   return at::empty({n_rows.expect_int(), grad.size(-1)}, grad.options());
@@ -374,6 +398,10 @@ void add_meta_kernels() {
                  torch::CppFunction::makeFromBoxedFunction<&convolution>());
     library.impl("convolution_backward_overrideable",
                  torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
+    library.impl("_scaled_dot_product_efficient_attention",
+                 torch::CppFunction(TORCH_FN(efficient_attention)));
+    library.impl("_scaled_dot_product_efficient_attention_backward",
+                 torch::CppFunction(TORCH_FN(efficient_attention_backward)));
     // LibTorch's own forms of these run on the CPU.
     library.impl("native_layer_norm", torch::CppFunction::makeFromBoxedFunction<&layer_norm>());
     library.impl("native_group_norm", torch::CppFunction::makeFromBoxedFunction<&group_norm>());

@@ -50,7 +50,7 @@ TEST_CASE("--servers: hosts x device : devices, and the network") {
   CHECK(cluster.device().peak(c10::kFloat).flops == 67e12);
   CHECK(cluster.hosts[0].link.bandwidth == 450e9);
   CHECK(cluster.network->link.bandwidth == 50e9);
-  CHECK(cluster.reserve.context == int64_t(0.6 * gib));
+  CHECK(cluster.reserve.context == int64_t(0.68 * gib));
 
   CHECK(ClusterSpec::from_text("1080ti").text() == "1 1080Ti-11G");
   CHECK(ClusterSpec::from_text("A100").device().memory ==

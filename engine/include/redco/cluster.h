@@ -94,8 +94,8 @@ struct REDCO_API Efficiency {
 
 /// Operators that multiply and add, which take most of the time of a step.
 enum class ProductKind : uint8_t { matmul, attention, convolution };
-constexpr std::array product_kinds = {ProductKind::matmul, ProductKind::attention,
-                                      ProductKind::convolution};
+inline constexpr std::array product_kinds = {ProductKind::matmul, ProductKind::attention,
+                                             ProductKind::convolution};
 
 /// What was measured on a cluster. It is used in place of the built-in constants.
 struct Measurements {

@@ -14,6 +14,10 @@
 #include <string>
 #include <vector>
 
+namespace c10 {
+class OperatorHandle;
+}
+
 namespace redco {
 
 /// Which of the layouts that fit is the best.
@@ -147,6 +151,10 @@ REDCO_API PlannedLayout choose_layout(const TrainerOptions& trainer, const Datas
 /// The bytes of the tensors of the step that this thread plans; none if it plans none, or something
 /// runs that is no part of the step, such as the search for a layout.
 REDCO_API std::optional<int64_t> planned_bytes();
+
+/// The operator to call in the place of `handle` in a plan for GPUs: `handle` itself, unless
+/// LibTorch runs other parts of it on GPUs than on the CPU. It has the same arguments.
+REDCO_API const c10::OperatorHandle& form_on_gpu(const c10::OperatorHandle& handle);
 
 /// While it exists, this thread's scripts are only planned: floating-point tensors of 1 MB or more
 /// that they make (ScriptCall) have no values, and operators on these compute shapes.
