@@ -35,6 +35,8 @@ thread_local FlopCounter* current = nullptr;
 }  // namespace
 
 std::unique_ptr<at::ObserverContext> FlopCounter::on_call(const at::RecordFunction& call) {
+  // Threads that LibTorch starts inherit the callback.
+  if (current == nullptr) return nullptr;
   sharding::FlopFormula formula = sharding::find_flops(call.name());
   if (formula == nullptr || is_recomputing) return nullptr;
   for (const c10::IValue& input : call.inputs())
