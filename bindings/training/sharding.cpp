@@ -133,16 +133,19 @@ int parameter(lua_State* L) {
   for (int64_t size : sizes)
     require(size >= 0, "redco.parameter: the size ", size, " must not be negative");
   at::ScalarType dtype = at::kFloat;
+  bool is_sharded = true;
   if (!lua_isnoneornil(L, 2)) {
     NamedArguments args(L, 2, "redco.parameter");
     dtype = args.get<c10::ScalarType>("dtype", dtype);
+    is_sharded = args.get<bool>("sharded", is_sharded);
     args.finish();
   }
   std::shared_ptr<const Mesh> mesh = current_mesh(L);
   at::TensorOptions options(dtype);
   std::optional<PlanMode::ScriptCall> planned;
   if (PlanMode::is_on()) planned.emplace();
-  push_tensor(L, empty_spread(sizes, mesh ? options.device(mesh->device()) : options, mesh));
+  if (mesh) options = options.device(mesh->device());
+  push_tensor(L, is_sharded ? empty_spread(sizes, options, mesh) : at::empty(sizes, options));
   return 1;
 }
 
@@ -350,11 +353,12 @@ void add_sharding(lua_State* L) {
         "the groups that the Deployer's zero_group makes of the data-parallel processes. A sharded "
         "tensor is redistributed; every process must call it. Gradients flow through it."},
        {"parameter", parameter,
-        "parameter(sizes, {dtype = \"float32\"}) -> Tensor [sizes...]\n"
-        "Returns an uninitialised tensor for a parameter; fill it with the functions of "
-        "`redco.nn.init`. After a Deployer has connected several processes, they share it evenly, "
-        "so none holds a whole model; a Trainer redistributes it. With a generator, it gets the "
-        "same values on any number of processes."},
+        "parameter(sizes, {dtype = \"float32\", sharded = true}) -> Tensor [sizes...]\n"
+        "Returns an uninitialised tensor for a parameter, on the newest Deployer's device; fill it "
+        "with the functions of `redco.nn.init`. After a Deployer has connected several processes, "
+        "they share it evenly, so none holds a whole model; a Trainer redistributes it. With "
+        "`sharded = false` each process has all of it. With a generator, it gets the same values "
+        "on any number of processes."},
        {"sharding_counters", counters,
         "sharding_counters() -> table\n"
         "Returns what sharding did on this process since the start.\n"

@@ -32,8 +32,7 @@ end
 -- Returns an uninitialised parameter of these sizes. Matrices are sharded over the processes, so
 -- that no process holds a whole model.
 local function new_parameter(sizes, dtype)
-  return #sizes > 1 and native.parameter(sizes, { dtype = dtype })
-    or torch.empty(sizes, { dtype = dtype })
+  return native.parameter(sizes, { dtype = dtype, sharded = #sizes > 1 })
 end
 
 --- Adds the parameters of the family that `params` lack, initialised as in a new model. Returns
