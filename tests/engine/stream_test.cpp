@@ -9,6 +9,7 @@
 #include <redco/detail/thread_without_signals.h>
 #include <redco/error.h>
 #include <redco/group.h>
+#include <redco/linear_cross_entropy.h>
 #include <redco/mesh.h>
 #include <redco/trainer.h>
 
@@ -108,6 +109,33 @@ constexpr at::ScalarType types[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFl
                                     at::kInt,   at::kShort,  at::kByte, at::kBool};
 
 }  // namespace
+
+TEST_CASE("linear_cross_entropy: classes that fill no whole units of memory, as on the CPU") {
+  on_devices({1, 1}, [](const std::shared_ptr<Mesh>& mesh) {
+    for (at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16}) {
+      CAPTURE(type);
+      at::Tensor x = at::sin(at::arange(60).to(at::kDouble)).view({12, 5});
+      at::Tensor weight = at::cos(at::arange(65).to(at::kDouble)).view({13, 5});
+      at::Tensor bias = at::arange(13).to(at::kDouble) / 13;
+      at::Tensor labels = at::arange(12).masked_fill(at::arange(12).eq(3), -100);
+      auto results = [&](c10::Device device) {
+        std::vector<at::Tensor> given;
+        for (const at::Tensor& tensor : {x, weight, bias})
+          given.push_back(tensor.to(type).to(device).clone().requires_grad_());
+        at::Tensor loss =
+            redco::linear_cross_entropy(given[0], given[1], labels.to(device), -100, 0.1, given[2]);
+        loss.backward();
+        return std::vector{loss.detach().cpu(), given[0].grad().cpu(), given[1].grad().cpu(),
+                           given[2].grad().cpu()};
+      };
+      auto expected = results(c10::kCPU), actual = results(mesh->device());
+      for (size_t i = 0; i < expected.size(); ++i) {
+        CAPTURE(i);
+        CHECK(at::allclose(actual[i], expected[i], 1e-5, 1e-6));
+      }
+    }
+  });
+}
 
 TEST_CASE("every collective on every type, on a stream") {
   for (int64_t n : {2, 3}) {
