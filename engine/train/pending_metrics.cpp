@@ -29,13 +29,13 @@ PendingMetrics::PendingMetrics(int64_t step, const Tree& metrics, bool is_left_o
         numbers_[name] = tensor.item<double>();
       } else {
         names_.push_back(name);
-        on_device.push_back(tensor.detach().reshape({}).to(at::kFloat));
+        on_device.push_back(tensor.detach().reshape({}).to(at::kDouble));
       }
     }
   }
   if (on_device.empty()) return;
   at::Tensor stacked = at::stack(on_device);
-  copies_ = at::empty(stacked.sizes(), at::TensorOptions(at::kFloat).pinned_memory(true));
+  copies_ = at::empty(stacked.sizes(), at::TensorOptions(at::kDouble).pinned_memory(true));
   copies_.copy_(stacked, /*non_blocking=*/true);
   copied_.emplace(stacked.device().type());
   copied_->record(c10::impl::VirtualGuardImpl(stacked.device().type()).getStream(stacked.device()));
