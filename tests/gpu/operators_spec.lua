@@ -53,6 +53,21 @@ test("attention: plain, causal, with a mask, grouped heads, one query row", func
   end
 end)
 
+test("attention with a trained bias keeps no scores, in any order of memory", function()
+  local heads, n = 8, 1024
+  for _, is_permuted in ipairs { false, true } do
+    local bias = is_permuted and random(n, n, heads):permute { 2, 0, 1 } or random(heads, n, n)
+    bias = bias:to(device):bfloat16():unsqueeze(0):requires_grad_()
+    local q = random(gpu.is_there and 8 or 1, heads, n, 64):to(device):bfloat16()
+    local before = gpu.is_there and torch.cuda.memory_allocated()
+    local y = nn.attention(q, q, q, { mask = bias })
+    -- The scores have 134 MB, the bias 17, and the result 8.
+    if gpu.is_there then assert(torch.cuda.memory_allocated() - before < 40e6) end
+    y:float():sum():backward()
+    assert(bias.grad:isfinite():all():item())
+  end
+end)
+
 test("linear_cross_entropy: the loss and its gradients, over several blocks of rows", function()
   local x, weight = random(2500, 32) * 0.5, random(100000, 32) * 0.1
   local labels = torch.randint(100000, { 2500 }, { generator = generator })
@@ -115,6 +130,12 @@ test("products of float32 are exact unless TF32 is allowed", function()
   local product = x:matmul(y)
   torch.set_float32_matmul_precision "highest"
   expect_near("high", product, exact, 2e-3)
+end)
+
+test("convolutions of float32 are exact unless TF32 is allowed", function()
+  local x, weight = random(4, 16, 20, 20), random(32, 16, 3, 3)
+  local exact = torch.conv2d(x:double(), weight:double())
+  expect_near("highest", torch.conv2d(x:to(device), weight:to(device)), exact, 2e-6)
 end)
 
 test("a TorchScript module on the GPU", function()

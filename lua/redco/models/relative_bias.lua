@@ -26,7 +26,9 @@ return function(c, device, stack, past, length)
   end
   return function(params, i)
     local name = ("%s.block.%d.layer.0.SelfAttention.relative_attention_bias"):format(stack, i)
-    local bias = blocks.embedding(params, name, bucket):permute { 2, 0, 1 }:unsqueeze(0)
+    -- In the order of the scores: the fused kernels of GPUs refuse other biases.
+    local bias = blocks.embedding(params, name, bucket):permute({ 2, 0, 1 }):unsqueeze(0)
+      :contiguous()
     return stack == "decoder" and bias:masked_fill(offset:gt(0), -math.huge) or bias
   end
 end

@@ -80,7 +80,10 @@ function(q, k, v, options)
   local both = o.mask and o.causal
   local mask, causal = both and whole_mask(q, k, o) or o.mask, o.causal and not both
   local named = { scale = o.scale, enable_gqa = o.enable_gqa }
-  if q:size(-2) == 1 and q.device:sub(1, 4) == "cuda" then
+  local is_on_gpu = q.device:sub(1, 4) == "cuda"
+  -- The fused kernels of GPUs refuse other masks, and all scores would be kept.
+  if is_on_gpu and mask and mask:stride(-1) ~= 1 then mask = mask:contiguous() end
+  if q:size(-2) == 1 and is_on_gpu then
     return native.without_cudnn_attention(torch.scaled_dot_product_attention, q, k, v, mask, 0,
       causal, named)
   end
