@@ -32,9 +32,10 @@ local function make_params(generator, n_kv_heads)
 end
 
 -- [length, head_size]: the angles of each position, for both halves of a head.
-local function angles(dtype)
-  local frequency = torch.arange(0, head_size, 2, { dtype = dtype }):div(-head_size)
-  local half = torch.arange(length, { dtype = dtype }):unsqueeze(1) * torch.pow(100, frequency)
+local function angles(x)
+  local like = { dtype = x.dtype, device = x.device }
+  local frequency = torch.arange(0, head_size, 2, like):div(-head_size)
+  local half = torch.arange(length, like):unsqueeze(1) * torch.pow(100, frequency)
   return torch.cat({ half, half }, 1)
 end
 
@@ -53,7 +54,7 @@ local function logits(params, input_ids, n_kv_heads)
     return linear(name, x):view { batch, length, n, head_size }:transpose(1, 2)
   end
   local x = torch.embedding(params["embed_tokens.weight"], input_ids)
-  local angle = angles(x.dtype)
+  local angle = angles(x)
   local cos, sin = angle:cos(), angle:sin()
   for i = 0, n_layers - 1 do
     local layer = ("layers.%d."):format(i)

@@ -39,7 +39,7 @@ end
 
 -- [1, heads, n, n]: near positions have a bucket each, the far ones share the last of their side.
 local function position_bias(table, n, is_causal)
-  local position = torch.arange(n)
+  local position = torch.arange(n, { device = table.device })
   local distance = position:unsqueeze(0) - position:unsqueeze(1)
   local bucket = is_causal and (-distance):clamp(0, n_buckets - 1)
     or distance:clamp(-n_buckets / 2, n_buckets / 2 - 1) + n_buckets / 2

@@ -19,6 +19,7 @@ local o = redco.options {
   save_in_background = true, on_save_error = "stop",
   n_epochs = 0,  -- 0: 4 of the GPT in float64, 2 of all others
   signal = "KILL", signal_at = -1, signal_rank = 0, whole = "",
+  device = "",  -- as Deployer takes it; "": none is given
 }
 
 local function train(name, workdir, save_every)
@@ -28,6 +29,7 @@ local function train(name, workdir, save_every)
     zero_min_size = 64,  -- the tests' models are small
     zero_group = tonumber(extra:match "group(%d)"),
     sequence_parallel = extra:find "sequence" ~= nil, workdir = workdir .. "/" .. name,
+    device = o.device ~= "" and o.device or nil,
   }
   local stored = dtype == "float64" and dtype or "float32"
   local task = require(model)(torch.Generator(5), {

@@ -84,9 +84,11 @@ int main(int argc, char** argv) {
   at::NoGradGuard no_grad;
   auto on_gpu = at::device(device).dtype(at::kFloat);
   check_collectives(*backend.c10d, on_gpu);
+  at::ones({2, 2}, on_gpu).mm(at::ones({2, 2}, on_gpu));  // takes cuBLAS's workspace
   int64_t before = allocated();
   check_order(*backend.c10d, on_gpu);
   c10::impl::VirtualGuardImpl(c10::kCUDA).synchronizeDevice(0);
   check("nothing stays allocated", allocated() <= before + (1 << 20));
+  backend.c10d->shutdown();
   return all_good ? 0 : 1;
 }
