@@ -78,7 +78,7 @@ end
 local function measured(model, n, layout)
   local text = run(("%s '%s' %s"):format(n > 1 and "--nproc " .. n or "", script,
     options_of(model, layout)))
-  local bytes, time = text:match '"pss": (%d+), "seconds": ([%d.]+)'
+  local bytes, time = text:match '"bytes": (%d+), "seconds": ([%d.]+)'
   if not bytes then error(text, 0) end
   return tonumber(bytes), tonumber(time)
 end

@@ -1,18 +1,20 @@
 -- Steps of a model in one layout: its memory and its time, for plan_accuracy.lua. A small training
 -- comes first, so that what the program itself needs is not counted; `redco-lua plan --fit 2` plans
--- the other one. One JSON line.
+-- the other one. With --device=cuda the memory is what the GPU has in use at the end, the program's
+-- own included, which the plan counts too. One JSON line.
 local clock = require "clock"
 local redco = require "redco"
 local torch, nn = redco.torch, redco.nn
 
 local o = redco.options {
   model = "gpt2", n_model_shards = 1, zero = 0, sequence_parallel = false, recompute = "none",
-  batch = 2, length = 128, steps = 5, compute_dtype = "float32",
+  batch = 2, length = 128, steps = 5, compute_dtype = "float32", device = "cpu",
 }
 local deployer = redco.Deployer {
   seed = 1, n_model_shards = o.n_model_shards, zero = o.zero, verbose = false,
-  sequence_parallel = o.sequence_parallel,
+  sequence_parallel = o.sequence_parallel, device = o.device,
 }
+local is_gpu = o.device == "cuda" and torch.cuda.is_available()
 
 local function language_model(sizes)
   return function(is_small)
@@ -94,8 +96,13 @@ local function train(is_small, n_steps, on_step)
     on_step = on_step }
 end
 
--- The memory of this process, of which pages shared with others count in part.
-local function pss()
+-- The memory in use: of the GPU, or of this process, of which pages shared with others count in
+-- part.
+local function memory_in_use()
+  if is_gpu then
+    local free, total = torch.cuda.mem_get_info()
+    return total - free
+  end
   for line in io.lines "/proc/self/smaps_rollup" do
     local kb = line:match "^Pss:%s+(%d+)"
     if kb then return tonumber(kb) * 1024 end
@@ -105,7 +112,7 @@ end
 train(true, 2)
 collectgarbage()
 collectgarbage()
-local before = pss()
+local before = is_gpu and 0 or memory_in_use()
 local times, from = {}, nil
 train(false, o.steps, function(event)
   local _ = event.metrics.loss  -- ends the step
@@ -114,10 +121,14 @@ train(false, o.steps, function(event)
   from = now
 end)
 -- The program's malloc does not return memory: this is the peak.
-local bytes, seconds = pss() - before, clock.median(times)
+local bytes, seconds = memory_in_use() - before, clock.median(times)
 local results = deployer:alone(function() return { bytes = bytes, seconds = seconds } end)
 if deployer.process_id == 0 then
   local most = 0
   for _, result in ipairs(results) do most = math.max(most, result.bytes) end
-  print(('{"name": "plan_step", "pss": %d, "seconds": %.4f}'):format(most, seconds))
+  print(('{"name": "plan_step", "bytes": %d, "seconds": %.4f}'):format(most, seconds))
+  if is_gpu then
+    print(('{"allocated": %d, "reserved": %d}'):format(torch.cuda.max_memory_allocated(),
+      torch.cuda.max_memory_reserved()))
+  end
 end
