@@ -90,7 +90,7 @@ void count_tensor_bytes(lua_State* L, c10::Device device, int64_t bytes) {
     count_on_gpu(L, card_bytes(device), bytes);
 }
 
-void collect_before_step(lua_State* L) {
+void collect_before_batch(lua_State* L) {
   auto& debt = context(L).tensor_debt;
   if (debt.gpu == 0) return;
   int64_t memory = debt.planned_gpu > 0 ? debt.planned_gpu : card_bytes(current_gpu());

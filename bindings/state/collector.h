@@ -15,8 +15,8 @@ namespace redco::lua {
 void count_tensor_bytes(lua_State* L, c10::Device device, int64_t bytes);
 
 /// Frees all garbage if 1 % of the GPU's memory was allocated since the last time. Call it before a
-/// training step: its peak is then that of any other step, and of a plan.
-void collect_before_step(lua_State* L);
+/// batch of training: the peak is then that of any other step, and of a plan.
+void collect_before_batch(lua_State* L);
 
 /// The same if the GPU is also more than half full. Call it before a backward pass: an allocation
 /// that fails there ends the run, since a backward pass cannot be repeated.

@@ -292,7 +292,7 @@ int make(lua_State* L) {
   require(recompute == "none" || recompute == "blocks", "redco.Trainer: recompute = \"", recompute,
           "\" is not \"none\" or \"blocks\"");
   options.recompute_blocks = recompute == "blocks";
-  options.before_step = [loss_fn] { collect_before_step(loss_fn.state()); };
+  options.before_batch = [loss_fn] { collect_before_batch(loss_fn.state()); };
   args.refuse({"params_sharded", "opt_state_sharded"}, laid_out_by_trainer);
   if (auto info = args.optional<Tree>("last_ckpt_info")) options.last_ckpt_info = *info;
   args.finish();

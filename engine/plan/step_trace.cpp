@@ -194,9 +194,9 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
   });
   Counted before;
   int64_t n_blocks = RecomputeBlocks::n_blocks();
-  const std::function<void()>& before_step = program.options.before_step;
+  const std::function<void()>& before_batch = program.options.before_batch;
   for (int64_t step = 0; step < n_steps; ++step) {
-    if (before_step) before_step();
+    if (before_batch) before_batch();
     recorder.begin_step();
     before = counted(*mesh);
     trainer.train_step(examples, layout.per_device_batch_size);
@@ -204,7 +204,7 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
   trace.collectives = difference(counted(*mesh), before);
   trace.has_blocks = RecomputeBlocks::n_blocks() > n_blocks;
   trace.decisions = trainer.sharding_decisions();
-  if (before_step) before_step();
+  if (before_batch) before_batch();
   trace.record = recorder.end_step();
   return trace;
 }

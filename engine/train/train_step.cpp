@@ -99,7 +99,7 @@ TrainStep::TrainStep(const TrainerOptions& options, Custom custom, uint64_t seed
       accumulate_grad_batches_(options.accumulate_grad_batches),
       collate_(options.collate),
       params_sharding_rules_(options.params_sharding_rules),
-      before_step_(options.before_step),
+      before_batch_(options.before_batch),
       recompute_blocks_(options.recompute_blocks),
       seed_(seed),
       custom_state_fn_(options.custom_state),
@@ -283,7 +283,6 @@ void TrainStep::add_up(std::vector<at::Tensor>& sums, bool is_last) {
 std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
                                                         std::span<const int64_t> indices,
                                                         int64_t micro) {
-  if (before_step_) before_step_();
   BackwardOnThisThread on_this_thread;
   at::AutoGradMode with_grad(true);
   GradientReducer* reducer = params_->reducer();
@@ -298,6 +297,7 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
   std::vector<at::Tensor> sums(leaves.size());
   for (size_t i = 0; i < n_batches; ++i) {
     check_interrupt();
+    if (before_batch_) before_batch_();
     size_t first = i * size_t(micro);
     auto batch = indices.subspan(first, std::min(size_t(micro), indices.size() - first));
     at::Generator rng = batch_rng(train_stream, first, batch.size());
@@ -413,7 +413,7 @@ void TrainStep::set_custom_state(const Tree& saved) {
 
 Tree TrainStep::run_custom(const Dataset& examples, std::span<const int64_t> indices) {
   check_interrupt();
-  if (before_step_) before_step_();
+  if (before_batch_) before_batch_();
   BackwardOnThisThread on_this_thread;
   at::AutoGradMode with_grad(true);
   Tree batch = batch_of(examples, indices);

@@ -122,7 +122,7 @@ class TrainStep {
   std::optional<int64_t> accumulate_grad_batches_;
   Collate collate_;
   std::vector<ShardingRule> params_sharding_rules_;
-  std::function<void()> before_step_;
+  std::function<void()> before_batch_;
   bool recompute_blocks_;
   uint64_t seed_;
 

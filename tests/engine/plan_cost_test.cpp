@@ -56,6 +56,14 @@ Operator product(double flops, int64_t size = 4096) {
           .size = size};
 }
 
+template <class Work>
+double exps_of(const Work& work) {
+  double exps = 0;
+  ExpCounter counter(exps);
+  work();
+  return exps;
+}
+
 }  // namespace
 
 TEST_CASE("operators: the longer of computing and reading, and a launch") {
@@ -84,26 +92,33 @@ TEST_CASE("operators: the longer of computing and reading, and a launch") {
 }
 
 TEST_CASE("exps: also of operators that others call, in proportion to their time") {
-  auto count = [](const auto& work) {
-    double exps = 0;
-    {
-      ExpCounter counter(exps);
-      work();
-    }
-    return exps;
-  };
   at::Tensor x = at::ones({6, 4}, at::kMeta), weight = at::ones({5, 4}, at::kMeta);
-  CHECK(count([&] { x.add(1).matmul(weight.t()); }) == 0);
-  CHECK(count([&] { x.exp(), x.exp_(), x.sigmoid(); }) == Approx(24 * (1 + 1 + 1.3)));
-  CHECK(count([&] { at::softmax(x, 1); }) == Approx(24 * 1.3));
-  double outer = count([&] { CHECK(count([&] { x.tanh(); }) == 24 * 3); });
+  CHECK(exps_of([&] { x.add(1).matmul(weight.t()); }) == 0);
+  CHECK(exps_of([&] { x.exp(), x.exp_(), x.sigmoid(); }) == Approx(24 * (1 + 1 + 1.3)));
+  CHECK(exps_of([&] { at::softmax(x, 1); }) == Approx(24 * 1.3));
+  double outer = exps_of([&] { CHECK(exps_of([&] { x.tanh(); }) == 24 * 3); });
   CHECK(outer == 0);  // an inner counter takes over
   // 30 logits, whose gradients are made from their probabilities.
   at::Tensor labels = at::zeros({6}, at::kLong);
   at::Tensor rows = at::ones({6, 4}), classes = at::ones({5, 4}).requires_grad_();
-  CHECK(count([&] { redco::linear_cross_entropy(rows, classes.detach(), labels); }) ==
+  CHECK(exps_of([&] { redco::linear_cross_entropy(rows, classes.detach(), labels); }) ==
         Approx(30 * 1.5));
-  CHECK(count([&] { redco::linear_cross_entropy(rows, classes, labels); }) == Approx(30 * 2.5));
+  CHECK(exps_of([&] { redco::linear_cross_entropy(rows, classes, labels); }) == Approx(30 * 2.5));
+}
+
+TEST_CASE("exps: pooling by its results and their windows") {
+  at::Tensor images = at::ones({2, 3, 8, 6});
+  CHECK(exps_of([&] {
+          at::max_pool2d(images, {2, 2});
+        }) == Approx(2 * 3 * 4 * 3 * (15 + 2.75 * 4)));
+  // Results of 3 x 2, with a border of one and windows of 3 x 2.
+  CHECK(exps_of([&] {
+          at::max_pool2d(images, {3, 2}, {3, 3}, {1, 0});
+        }) == Approx(2 * 3 * 3 * 2 * (15 + 2.75 * 6)));
+  CHECK(exps_of([&] { at::avg_pool2d(images[0], {4, 3}); }) == Approx(3 * 2 * 2 * (7 + 0.4 * 12)));
+  // Vectorised.
+  at::Tensor last = images.contiguous(at::MemoryFormat::ChannelsLast);
+  CHECK(exps_of([&] { at::max_pool2d(last, {2, 2}); }) == 0);
 }
 
 TEST_CASE("the ranks of a group on each host") {

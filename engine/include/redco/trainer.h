@@ -121,9 +121,9 @@ struct TrainerOptions {
   std::function<Tree()> custom_state = {};
   /// Sets that tree when a run goes back to a checkpoint (OnNonfinite::restore).
   std::function<void(const Tree& saved)> set_custom_state = {};
-  /// Called before each training step, and after the steps of a plan: what earlier ones left should
-  /// be freed then, so that each step, and the plan, needs the same memory.
-  std::function<void()> before_step = {};
+  /// Called before each micro-batch of training, and after the steps of a plan: what earlier ones
+  /// left should be freed then, so that each step, and the plan, needs the same memory.
+  std::function<void()> before_batch = {};
   /// Whether the blocks that the loss marks keep only their inputs for backward, which computes the
   /// rest again: less memory, more time.
   bool recompute_blocks = false;
