@@ -49,11 +49,13 @@ struct Passes {
   Work (*of_size)(int64_t size, const at::TensorOptions& options);
 };
 
-// The two linear layers of a transformer's MLP for `n_rows` rows. As in a model, MLPs take turns,
-// so that none is in the cache, and their results are kept until the next turn. Values are random:
-// products of ones are 10 % faster on some CPUs.
+// Layers that take turns have more bytes than a cache: as in a model, none is in it when its turn
+// comes. Their results are kept until then.
+constexpr size_t bytes_of_turns = 64 * mib;
+
+// The two linear layers of a transformer's MLP for `n_rows` rows. Values are random: products of
+// ones are 10 % faster on some CPUs.
 Work matmul_passes(int64_t n_rows, const at::TensorOptions& options) {
-  constexpr size_t cache = 64 * mib;
   const int64_t width = std::max<int64_t>(n_rows, 1024), inner = 4 * width;
   struct Mlp {
     at::Tensor x, up, up_bias, down, down_bias;
@@ -64,7 +66,7 @@ Work matmul_passes(int64_t n_rows, const at::TensorOptions& options) {
     mlps.push_back({at::randn({n_rows, width}, options), at::randn({inner, width}, options),
                     at::randn({inner}, options), at::randn({width, inner}, options),
                     at::randn({width}, options)});
-  } while (2 * mlps.size() * mlps[0].up.nbytes() < cache);
+  } while (2 * mlps.size() * mlps[0].up.nbytes() < bytes_of_turns);
   return [mlps = std::move(mlps), turn = size_t{0}]() mutable {
     auto& [x, up, up_bias, down, down_bias, results] = mlps[turn++ % mlps.size()];
     at::Tensor hidden = at::addmm(up_bias, x, up.t()), y = at::addmm(down_bias, hidden, down.t());
@@ -94,12 +96,22 @@ Work attention_passes(int64_t n_queries, const at::TensorOptions& options) {
 Work convolution_passes(int64_t n_channels, const at::TensorOptions& options) {
   const int64_t width = std::lround(256 / std::sqrt(double(n_channels)));
   const int64_t n_images = options.device().is_cuda() ? 256 : 4;
-  at::Tensor x = at::randn({n_images, n_channels, width, width}, options),
-             weight = at::randn({n_channels, n_channels, 3, 3}, options), d_y = at::randn_like(x);
-  return [x, weight, d_y] {
-    at::convolution(x, weight, {}, {1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1);
-    at::convolution_backward(d_y, x, weight, std::nullopt, {1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1,
-                             {true, true, false});
+  struct Layer {
+    at::Tensor x, weight, d_y;
+    std::vector<at::Tensor> results = {};
+  };
+  std::vector<Layer> layers;
+  do {
+    at::Tensor x = at::randn({n_images, n_channels, width, width}, options);
+    layers.push_back({x, at::randn({n_channels, n_channels, 3, 3}, options), at::randn_like(x)});
+  } while (layers.size() * (2 * layers[0].x.nbytes() + layers[0].weight.nbytes()) < bytes_of_turns);
+  return [layers = std::move(layers), turn = size_t{0}]() mutable {
+    auto& [x, weight, d_y, results] = layers[turn++ % layers.size()];
+    at::Tensor y = at::convolution(x, weight, {}, {1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1);
+    auto [d_x, d_weight, d_bias] =
+        at::convolution_backward(d_y, x, weight, std::nullopt, {1, 1}, {1, 1}, {1, 1}, false,
+                                 {0, 0}, 1, {true, true, false});
+    results = {y, d_x, d_weight};
   };
 }
 
