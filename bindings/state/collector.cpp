@@ -67,10 +67,12 @@ void count_on_gpu(lua_State* L, int64_t memory, int64_t bytes) {
   if (debt.gpu >= memory / 20) collect_all(L);
 }
 
-// A step that is planned for a CPU.
-void count_on_planned_cpu(lua_State* L, int64_t planned, int64_t bytes) {
+// In a step of `planned` bytes. If it does not fit on the GPU, each tensor could be larger than 5 %
+// of that.
+void count_planned(lua_State* L, int64_t planned, int64_t bytes) {
   constexpr int64_t least = 32 << 20;
   auto& debt = context(L).tensor_debt;
+  if (debt.planned_gpu > 0) return count_on_gpu(L, std::max(debt.planned_gpu, planned), bytes);
   debt.planned += bytes;
   if (debt.planned >= std::max(least, planned / 100)) collect_all(L);
 }
@@ -78,12 +80,8 @@ void count_on_planned_cpu(lua_State* L, int64_t planned, int64_t bytes) {
 }  // namespace
 
 void count_tensor_bytes(lua_State* L, c10::Device device, int64_t bytes) {
-  const int64_t planned_gpu = context(L).tensor_debt.planned_gpu;
-  if (std::optional<int64_t> planned = planned_bytes(); planned && planned_gpu > 0)
-    // If the step does not fit, each tensor could be larger than 5 % of the device.
-    count_on_gpu(L, std::max(planned_gpu, *planned), bytes);
-  else if (planned)
-    count_on_planned_cpu(L, *planned, bytes);
+  if (std::optional<int64_t> planned = planned_bytes())
+    count_planned(L, *planned, bytes);
   else if (device.is_cpu())
     count_on_cpu(L, bytes);
   else if (device.is_cuda())

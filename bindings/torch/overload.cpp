@@ -533,7 +533,7 @@ int Overload::call(lua_State* L, const Binding& binding) const {
   WrittenTensors written(parameters_, stack);
   std::optional<PlanMode::ScriptCall> planned;
   if (PlanMode::is_on()) planned.emplace();
-  const bool is_for_gpu = context(L).tensor_debt.planned_gpu > 0 && planned_bytes();
+  const bool is_for_gpu = planned_bytes() && context(L).tensor_debt.planned_gpu > 0;
   const c10::OperatorHandle& handle = is_for_gpu ? form_on_gpu(handle_) : handle_;
   if (rng.defined()) {
     WithRng boxed_calls_need_it(rng);

@@ -1,5 +1,5 @@
-// Random numbers on GPUs: the kernels of fill_on_gpu.cpp, which are compiled where they run. They
-// compute what fill.cpp and floats.cpp do, with products and sums rounded separately.
+// Random numbers on GPUs: the kernels of fill_on_device.cpp, which are compiled where they run.
+// They compute what fill.cpp and floats.cpp do, with products and sums rounded separately.
 
 namespace {
 

@@ -3,29 +3,10 @@
 #include "places.h"
 #include "words.h"
 
-#include <redco/error.h>
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/special_ndtri.h>
 
-namespace redco::random {
-
-int digits_of(at::ScalarType type) {
-  switch (type) {
-    case at::kDouble:
-      return 53;
-    case at::kFloat:
-      return 24;
-    case at::kHalf:
-      return 11;
-    case at::kBFloat16:
-      return 8;
-    default:
-      fail("random numbers: uniform ones are float64, float32, float16 or bfloat16, not ", type);
-  }
-}
-
-namespace by_operators {
+namespace redco::random::by_operators {
 
 namespace {
 
@@ -91,6 +72,4 @@ void fill_integers(at::Tensor out, const Stream& stream, int64_t base, uint64_t 
   out.copy_(number.add_(base));
 }
 
-}  // namespace by_operators
-
-}  // namespace redco::random
+}  // namespace redco::random::by_operators

@@ -54,4 +54,19 @@ at::Tensor Places::tensor(at::Device device) const {
   return all;
 }
 
+int digits_of(at::ScalarType type) {
+  switch (type) {
+    case at::kDouble:
+      return 53;
+    case at::kFloat:
+      return 24;
+    case at::kHalf:
+      return 11;
+    case at::kBFloat16:
+      return 8;
+    default:
+      fail("random numbers: uniform ones are float64, float32, float16 or bfloat16, not ", type);
+  }
+}
+
 }  // namespace redco::random
