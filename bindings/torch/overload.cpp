@@ -3,7 +3,6 @@
 #include "overload.h"
 
 #include "recompute.h"
-#include "state/context.h"
 #include "state/values.h"
 #include "tensor.h"
 
@@ -533,8 +532,7 @@ int Overload::call(lua_State* L, const Binding& binding) const {
   WrittenTensors written(parameters_, stack);
   std::optional<PlanMode::ScriptCall> planned;
   if (PlanMode::is_on()) planned.emplace();
-  const bool is_for_gpu = planned_bytes() && context(L).tensor_debt.planned_gpu > 0;
-  const c10::OperatorHandle& handle = is_for_gpu ? form_on_gpu(handle_) : handle_;
+  const c10::OperatorHandle& handle = planned_form(handle_);
   if (rng.defined()) {
     WithRng boxed_calls_need_it(rng);
     handle.callBoxed(stack);

@@ -2,6 +2,10 @@
 
 #include "linear_cross_entropy.h"
 
+#include "cross_entropy_kernel.h"
+
+#include "../core/planned_device.h"
+
 #include <redco/autocast.h>
 #include <redco/error.h>
 #include <redco/linear_cross_entropy.h>
@@ -15,6 +19,7 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
+#include <utility>
 
 namespace redco::nn {
 
@@ -22,22 +27,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-struct Target {
-  at::Tensor labels;   // [rows, 1], index among the local classes; 0 if missing
-  at::Tensor ignored;  // [rows, 1]
-  at::Tensor missing;  // [rows, 1]: the label is not a local class
-  bool some_ignored, some_missing;
-  double smoothing;
-  int64_t n_classes;  // in total
-
-  Target rows(int64_t begin, int64_t length) const {
-    Target part = *this;
-    for (at::Tensor* column : {&part.labels, &part.ignored, &part.missing})
-      *column = column->narrow(0, begin, length);
-    return part;
-  }
-};
 
 Target make_target(const at::Tensor& labels, const Classes& classes, int64_t ignore_index,
                    double smoothing) {
@@ -103,10 +92,9 @@ Parts whole(const at::Tensor& x, const at::Tensor& weight, const std::optional<a
             const at::Tensor& labels, int64_t ignore_index, double label_smoothing, bool needs_x,
             bool needs_weight, bool needs_bias) {
   int64_t n_classes = weight.size(0);
-  auto log_softmax = [](const at::Tensor& logits) { return logits.log_softmax(1); };
   return linear_cross_entropy_part(x, weight, bias, labels, ignore_index, label_smoothing,
                                    {needs_x, needs_weight, needs_bias},
-                                   {0, n_classes, n_classes, n_classes, x.size(0), log_softmax});
+                                   {0, n_classes, n_classes, n_classes, x.size(0), {}});
 }
 
 TORCH_LIBRARY_FRAGMENT(redco, m) {
@@ -144,7 +132,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
     variable_list result(6);
     if (at::GradMode::is_enabled()) {
       int64_t n_classes = weight.size(0);
-      const Target target = make_target(saved[3], {0, n_classes, n_classes, n_classes, {}},
+      const Target target = make_target(saved[3], {0, n_classes, n_classes, n_classes, 0, {}},
                                         ctx->saved_data["ignore_index"].toInt(),
                                         ctx->saved_data["smoothing"].toDouble());
       auto given = bias.defined() ? std::optional(bias) : std::nullopt;
@@ -180,7 +168,8 @@ class AddedClasses {
  public:
   explicit AddedClasses(const at::Tensor& weight) : n_(weight.size(0)) {
     const auto unit = int64_t(16 / weight.element_size());
-    if (!weight.is_cpu() && !weight.is_meta()) n_added_ = (n_ + unit - 1) / unit * unit - n_;
+    const c10::DeviceType device = device_type_of(weight);
+    if (device != c10::kCPU && device != c10::kMeta) n_added_ = (n_ + unit - 1) / unit * unit - n_;
   }
 
   // `rows` [classes, ...] with rows of zeros for the added classes.
@@ -208,12 +197,47 @@ class AddedClasses {
   int64_t n_, n_added_ = 0;
 };
 
+// Of a block of rows.
+struct Block {
+  at::Tensor loss;              // the sum; undefined if this rank has no classes
+  at::Tensor d_logits, d_bias;  // undefined unless needed
+};
+
+Block block_by_operators(at::Tensor logits, const Target& target, const Classes& classes,
+                         const AddedClasses& added, Needed needed) {
+  const at::ScalarType dtype = logits.scalar_type();
+  at::Tensor log_probs = widened(added.without(logits, 1));
+  logits.reset();
+  log_probs = classes.over_all ? log_probs - classes.over_all(log_probs.logsumexp(1, true))
+                               : log_probs.log_softmax(1);
+  if (log_probs.size(1) == 0) return {};
+  Block block{loss_of(log_probs, target), {}, {}};
+  if (!needed.any()) return block;
+  log_probs.exp_();
+  subtract_target_(log_probs, target);
+  if (needed.bias) block.d_bias = log_probs.sum(0);
+  block.d_logits = added.beside(log_probs, dtype);
+  return block;
+}
+
+Block block_by_kernels(const at::Tensor& logits, const Target& target, const Classes& classes,
+                       const AddedClasses& added, Needed needed) {
+  const int64_t n_classes = classes.end - classes.begin;
+  RowSums sums = row_sums(logits, n_classes);
+  if (classes.over_all) sums.normalizer = classes.over_all(sums.normalizer);
+  Block block{losses_of_logits_(logits, n_classes, sums, target, needed.any()).sum(), {}, {}};
+  if (!needed.any()) return block;
+  if (needed.bias) block.d_bias = added.without(logits, 1).sum({0}, false, at::kFloat);
+  block.d_logits = logits;
+  return block;
+}
+
 }  // namespace
 
 int64_t rows_per_block(c10::DeviceType device, int64_t n_classes) {
   // On a CPU a block should still be in the cache for the next pass. On a GPU each block reads the
-  // whole weight and its gradient again: 2^27 logits are 512 MB in float32, of which three exist at
-  // a time, and a power of two of rows fits the tiles of a product.
+  // whole weight and its gradient again: 2^27 logits are 512 MB in float32, and a power of two of
+  // rows fits the tiles of a product.
   const bool is_cpu = device == c10::kCPU;
   const int64_t elements = int64_t{1} << (is_cpu ? 21 : 27);
   const auto rows = uint64_t(elements / std::max<int64_t>(1, n_classes));
@@ -239,21 +263,19 @@ Parts linear_cross_entropy_part(const at::Tensor& x, const at::Tensor& weight,
       at::zeros({}, x.options().dtype(x.element_size() < 4 ? at::kFloat : x.scalar_type()));
   at::Tensor d_bias;
   if (needed.bias) d_bias = at::zeros({n_classes}, total.options());
-  const int64_t block = rows_per_block(x.device().type(), classes.n_most);
-  for (int64_t first = 0; first < classes.n_most_rows; first += block) {
-    const int64_t begin = std::min(first, n_rows), length = std::min(block, n_rows - begin);
+  const bool has_kernels = n_classes > 0 && has_cross_entropy_kernels(x);
+  const int64_t n_block = rows_per_block(device_type_of(x), classes.n_most);
+  for (int64_t first = 0; first < classes.n_most_rows; first += n_block) {
+    const int64_t begin = std::min(first, n_rows), length = std::min(n_block, n_rows - begin);
     at::Tensor rows = x.narrow(0, begin, length);
     const Target here = target.rows(begin, length);
-    at::Tensor logits = added.without(at::linear(rows, matrix, offset), 1);
-    at::Tensor log_probs = classes.log_softmax(widened(logits));
-    logits.reset();
-    if (n_classes == 0) continue;
-    total += loss_of(log_probs, here);
-    if (!needed.x && !needed.weight && !needed.bias) continue;
-    log_probs.exp_();
-    subtract_target_(log_probs, here);
-    if (needed.bias) d_bias += log_probs.sum(0);
-    at::Tensor d_logits = added.beside(log_probs, x.scalar_type());
+    at::Tensor logits = at::linear(rows, matrix, offset);
+    auto [loss, d_logits, of_bias] =
+        has_kernels ? block_by_kernels(logits, here, classes, added, needed)
+                    : block_by_operators(std::move(logits), here, classes, added, needed);
+    if (loss.defined()) total += loss;
+    if (of_bias.defined()) d_bias += of_bias;
+    if (!d_logits.defined()) continue;
     if (needed.x) {
       at::Tensor place = d_x.narrow(0, begin, length);
       at::mm_out(place, d_logits, matrix);

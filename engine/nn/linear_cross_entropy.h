@@ -17,15 +17,34 @@ struct Classes {
   int64_t n_all;
   int64_t n_most;  ///< the maximum over ranks, from which all derive the same block size
   /// The maximum number of rows over ranks, from which all derive the same number of blocks:
-  /// `log_softmax` communicates.
+  /// `over_all` communicates.
   int64_t n_most_rows;
-  /// Maps logits [rows, local classes] to log-probabilities over all classes.
-  std::function<at::Tensor(const at::Tensor& logits)> log_softmax;
+  /// Maps log(sum(exp(logits))) over these classes, [rows, 1], to that over all; null if these are
+  /// all.
+  std::function<at::Tensor(const at::Tensor& normalizer)> over_all;
 };
 
 /// The requested gradients.
 struct Needed {
   bool x, weight, bias;
+  bool any() const { return x || weight || bias; }
+};
+
+/// What rows are compared with.
+struct Target {
+  at::Tensor labels;   ///< [rows, 1], index among the local classes; 0 if missing
+  at::Tensor ignored;  ///< [rows, 1]: the row counts nothing
+  at::Tensor missing;  ///< [rows, 1]: the label is not a local class
+  bool some_ignored, some_missing;
+  double smoothing;
+  int64_t n_classes;  ///< in total
+
+  Target rows(int64_t begin, int64_t length) const {
+    Target part = *this;
+    for (at::Tensor* column : {&part.labels, &part.ignored, &part.missing})
+      *column = column->narrow(0, begin, length);
+    return part;
+  }
 };
 
 /// The number of rows whose logits for `n_classes` classes are held at a time. The last block has

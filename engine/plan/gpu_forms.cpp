@@ -1,6 +1,10 @@
 // Operators whose parts LibTorch chooses by the device. Plans are made on CPU tensors without
 // values; these stand in for the choice on a GPU.
 
+#include "recorder.h"
+
+#include "../core/planned_device.h"
+
 #include <redco/plan.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -51,7 +55,8 @@ TORCH_LIBRARY_FRAGMENT(redco, m) {
 
 }  // namespace
 
-const c10::OperatorHandle& form_on_gpu(const c10::OperatorHandle& handle) {
+const c10::OperatorHandle& planned_form(const c10::OperatorHandle& handle) {
+  if (planned_device() != c10::kCUDA || plan::Recorder::current() == nullptr) return handle;
   static const std::map<std::string, c10::OperatorHandle> forms = [] {
     auto& dispatcher = c10::Dispatcher::singleton();
     return std::map<std::string, c10::OperatorHandle>{

@@ -2,6 +2,7 @@
 
 #include "step_trace.h"
 
+#include "../core/planned_device.h"
 #include "../mesh/spmd_log.h"
 
 #include <redco/detail/recomputing.h>
@@ -155,6 +156,7 @@ NotRecorded::~NotRecorded() {
 
 StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, int64_t n_steps) {
   NotRecorded not_recorded;
+  WithPlannedDevice with_device(layout.library == Library::gloo ? c10::kCPU : c10::kCUDA);
   const Deployer& own = *program.options.deployer;
   std::shared_ptr<Mesh> mesh = make_imagined_mesh(layout.mesh, layout.library);
   DeployerOptions options;

@@ -58,13 +58,60 @@ test("attention with a trained bias keeps no scores, in any order of memory", fu
   for _, is_permuted in ipairs { false, true } do
     local bias = is_permuted and random(n, n, heads):permute { 2, 0, 1 } or random(heads, n, n)
     bias = bias:to(device):bfloat16():unsqueeze(0):requires_grad_()
-    local q = random(gpu.is_there and 8 or 1, heads, n, 64):to(device):bfloat16()
+    local q = random(gpu.is_there and 8 or 1, heads, n, 64):to(device):bfloat16():requires_grad_()
     local before = gpu.is_there and torch.cuda.memory_allocated()
     local y = nn.attention(q, q, q, { mask = bias })
     -- The scores have 134 MB, the bias 17, and the result 8.
     if gpu.is_there then assert(torch.cuda.memory_allocated() - before < 40e6) end
     y:float():sum():backward()
     assert(bias.grad:isfinite():all():item())
+  end
+end)
+
+test("attention where only the bias is trained", function()
+  local bias, q = random(1, 4, 24, 24), random(2, 4, 24, 16)
+  local k, v, d_y = random(2, 4, 24, 16), random(2, 4, 24, 16), random(2, 4, 24, 16)
+  local function gradient(dtype, where)
+    local function on(t) return t:to(dtype):to(where) end
+    local trained = on(bias:detach()):requires_grad_()
+    nn.attention(on(q), on(k), on(v), { mask = trained }):backward(on(d_y))
+    return trained.grad
+  end
+  local exact = gradient("float64", "cpu")
+  expect_near("float32", gradient("float32", device), exact, 1e-5)
+  expect_near("bfloat16", gradient("bfloat16", device), exact, 2e-2)
+end)
+
+test("linear_cross_entropy: classes in 16-byte units or not, a bias, no gradient", function()
+  for _, n_classes in ipairs { 1, 7, 64, 1000 } do
+    local x, weight, bias = random(40, 16), random(n_classes, 16), random(n_classes)
+    local labels = torch.randint(n_classes, { 40 }, { generator = generator })
+    labels:narrow(0, 3, 4):fill_(-100)
+    local function run(dtype, where, smoothing)
+      local leaves = redco.tree.map(function(t)
+        return t:detach():to(dtype):to(where):requires_grad_()
+      end, { x, weight, bias })
+      local function loss()
+        return nn.linear_cross_entropy(leaves[1], leaves[2], labels:to(where),
+          { bias = leaves[3], label_smoothing = smoothing })
+      end
+      local results = { (torch.no_grad(loss)), (loss()) }
+      results[2]:backward()
+      for _, leaf in ipairs(leaves) do results[#results + 1] = leaf.grad end
+      return results
+    end
+    for _, smoothing in ipairs { 0, 0.2 } do
+      local exact = run("float64", "cpu", smoothing)
+      for dtype, bound in pairs { float32 = 1e-5, bfloat16 = 2e-2, float16 = 4e-3 } do
+        for i, result in ipairs(run(dtype, device, smoothing)) do
+          -- With one class all gradients are 0.
+          if exact[i]:norm():item() > 0 then
+            local what = ("%s %d, %d classes"):format(dtype, i, n_classes)
+            expect_near(what, result, exact[i], bound)
+          end
+        end
+      end
+    end
   end
 end)
 

@@ -103,6 +103,7 @@ struct PlannedLayout {
   double seconds = 0;                                       ///< of a step
   double exposed_seconds = 0;                  ///< of these, in which the device only communicates
   std::map<std::string, double> exposed = {};  ///< the same by group
+  double starting_seconds = 0;                 ///< of these, in which a GPU waits for its host
   double mfu = 0;                              ///< model FLOPs utilization
   std::optional<double> price = std::nullopt;  ///< of a step; none if the cluster has no prices
   std::vector<std::string> notes = {};
@@ -152,9 +153,9 @@ REDCO_API PlannedLayout choose_layout(const TrainerOptions& trainer, const Datas
 /// runs that is no part of the step, such as the search for a layout.
 REDCO_API std::optional<int64_t> planned_bytes();
 
-/// The operator to call in the place of `handle` in a plan for GPUs: `handle` itself, unless
-/// LibTorch runs other parts of it on GPUs than on the CPU. It has the same arguments.
-REDCO_API const c10::OperatorHandle& form_on_gpu(const c10::OperatorHandle& handle);
+/// The operator to call in the place of `handle`: `handle` itself, unless this thread plans a step
+/// on GPUs, where LibTorch runs other parts of it than on the CPU. It has the same arguments.
+REDCO_API const c10::OperatorHandle& planned_form(const c10::OperatorHandle& handle);
 
 /// While it exists, this thread's scripts are only planned: floating-point tensors of 1 MB or more
 /// that they make (ScriptCall) have no values, and operators on these compute shapes.

@@ -34,14 +34,12 @@ std::optional<Plan> linear_cross_entropy(const Call& call) {
   int64_t n_most = longest_part(n_classes, plan.inputs[1], 0, *call.mesh);
   int64_t n_most_rows = longest_part(call.tensors[0].sizes()[0], plan.inputs[0], 0, *call.mesh);
   plan.run = [=](const Operator&, torch::jit::Stack& stack, const Mesh& mesh) {
-    auto log_softmax = [&](const at::Tensor& logits) {
-      return logits - softmax_normalizer(logits, 1, over, mesh);
-    };
+    auto over_all = [&](const at::Tensor& own) { return normalizer_over(own, over, mesh); };
     auto [total, d_x, d_weight, d_bias] = linear_cross_entropy_part(
         stack[0].toTensor(), stack[1].toTensor(), stack[2].toOptional<at::Tensor>(),
         stack[3].toTensor(), stack[4].toInt(), stack[5].toDouble(),
         {stack[6].toBool(), stack[7].toBool(), stack[8].toBool()},
-        {own.begin, own.end, n_classes, n_most, n_most_rows, log_softmax});
+        {own.begin, own.end, n_classes, n_most, n_most_rows, over_all});
     stack = {total, d_x, d_weight, d_bias};
   };
   return plan;

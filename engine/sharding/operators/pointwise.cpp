@@ -201,7 +201,7 @@ std::optional<Plan> product(const Call& call) {
 std::optional<Plan> converted(const Call& call) {
   Call summed = call;
   TensorArgument& self = summed.tensors[0];
-  if (c10::elementSize(result_type(call)) > self.tensor.element_size())
+  if (int64_t(c10::elementSize(result_type(call))) > self.tensor.element_size())
     for (Mesh::Dim dim : Mesh::dims_of(Mesh::model))
       if (self.placements[dim].is_partial()) self.placements[dim] = Placement::replicate();
   return pointwise(summed);

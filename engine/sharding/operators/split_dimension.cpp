@@ -74,12 +74,15 @@ at::Tensor all_reduced(at::Tensor tensor, const MeshDims& over, const Mesh& mesh
 
 // One all-gather of the ranks' results: for few ranks no more bytes than an all-reduce of the
 // maximum and one of the sum, with half the launches.
-at::Tensor softmax_normalizer(const at::Tensor& x, int64_t dim, const MeshDims& over,
-                              const Mesh& mesh) {
-  at::Tensor result = widened(x).logsumexp(dim, true);  // -inf if this rank's part is empty
+at::Tensor normalizer_over(at::Tensor result, const MeshDims& over, const Mesh& mesh) {
   for (Mesh::Dim mesh_dim : over)
     result = mesh.group(mesh_dim).all_gather(result.contiguous()).logsumexp(0);
   return result.masked_fill(result.isposinf(), std::numeric_limits<double>::quiet_NaN());
+}
+
+at::Tensor softmax_normalizer(const at::Tensor& x, int64_t dim, const MeshDims& over,
+                              const Mesh& mesh) {
+  return normalizer_over(widened(x).logsumexp(dim, true), over, mesh);
 }
 
 }  // namespace redco::sharding

@@ -43,8 +43,12 @@ at::Tensor widened(const at::Tensor& x);
 /// Reduces in place over all ranks that split a dimension.
 at::Tensor all_reduced(at::Tensor tensor, const MeshDims& over, const Mesh& mesh, ReduceOp op);
 
-/// log(sum(exp(x))) over a split dimension, in the accumulation type, with the dimension kept. NaN
-/// for rows with an infinite element, as in a softmax, which subtracts the maximum first.
+/// Of all ranks that split a dimension, from each rank's log(sum(exp(x))) of its own part, which is
+/// -inf if that is empty. NaN for rows with an infinite element, as in a softmax, which subtracts
+/// the maximum first.
+at::Tensor normalizer_over(at::Tensor of_part, const MeshDims& over, const Mesh& mesh);
+
+/// log(sum(exp(x))) over a split dimension, in the accumulation type, with the dimension kept.
 at::Tensor softmax_normalizer(const at::Tensor& x, int64_t dim, const MeshDims& over,
                               const Mesh& mesh);
 

@@ -81,6 +81,11 @@ function(q, k, v, options)
   local mask, causal = both and whole_mask(q, k, o) or o.mask, o.causal and not both
   local named = { scale = o.scale, enable_gqa = o.enable_gqa }
   local is_on_gpu = q.device:sub(1, 4) == "cuda"
+  -- LibTorch's fused kernel fails in backward if only the mask is trained.
+  if is_on_gpu and mask and mask.requires_grad
+    and not (q.requires_grad or k.requires_grad or v.requires_grad) then
+    return step_by_step(q, k, v, o)
+  end
   -- The fused kernels of GPUs refuse other masks, and all scores would be kept.
   if is_on_gpu and mask and mask:stride(-1) ~= 1 then mask = mask:contiguous() end
   if q:size(-2) == 1 and is_on_gpu then

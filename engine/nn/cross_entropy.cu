@@ -1,0 +1,168 @@
+// Cross-entropy on GPUs: the kernels of cross_entropy_kernel.cpp, which are compiled where they
+// run. A block of threads computes one row.
+
+namespace {
+
+typedef long long i64;
+typedef unsigned short u16;
+
+#ifdef __CUDACC__
+__device__ float half_to_float(u16 x) {
+  float wide;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x));
+  return wide;
+}
+
+__device__ u16 float_to_half(float x) {
+  u16 half;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
+  return half;
+}
+#endif
+
+struct Float {
+  typedef float Stored;
+  static __device__ float wide(float x) { return x; }
+  static __device__ float narrow(float x) { return x; }
+};
+
+struct BFloat16 {
+  typedef u16 Stored;
+  static __device__ float wide(u16 x) { return __int_as_float(int(unsigned(x) << 16)); }
+  static __device__ u16 narrow(float x) {  // to the nearest, of two to the even one
+    unsigned bits = unsigned(__float_as_int(x));
+    return x == x ? u16((bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16) : 0x7FC0;
+  }
+};
+
+struct Half {
+  typedef u16 Stored;
+  static __device__ float wide(u16 x) { return half_to_float(x); }
+  static __device__ u16 narrow(float x) { return float_to_half(x); }
+};
+
+__device__ float minus_infinity() { return __int_as_float(int(0xFF800000U)); }
+
+// Of a part of a row: the maximum, and the sums of exp(x - most) and of x.
+struct Sums {
+  float most, exps, all;
+};
+
+__device__ Sums added(Sums a, Sums b) {
+  float most = fmaxf(a.most, b.most);
+  float of_a = a.most == most ? 1.0F : expf(a.most - most);
+  float of_b = b.most == most ? 1.0F : expf(b.most - most);
+  return {most, a.exps * of_a + b.exps * of_b, a.all + b.all};
+}
+
+constexpr int most_threads = 512;  // of a block, a power of two
+
+// The sums of all threads of the block, in each of them.
+__device__ Sums sums_of_block(Sums own) {
+  __shared__ Sums sums[most_threads];
+  sums[threadIdx.x] = own;
+  __syncthreads();
+  for (int n = int(blockDim.x) / 2; n > 0; n /= 2) {
+    if (int(threadIdx.x) < n) sums[threadIdx.x] = added(sums[threadIdx.x], sums[threadIdx.x + n]);
+    __syncthreads();
+  }
+  return sums[0];
+}
+
+template <class Stored>
+struct alignas(16) Pack {
+  static constexpr int n = 16 / sizeof(Stored);
+  Stored of[n];
+};
+
+// Rows of logits, of whose columns the first n_classes are classes. Rows fill whole packs.
+template <class Type>
+struct Rows {
+  typedef Pack<typename Type::Stored> Packed;
+  typename Type::Stored* logits;
+  i64 n_classes, n_columns;
+
+  __device__ i64 n_packs() const { return n_columns / Packed::n; }
+  __device__ Packed* packs() const {
+    return reinterpret_cast<Packed*>(logits + blockIdx.x * n_columns);
+  }
+};
+
+// Of each row log(sum(exp)) and the sum.
+template <class Type>
+__device__ void reduce(const Rows<Type>& rows, float* normalizers, float* sums) {
+  typedef typename Rows<Type>::Packed Packed;
+  Sums own = {minus_infinity(), 0, 0};
+  for (i64 p = threadIdx.x; p < rows.n_packs(); p += blockDim.x) {
+    const Packed pack = rows.packs()[p];
+    const i64 n_left = rows.n_classes - p * Packed::n;
+    const int n = int(n_left < Packed::n ? n_left : Packed::n);
+    Sums more = {minus_infinity(), 0, 0};
+    for (int i = 0; i < n; ++i) more.most = fmaxf(more.most, Type::wide(pack.of[i]));
+    for (int i = 0; i < n; ++i) {
+      float x = Type::wide(pack.of[i]);
+      more.exps += x == minus_infinity() ? 0.0F : expf(x - more.most);
+      more.all += x;
+    }
+    own = added(own, more);
+  }
+  own = sums_of_block(own);
+  if (threadIdx.x != 0) return;
+  normalizers[blockIdx.x] = own.most + logf(own.exps);
+  sums[blockIdx.x] = own.all;
+}
+
+// What is known of each row.
+struct Target {
+  const i64* labels;
+  const bool *missing, *ignored;  // whether the label is none of these classes; counts nothing
+  const float *normalizers, *sums;
+  float smoothing;
+  i64 n_all;  // classes, of which these may be a part
+};
+
+// Replaces the logits by the gradients of their losses.
+template <class Type>
+__device__ void differentiate(const Rows<Type>& rows, const Target& target, float* losses,
+                              bool needs_gradient) {
+  typedef typename Rows<Type>::Packed Packed;
+  const i64 row = blockIdx.x, label = target.missing[row] ? -1 : target.labels[row];
+  const bool is_ignored = target.ignored[row];
+  const float normalizer = target.normalizers[row], of_label = target.smoothing - 1.0F;
+  const float of_all = target.smoothing / float(target.n_all);
+  if (threadIdx.x == 0) {
+    float loss = 0;
+    if (label >= 0)
+      loss = of_label * (Type::wide(rows.logits[row * rows.n_columns + label]) - normalizer);
+    if (target.smoothing > 0)
+      loss -= of_all * (target.sums[row] - float(rows.n_classes) * normalizer);
+    losses[row] = is_ignored ? 0.0F : loss;
+  }
+  if (!needs_gradient) return;
+  __syncthreads();  // the label's logit has been read
+  for (i64 p = threadIdx.x; p < rows.n_packs(); p += blockDim.x) {
+    Packed pack = rows.packs()[p];
+    for (int i = 0; i < Packed::n; ++i) {
+      i64 column = p * Packed::n + i;
+      float gradient = expf(Type::wide(pack.of[i]) - normalizer) - of_all;
+      if (column == label) gradient += of_label;
+      pack.of[i] = Type::narrow(is_ignored || column >= rows.n_classes ? 0.0F : gradient);
+    }
+    rows.packs()[p] = pack;
+  }
+}
+
+}  // namespace
+
+#define KERNELS(type, Type)                                                                  \
+  extern "C" __global__ void reduce_##type(Rows<Type> rows, float* normalizers, float* sums) { \
+    reduce(rows, normalizers, sums);                                                         \
+  }                                                                                          \
+  extern "C" __global__ void differentiate_##type(Rows<Type> rows, Target target,            \
+                                                  float* losses, bool needs_gradient) {      \
+    differentiate(rows, target, losses, needs_gradient);                                     \
+  }
+KERNELS(float, Float)
+KERNELS(bfloat16, BFloat16)
+KERNELS(half, Half)
+#undef KERNELS
