@@ -27,6 +27,14 @@ void work_off(lua_State* L, int64_t& debt, int64_t allowance) {
   lua_gc(L, LUA_GCSTEP, int(std::clamp(heap_kb * share, 1.0, 1e9)));
 }
 
+using clock = std::chrono::steady_clock;
+
+// Until when the collector must pause that has run since `start`, to take a twentieth of the time.
+clock::time_point pause_end(clock::time_point start) {
+  const clock::time_point now = clock::now();
+  return now + 19 * (now - start);
+}
+
 // A cycle of the library's own heap, 2.4 MB, takes as long as writing 7 MB. The collector takes at
 // most a twentieth of the time, unless there are many bytes; then it ends a cycle.
 void count_on_cpu(lua_State* L, int64_t bytes) {
@@ -36,11 +44,10 @@ void count_on_cpu(lua_State* L, int64_t bytes) {
   if (debt.cpu_new < quantum) return;
   debt.cpu += std::exchange(debt.cpu_new, 0);
   int64_t heap = int64_t{lua_gc(L, LUA_GCCOUNT, 0)} * 1024;
-  auto start = std::chrono::steady_clock::now();
+  auto start = clock::now();
   if (start < debt.cpu_pause_end && debt.cpu < std::max(32 * quantum, 6 * heap)) return;
   work_off(L, debt.cpu, 8 * heap);
-  auto end = std::chrono::steady_clock::now();
-  debt.cpu_pause_end = end + 19 * (end - start);
+  debt.cpu_pause_end = pause_end(start);
 }
 
 c10::Device current_gpu() { return c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice(); }
@@ -52,10 +59,28 @@ int64_t card_bytes(c10::Device device) {
   return bytes;
 }
 
+// Bytes of tensors on the current GPU.
+int64_t gpu_bytes_in_use() {
+  c10::Device device = current_gpu();
+  auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+  return stats.allocated_bytes[size_t(c10::CachingAllocator::StatType::AGGREGATE)].current;
+}
+
 void collect_all(lua_State* L) {
   auto& debt = context(L).tensor_debt;
-  debt.gpu = debt.planned = 0;
+  constexpr int large_kb = 6 << 10;  // the library's own heap has 2.4 MB
+  const clock::time_point start = clock::now();
+  debt.gpu = debt.gpu_seen = debt.planned = 0;
   lua_gc(L, LUA_GCCOLLECT, 0);
+  if (lua_gc(L, LUA_GCCOUNT, 0) > large_kb) debt.gpu_pause_end = pause_end(start);
+}
+
+// Whether garbage on a GPU can wait, since the Lua heap is large: with a million examples in tables
+// a collection takes 0.2 s. While a quarter of the memory is free, the collector then takes at most
+// a twentieth of the time. A plan assumes a small heap.
+bool can_wait(const Context::TensorDebt& debt, int64_t memory) {
+  return debt.planned_gpu == 0 && clock::now() < debt.gpu_pause_end &&
+         gpu_bytes_in_use() < memory / 4 * 3;
 }
 
 // A result may have a hundred megabytes on a GPU, and freeing it only makes the memory reusable: up
@@ -64,7 +89,9 @@ void collect_all(lua_State* L) {
 void count_on_gpu(lua_State* L, int64_t memory, int64_t bytes) {
   auto& debt = context(L).tensor_debt;
   debt.gpu += bytes;
-  if (debt.gpu >= memory / 20) collect_all(L);
+  if (debt.gpu < memory / 20 || debt.gpu < debt.gpu_seen + memory / 100) return;
+  debt.gpu_seen = debt.gpu;
+  if (!can_wait(debt, memory)) collect_all(L);
 }
 
 // In a step of `planned` bytes. If it does not fit on the GPU, each tensor could be larger than 5 %
@@ -92,7 +119,7 @@ void collect_before_batch(lua_State* L) {
   auto& debt = context(L).tensor_debt;
   if (debt.gpu == 0) return;
   int64_t memory = debt.planned_gpu > 0 ? debt.planned_gpu : card_bytes(current_gpu());
-  if (debt.gpu >= memory / 100) collect_all(L);
+  if (debt.gpu >= memory / 100 && !can_wait(debt, memory)) collect_all(L);
 }
 
 // A FreeMemoryCallback of CUDA's allocator would run too often and at the wrong time: whenever the
@@ -101,14 +128,11 @@ void collect_before_batch(lua_State* L) {
 void collect_before_backward(lua_State* L) {
   auto& debt = context(L).tensor_debt;
   if (debt.gpu == 0) return;
-  int64_t memory = debt.planned_gpu, in_use = planned_bytes().value_or(0);
-  if (memory == 0) {
-    c10::Device device = current_gpu();
-    auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
-    memory = card_bytes(device);
-    in_use = stats.allocated_bytes[size_t(c10::CachingAllocator::StatType::AGGREGATE)].current;
-  }
-  if (debt.gpu >= memory / 100 && in_use >= memory / 2) collect_all(L);
+  bool is_planned = debt.planned_gpu > 0;
+  int64_t memory = is_planned ? debt.planned_gpu : card_bytes(current_gpu());
+  if (debt.gpu < memory / 100) return;
+  int64_t in_use = is_planned ? planned_bytes().value_or(0) : gpu_bytes_in_use();
+  if (in_use >= memory / 2 && !can_wait(debt, memory)) collect_all(L);
 }
 
 bool is_out_of_memory(const std::exception& error) {

@@ -73,6 +73,8 @@ struct Context : std::enable_shared_from_this<Context> {
     int64_t cpu = 0;
     std::chrono::steady_clock::time_point cpu_pause_end;  ///< before it, a little debt can wait
     int64_t gpu = 0;                                      ///< since all garbage was collected
+    int64_t gpu_seen = 0;  ///< what it was when it was last found that it can wait
+    std::chrono::steady_clock::time_point gpu_pause_end;  ///< before it, debt may wait
     int64_t planned = 0;                                  ///< of a step that is planned
     int64_t planned_gpu = 0;  ///< the memory of the GPU it is planned for; 0 for CPUs
   } tensor_debt;
