@@ -219,9 +219,10 @@ compute_dtype, per_device_batch_size, accumulate_grad_batches, `is_asked` (it is
 Deployer), `is_least` (none needs less memory, or none without recomputation), `fits`, `why` it does not fit,
 `memory` (bytes by kind, when most are in use; `allocated` is their sum, `total` adds fragmentation
 and what is reserved), `collectives` (a `count` and `bytes` that a device sends, by group and kind),
-`seconds` (`total` and `exposed`, in which a device only communicates), `mfu`, the `price` of a step
-if the cluster has prices, and `largest`, the ten largest tensors of that time. A layout whose states alone do not fit has `is_planned = false`, and
-no memory, collectives and times.
+`seconds` (`total`; `exposed`, in which a device only communicates; `starting`, in which a GPU waits
+for its host to start operators), `mfu`, the `price` of a step if the cluster has prices, and
+`largest`, the ten largest tensors of that time. A layout whose states alone do not fit has
+`is_planned = false`, and no memory, collectives and times.
   train_examples: a list or a data set, of which one batch is used
   cluster: such as "2x H100-80G:8, ib 400G", or the name of a .toml file; the default is this
     machine

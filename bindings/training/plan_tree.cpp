@@ -75,7 +75,9 @@ Tree tree_of(const PlannedLayout& layout) {
   Tree::Dict groups;
   for (const auto& [group, counters] : layout.collectives) groups[group] = tree_of(counters);
   tree["collectives"] = std::move(groups);
-  tree["seconds"] = Tree::Dict{{"total", layout.seconds}, {"exposed", layout.exposed_seconds}};
+  tree["seconds"] = Tree::Dict{{"total", layout.seconds},
+                               {"exposed", layout.exposed_seconds},
+                               {"starting", layout.starting_seconds}};
   tree["mfu"] = layout.mfu;
   if (layout.price) tree["price"] = *layout.price;
   if (!layout.timeline.moments.empty()) tree["timeline"] = tree_of(layout.timeline);

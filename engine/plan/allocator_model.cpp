@@ -5,12 +5,15 @@
 #include <redco/error.h>
 
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <memory>
 #include <set>
+#include <span>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace redco::plan {
@@ -247,19 +250,37 @@ class Tcmalloc : public Allocator {
   enum : uint8_t { heap };
 };
 
-// A log with the blocks that it does not free apart.
+// A log whose step can be repeated. Blocks that a step leaves, such as gradients, are those that
+// the next one finds and frees.
 class Replay {
  public:
   Replay(const StepLog& log, Allocator& allocator) : log_(log), allocator_(allocator) {
     for (const Allocation& each : log.allocations)
       if (each.bytes < 0) freed_.insert(each.block);
+    std::unordered_map<int64_t, std::deque<int64_t>> left;  // by size
+    for (const Allocation& each : in_step())
+      if (each.bytes > 0 && !freed_.contains(each.block)) left[each.bytes].push_back(each.block);
+    for (const Allocation& each : before_step()) {
+      auto same = left.find(each.bytes);
+      if (!freed_.contains(each.block) || same == left.end() || same->second.empty()) continue;
+      found_as_.emplace(same->second.front(), each.block);
+      same->second.pop_front();
+    }
   }
 
   void run(bool is_first) {
-    for (const Allocation& each : log_.allocations) {
+    if (is_first)
+      for (const Allocation& each : before_step()) allocate(each);
+    else
+      for (auto [left, found] : found_as_) {
+        auto block = held_.extract(left);
+        block.key() = found;
+        held_.insert(std::move(block));
+      }
+    for (const Allocation& each : in_step()) {
       if (each.bytes < 0)
-        release(each);
-      else if (is_first || freed_.count(each.block) > 0)
+        release(each, is_first);
+      else if (is_first || freed_.contains(each.block) || found_as_.contains(each.block))
         allocate(each);
     }
   }
@@ -279,6 +300,13 @@ class Replay {
     MemoryKind kind;
   };
 
+  std::span<const Allocation> before_step() const {
+    return std::span(log_.allocations).first(size_t(log_.n_before));
+  }
+  std::span<const Allocation> in_step() const {
+    return std::span(log_.allocations).subspan(size_t(log_.n_before));
+  }
+
   void allocate(const Allocation& each) {
     require(each.kind < MemoryKind::n_kinds, "block ", each.block, " of the log has no kind");
     auto [held, is_new] = held_.try_emplace(each.block, Held{Blocks::none, each.bytes, each.kind});
@@ -290,8 +318,9 @@ class Replay {
     if (now_.allocated > most_.allocated) most_ = now_;
   }
 
-  void release(const Allocation& each) {
+  void release(const Allocation& each, bool is_first) {
     auto held = held_.find(each.block);
+    if (held == held_.end() && !is_first) return;  // was there before, and was not left again
     require(held != held_.end(), "the log frees block ", each.block, ", which is not allocated");
     auto [place, bytes, kind] = held->second;
     require(bytes == -each.bytes, "the log frees ", -each.bytes, " bytes of block ", each.block,
@@ -306,6 +335,7 @@ class Replay {
   const StepLog& log_;
   Allocator& allocator_;
   std::unordered_set<int64_t> freed_;
+  std::unordered_map<int64_t, int64_t> found_as_;  // a block that is left: what the next step finds
   std::unordered_map<int64_t, Held> held_;
   AllocatorUse now_, most_;
 };

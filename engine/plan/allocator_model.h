@@ -35,10 +35,10 @@ struct AllocatorUse {
 };
 
 /// Replays the allocations of a log. With a capacity, an allocator that would exceed it first
-/// returns its unused segments, as LibTorch's does. `n_steps` repeats the part after the blocks
-/// that stay allocated, because the first step of an allocator with a cache fragments it
-/// differently. Throws Error for a log that frees an unknown block, or allocates one twice.
+/// returns its unused segments, as LibTorch's does. The step is repeated, because its memory
+/// becomes more fragmented in the first few steps. Throws Error for a log that frees an unknown
+/// block, or allocates one twice.
 REDCO_API AllocatorUse replay(const StepLog& log, AllocatorKind kind,
-                              std::optional<int64_t> capacity = std::nullopt, int64_t n_steps = 2);
+                              std::optional<int64_t> capacity = std::nullopt, int64_t n_steps = 5);
 
 }  // namespace redco::plan

@@ -53,10 +53,13 @@ struct Passes {
 // comes. Their results are kept until then.
 constexpr size_t bytes_of_turns = 64 * mib;
 
-// The two linear layers of a transformer's MLP for `n_rows` rows. Values are random: products of
-// ones are 10 % faster on some CPUs.
-Work matmul_passes(int64_t n_rows, const at::TensorOptions& options) {
-  const int64_t width = std::max<int64_t>(n_rows, 1024), inner = 4 * width;
+// The two linear layers of a transformer's MLP, whose smallest dimension is `size`: rows on a CPU,
+// the width on a GPU, which gets enough rows that starting its kernels takes little of the time.
+// Values are random: products of ones are 10 % faster on some CPUs.
+Work matmul_passes(int64_t size, const at::TensorOptions& options) {
+  const bool is_gpu = options.device().is_cuda();
+  const int64_t n_rows = is_gpu ? std::max(size, 8 * mib / size) : size;
+  const int64_t width = is_gpu ? size : std::max<int64_t>(size, 1024), inner = 4 * width;
   struct Mlp {
     at::Tensor x, up, up_bias, down, down_bias;
     std::vector<at::Tensor> results = {};
@@ -75,21 +78,31 @@ Work matmul_passes(int64_t n_rows, const at::TensorOptions& options) {
   };
 }
 
-// Causal attention of heads of 64 numbers. Longer rows are fewer. A GPU gets more, so that starting
-// its kernels takes little of the time.
-Work attention_passes(int64_t n_queries, const at::TensorOptions& options) {
+// Attention of heads of 64 numbers, causal or with a trained bias. Longer rows are fewer. A GPU
+// gets more, so that starting its kernels takes little of the time.
+Work attention_passes(int64_t n_queries, const at::TensorOptions& options, bool has_bias) {
   const int64_t n_all = options.device().is_cuda() ? 128 * kib : 2 * kib;
   const int64_t n_rows = std::max<int64_t>(1, n_all / n_queries);
   auto heads = [&] { return at::randn({n_rows, 8, n_queries, 64}, options); };
   std::vector<at::Tensor> inputs{heads(), heads(), heads()};
+  if (has_bias) inputs.push_back(at::zeros({1, 8, n_queries, n_queries}, options));
   for (at::Tensor& input : inputs) input.requires_grad_();
-  return [inputs, d_result = heads()] {
+  return [inputs, has_bias, d_result = heads()] {
     at::AutoGradMode grad_mode(true);
     BackwardOnThisThread that_counts_operations;
-    at::Tensor result = at::scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], {}, 0,
-                                                         /*is_causal=*/true);
+    auto bias = has_bias ? std::optional(inputs[3]) : std::nullopt;
+    at::Tensor result = at::scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], bias, 0,
+                                                         /*is_causal=*/!has_bias);
     torch::autograd::grad({result}, inputs, {d_result});
   };
+}
+
+Work causal_attention_passes(int64_t n_queries, const at::TensorOptions& options) {
+  return attention_passes(n_queries, options, false);
+}
+
+Work biased_attention_passes(int64_t n_queries, const at::TensorOptions& options) {
+  return attention_passes(n_queries, options, true);
 }
 
 // A 3 x 3 convolution that keeps its sizes. As in a network, more channels have fewer pixels.
@@ -117,7 +130,8 @@ Work convolution_passes(int64_t n_channels, const at::TensorOptions& options) {
 
 const Passes all_passes[] = {
     {ProductKind::matmul, 0.12, {64, 128, 256, 512, 1024, 2048, 4096}, matmul_passes},
-    {ProductKind::attention, 0.03, {128, 1024}, attention_passes},
+    {ProductKind::attention, 0.03, {128, 1024}, causal_attention_passes},
+    {ProductKind::biased_attention, 0.03, {128, 1024}, biased_attention_passes},
     {ProductKind::convolution, 0.02, {4, 16, 64, 256}, convolution_passes}};
 
 // The operations per second by the size: of the two smallest always, of larger ones until one takes
@@ -179,7 +193,8 @@ void measure_device(Group& world, c10::Device device, double seconds, int64_t n_
   at::NoGradGuard no_grad;
   const bool is_cpu = facts.kind == DeviceFacts::cpu;
   const double sharing = is_cpu ? double(n_processes) : 1;
-  for (const Passes& passes : all_passes)
+  for (const Passes& passes : all_passes) {
+    if (is_cpu && passes.kind == ProductKind::biased_attention) continue;  // it has no kernel
     for (auto& [dtype, peak] : facts.flops) {
       begin_together(world, device);
       auto rates = measure_products(passes, device, dtype, passes.time * seconds);
@@ -188,6 +203,7 @@ void measure_device(Group& world, c10::Device device, double seconds, int64_t n_
       for (auto& [size, rate] : rates) rate *= sharing / peak;
       measured.products[passes.kind][dtype].points = std::move(rates);
     }
+  }
   if (is_cpu) {  // on a GPU, what fits the cache takes less time than a kernel's start
     begin_together(world, device);
     measured.exp = sharing * measure_exp(device, 0.05 * seconds) / facts.peak(at::kFloat).flops;

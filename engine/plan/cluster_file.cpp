@@ -258,9 +258,9 @@ Efficiency read_efficiency(const Section& section, const std::string& key) {
 Measurements read_measured(const toml::node& node, const std::string& file) {
   require_usage(node.is_table(), file, ":", node.source().begin.line,
                 ": 'measured': expected a table");
-  Section section(
-      *node.as_table(), file, "measured.",
-      {"matmul", "attention", "convolution", "bandwidth", "exp", "launch_us", "collective"});
+  Section section(*node.as_table(), file, "measured.",
+                  {"matmul", "attention", "biased_attention", "convolution", "bandwidth", "exp",
+                   "launch_us", "collective"});
   Measurements measured;
   measured.bandwidth = section.number("bandwidth", 0.01, 10, "a share from 0.01 to 10");
   measured.exp = section.number("exp", 1e-6, 10, "a share from 1e-6 to 10");

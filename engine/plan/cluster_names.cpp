@@ -58,7 +58,7 @@ std::optional<DeviceFacts::Kind> device_kind(const std::string& name) {
 const char* name_of(DeviceFacts::Kind kind) { return kinds[kind]; }
 
 const char* name_of(ProductKind kind) {
-  constexpr std::array names = {"matmul", "attention", "convolution"};
+  constexpr std::array names = {"matmul", "attention", "biased_attention", "convolution"};
   static_assert(names.size() == product_kinds.size());
   return names[size_t(kind)];
 }

@@ -22,8 +22,9 @@ struct REDCO_API StepTime {
   std::array<double, Mesh::n_dims + 1> communication = {};
   /// The part of these during which no operator runs.
   std::array<double, Mesh::n_dims + 1> exposed = {};
-  /// Of waiting for the slowest of the devices. total = compute + the sum of exposed + straggling.
-  double straggling = 0;
+  double starting = 0;    ///< of a GPU that waits for its host to start operators
+  double straggling = 0;  ///< of waiting for the slowest of the devices
+  // total = compute + the sum of exposed + starting + straggling
 
   double exposed_sum() const;
 };
@@ -36,8 +37,12 @@ class REDCO_API CostModel {
   const ClusterSpec& cluster() const { return cluster_; }
 
   /// max(FLOPs / (peak x share of its kind and size) + exps / (peak of float32 x share),
-  /// bytes / (bandwidth x share)) + launch; 0 for views.
+  /// bytes / (bandwidth x share)) + bytes inside / (bandwidth x share) + launch; 0 for views. On a
+  /// GPU some operators read and write their bytes several times (passes_on_gpu), and the launch is
+  /// that of a kernel, since the host works at the same time.
   double seconds(const Operator& call) const;
+  /// The time of a GPU's host to start an operator; 0 for other devices.
+  double host_seconds(const Operator& call) const;
   /// See seconds_of(Collective), without other traffic.
   double seconds(const Collective& collective) const;
 
@@ -47,6 +52,8 @@ class REDCO_API CostModel {
   /// (overlaps_collectives), they run in the compute stream. Devices that are alike differ in speed
   /// by a few percent, and collectives make all wait for the slowest. `times`, unless null, gets
   /// the time at which the computing stream is when the host comes to each event.
+  /// A step takes at least as long as a GPU's host needs to start its operators: it does so while
+  /// the operators before them run.
   StepTime simulate(const StepLog& log, std::vector<double>* times = nullptr) const;
 
   /// The share of the device's peak that a model reaches whose forward and backward pass need this
@@ -57,6 +64,7 @@ class REDCO_API CostModel {
   std::vector<std::string> notes(const StepLog& log) const;
 
  private:
+  bool has_host() const { return device_.kind == DeviceFacts::gpu; }
   double share_of_peak(const Operator& call) const;
 
   ClusterSpec cluster_;

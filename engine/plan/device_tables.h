@@ -27,11 +27,17 @@ REDCO_API ReservedMemory default_reserve(DeviceFacts::Kind kind);
 struct ModelConstants {
   double bandwidth_share;  ///< of the memory's bandwidth that operators reach
   double exp_share;        ///< evaluations of exp per second, as a share of float32's FLOP/s
-  double launch_us;        ///< of one operator
+  double launch_us;        ///< of one operator; on a GPU, of its host
+  double kernel_us;        ///< of a GPU, for one operator besides its work
   Efficiency matmul;       ///< share of what large products reach, by the smallest of m, n and k
   double attention_share;  ///< of attention and convolutions: share of what large products reach
-  double spread;           ///< the standard deviation of the speed of devices that are alike
+  double biased_attention_share;  ///< the same of attention with a trained bias
+  double spread;                  ///< the standard deviation of the speed of devices that are alike
 };
 REDCO_API const ModelConstants& constants_of(DeviceFacts::Kind kind);
+
+/// How long an operator takes on a GPU, in units of the time that the memory needs for its
+/// arguments and results once.
+double passes_on_gpu(const std::string& operator_name);
 
 }  // namespace redco::plan

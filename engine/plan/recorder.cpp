@@ -5,6 +5,7 @@
 #include "exp_counter.h"
 #include "meta_kernels.h"
 
+#include "../core/planned_device.h"
 #include "../sharding/operators/rules.h"
 #include "../train/flop_counter.h"
 
@@ -82,6 +83,8 @@ int64_t bytes_of(const at::Tensor& tensor) {
 
 ProductKind product_kind(const sharding::Operator& op) {
   if (op.name.find("convolution") != std::string::npos) return ProductKind::convolution;
+  if (op.name.find("efficient_attention") != std::string::npos)
+    return ProductKind::biased_attention;
   return op.facts.is_product ? ProductKind::matmul : ProductKind::attention;
 }
 
@@ -97,12 +100,21 @@ int64_t product_size(ProductKind kind, const Stack& arguments) {
   };
   switch (kind) {
     case ProductKind::attention:
+    case ProductKind::biased_attention:
       return given[0].size(-2);  // the queries, or their gradient
     case ProductKind::convolution:
       return smaller(given.back(), 0, 1);  // the weight
     default:
       return std::min(smaller(given[0], -1, -2), smaller(given[given.size() > 1], -1, -2));
   }
+}
+
+// linear_cross_entropy on a GPU writes logits and reads them; on a CPU a block stays in the cache.
+int64_t bytes_inside(const Call& call, const Stack& arguments) {
+  if (planned_device() != c10::kCUDA || call.op.name != "redco::linear_cross_entropy") return 0;
+  const at::Tensor &x = arguments[0].toTensor(), &weight = arguments[1].toTensor();
+  // A product and a kernel write them; two products and two kernels read them.
+  return 6 * x.size(0) * weight.size(0) * int64_t(x.element_size());
 }
 
 // The place of the argument `device` of an operator that makes a tensor from none; none for others.
@@ -238,6 +250,7 @@ void Recorder::run(const Call& call, const Plan& plan, Stack& local) {
     if (call.op.is_written[i])
       for_each_tensor(c10::ArrayRef<c10::IValue>(local[i]),
                       [&](const at::Tensor& tensor) { record.bytes_written += bytes_of(tensor); });
+  record.bytes_inside = bytes_inside(call, local);
   std::optional<train::FlopCounter> counter;
   std::optional<ExpCounter> exp_counter(record.exps);
   Recomputing counted(false);  // it takes time, too
@@ -284,6 +297,7 @@ void Recorder::begin_step() {
     block.place = int64_t(log_.allocations.size());
     log_.add(Allocation{number, block.facts.bytes, block.facts.kind});
   }
+  log_.n_before = int64_t(log_.allocations.size());
 }
 
 Recorder::Record Recorder::end_step() {

@@ -307,6 +307,7 @@ class Search {
     layout.seconds = time.total;
     layout.price = cluster_.price(time.total);
     layout.exposed_seconds = time.exposed_sum() + time.straggling;
+    layout.starting_seconds = time.starting;
     double& busy = busy_.try_emplace(kind_of(layout), time.compute).first->second;
     busy = std::min(busy, time.compute);
     for (size_t dim = 0; dim < time.exposed.size(); ++dim)

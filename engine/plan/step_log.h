@@ -54,8 +54,9 @@ struct Operator {
   int64_t bytes_read = 0;                          ///< of all arguments
   int64_t bytes_written = 0;                       ///< of all results; 0 for views
   int64_t bytes_made = 0;                          ///< the part of these that is in new memory
-  ProductKind kind = ProductKind::matmul;          ///< of an operator with flops
-  int64_t size = 0;                                ///< of an operator with flops: Measurements
+  int64_t bytes_inside = 0;                ///< read and written between the parts of an operator
+  ProductKind kind = ProductKind::matmul;  ///< of an operator with flops
+  int64_t size = 0;                        ///< of an operator with flops: Measurements
 
   bool is_view() const { return flops == 0 && bytes_written == 0; }
 };
@@ -85,6 +86,7 @@ struct StepLog {
   };
 
   std::vector<Allocation> allocations = {};
+  int64_t n_before = 0;  ///< how many of them are of what exists before the step
   std::vector<Operator> operators = {};
   std::vector<Collective> collectives = {};
   std::vector<Event> sequence = {};

@@ -98,6 +98,29 @@ TEST_CASE("cuda: small blocks share segments of 2 MiB and round up to 512 bytes"
   CHECK(cuda(large).reserved == 2 * mib);
 }
 
+TEST_CASE("what a step leaves is what the next one finds") {
+  // A parameter and its gradient; the step frees the gradient, and makes and keeps another.
+  Log log;
+  log.allocate(30 * mib);
+  int64_t gradient = log.allocate(20 * mib);
+  log.n_before = 2;
+  log.release(gradient);
+  int64_t activation = log.allocate(40 * mib);
+  log.allocate(20 * mib);
+  log.release(activation);
+  for (int64_t n_steps : {1, 2, 5}) {
+    CHECK(cuda(log, {}, n_steps).allocated == 90 * mib);
+    CHECK(cuda(log, {}, n_steps).reserved == 90 * mib);
+  }
+  // What was there once, and is not left again, is freed once.
+  Log once;
+  int64_t garbage = once.allocate(50 * mib);
+  once.n_before = 1;
+  once.release(garbage);
+  once.release(once.allocate(40 * mib));
+  CHECK(cuda(once, {}, 3).allocated == 50 * mib);
+}
+
 TEST_CASE("cuda: medium blocks share segments of 20 MiB, large ones round up to 2 MiB") {
   Log log;
   log.allocate(5 * mib);

@@ -97,7 +97,8 @@ TEST_CASE("a calibration of two processes is written and read back") {
     CHECK(cluster.measured.launch_us > 0);
     CHECK(cluster.measured.bandwidth > 0);
     for (redco::ProductKind kind : redco::product_kinds)
-      CHECK(cluster.measured.products.at(kind).at(c10::kFloat).points.size() >= 2);
+      if (kind != redco::ProductKind::biased_attention)  // of GPUs
+        CHECK(cluster.measured.products.at(kind).at(c10::kFloat).points.size() >= 2);
     CHECK(cluster.notes().empty());
     CHECK(ClusterSpec::from_toml(cluster.to_toml(), "again") == cluster);
     std::ofstream(redco::plan::calibration_file()) << cluster.to_toml();

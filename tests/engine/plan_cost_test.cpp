@@ -91,6 +91,41 @@ TEST_CASE("operators: the longer of computing and reading, and a launch") {
   CHECK(model.model_flops_utilization(50e12, 2, c10::kBFloat16) == Approx(0.25));
 }
 
+TEST_CASE("a GPU's step takes at least what its host needs to start the operators") {
+  ClusterSpec spec = cluster();
+  spec.hosts[0].device.kind = redco::DeviceFacts::gpu;
+  CostModel model(spec);
+  constexpr double kernel = 3e-6, launch = 20e-6, of_view = 5e-6;
+  const Operator view{.name = "aten::view", .bytes_read = 100};
+  CHECK(model.seconds(product(1e12)) == Approx(0.02 + kernel));
+  CHECK(model.host_seconds(product(1e12)) == Approx(launch));
+  CHECK(model.host_seconds(view) == Approx(of_view));
+  CHECK(CostModel(cluster()).host_seconds(view) == 0);  // a device that is its own host
+  StepLog log;
+  for (int i = 0; i < 10; ++i) log.add(product(1e6)), log.add(view);
+  StepTime time = model.simulate(log);
+  CHECK(time.total == Approx(10 * (launch + of_view)));
+  CHECK(time.starting == Approx(time.total - time.compute));
+  log.add(product(1e12));  // the host is ahead of it
+  time = model.simulate(log);
+  CHECK(time.starting == 0);
+  CHECK(time.total == time.compute);
+}
+
+TEST_CASE("on a GPU operators read and write some bytes several times, or inside") {
+  ClusterSpec spec = cluster();
+  Operator cat{.name = "aten::cat", .bytes_read = 3'000'000'000, .bytes_written = 2'000'000'000};
+  CHECK(CostModel(spec).seconds(cat) == Approx(0.01 + 10e-6));
+  spec.hosts[0].device.kind = redco::DeviceFacts::gpu;
+  CHECK(CostModel(spec).seconds(cat) == Approx(2.4 * 0.01 + 3e-6));
+  Operator loss = product(1e12);
+  loss.bytes_inside = 5'000'000'000;
+  CHECK(CostModel(spec).seconds(loss) == Approx(0.02 + 0.01 + 3e-6));
+  Operator attention = product(1e12);
+  attention.kind = redco::ProductKind::biased_attention;
+  CHECK(CostModel(spec).seconds(attention) == Approx(0.02 / 0.15 + 3e-6));
+}
+
 TEST_CASE("exps: also of operators that others call, in proportion to their time") {
   at::Tensor x = at::ones({6, 4}, at::kMeta), weight = at::ones({5, 4}, at::kMeta);
   CHECK(exps_of([&] { x.add(1).matmul(weight.t()); }) == 0);

@@ -93,8 +93,11 @@ struct REDCO_API Efficiency {
 };
 
 /// Operators that multiply and add, which take most of the time of a step.
-enum class ProductKind : uint8_t { matmul, attention, convolution };
+/// biased_attention: with a trained bias on a GPU, where cuDNN's and flash attention have no
+/// kernel.
+enum class ProductKind : uint8_t { matmul, attention, biased_attention, convolution };
 inline constexpr std::array product_kinds = {ProductKind::matmul, ProductKind::attention,
+                                             ProductKind::biased_attention,
                                              ProductKind::convolution};
 
 /// What was measured on a cluster. It is used in place of the built-in constants.
@@ -105,7 +108,7 @@ struct Measurements {
   std::optional<double> bandwidth = std::nullopt;  ///< share of the memory's
   /// Evaluations of exp per second, as a share of the FLOP/s of float32 products.
   std::optional<double> exp = std::nullopt;
-  std::optional<double> launch_us = std::nullopt;  ///< of one operator
+  std::optional<double> launch_us = std::nullopt;  ///< of one operator; on a GPU, of its host
   struct Link {
     double latency_us, hop_us, share;
     bool operator==(const Link&) const = default;
