@@ -6,8 +6,6 @@
 
 #include "recorder.h"
 
-#include "../core/planned_device.h"
-
 #include <ATen/ExpandUtils.h>
 #include <ATen/OpMathType.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -296,22 +294,6 @@ at::Tensor linear_few_rows(const at::Tensor& x, const at::Tensor& weight) {
   return at::empty({x.size(0), weight.size(0)}, x.options());
 }
 
-// What cuDNN needs beside the tensors of a convolution in 16 bits: copies with the channels last,
-// in units of 8 channels. Measured on an H100; in float32 it chooses among algorithms that need
-// nothing and some that need ten times as much.
-at::Tensor convolution_workspace(const at::Tensor& x, const at::Tensor& weight,
-                                 const at::Tensor& y) {
-  bool is_separate = weight.size(1) == 1 && x.size(1) > 1;
-  bool is_product = weight.numel() == weight.size(0) * weight.size(1);
-  if (planned_device() != c10::kCUDA || x.element_size() != 2 || is_separate || is_product ||
-      x.suggest_memory_format() != at::MemoryFormat::Contiguous)
-    return {};
-  int64_t n_elements = 0;
-  for (const at::Tensor& tensor : {x, weight, y})
-    n_elements += tensor.numel() / tensor.size(1) * ((tensor.size(1) + 7) / 8 * 8);
-  return at::empty({n_elements}, x.options());
-}
-
 // Convolution's sizes, as ATen/native/ConvUtils.h has them. Arguments of the operator: input,
 // weight, bias, stride, padding, dilation, transposed, output_padding, groups.
 void convolution(const c10::OperatorHandle& op, Stack* stack) {
@@ -330,9 +312,7 @@ void convolution(const c10::OperatorHandle& op, Stack* stack) {
                                   : (length + 2 * padding[i] - reach - 1) / stride[i] + 1);
   }
   torch::jit::drop(*stack, given.size());
-  at::Tensor y = at::empty(sizes, input.options(), input.suggest_memory_format());
-  convolution_workspace(input, weight, y);
-  stack->emplace_back(std::move(y));
+  stack->emplace_back(at::empty(sizes, input.options(), input.suggest_memory_format()));
 }
 
 // Arguments: grad_output, input, weight, ..., output_mask.
@@ -344,7 +324,6 @@ void convolution_backward(const c10::OperatorHandle& op, Stack* stack) {
   torch::jit::drop(*stack, given.size());
   for (size_t i = 0; i < 2; ++i)
     stack->emplace_back(mask.get(i) ? at::empty_like(given[i + 1].toTensor()) : at::Tensor());
-  convolution_workspace(given[1].toTensor(), given[2].toTensor(), grad);
   stack->emplace_back(mask.get(2) ? at::empty({grad.size(1)}, grad.options()) : at::Tensor());
 }
 

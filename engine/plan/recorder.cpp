@@ -3,6 +3,7 @@
 #include "recorder.h"
 
 #include "exp_counter.h"
+#include "gpu_workspace.h"
 #include "meta_kernels.h"
 
 #include "../core/planned_device.h"
@@ -14,6 +15,7 @@
 #include <redco/group.h>
 #include <redco/moves.h>
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <torch/csrc/autograd/function.h>
 
@@ -251,6 +253,9 @@ void Recorder::run(const Call& call, const Plan& plan, Stack& local) {
       for_each_tensor(c10::ArrayRef<c10::IValue>(local[i]),
                       [&](const at::Tensor& tensor) { record.bytes_written += bytes_of(tensor); });
   record.bytes_inside = bytes_inside(call, local);
+  const GpuWorkspace workspace =
+      planned_device() == c10::kCUDA ? find_gpu_workspace(call.op.name) : nullptr;
+  const Stack arguments = workspace != nullptr ? local : Stack();
   std::optional<train::FlopCounter> counter;
   std::optional<ExpCounter> exp_counter(record.exps);
   Recomputing counted(false);  // it takes time, too
@@ -274,6 +279,8 @@ void Recorder::run(const Call& call, const Plan& plan, Stack& local) {
   }
   counter.reset();
   exp_counter.reset();
+  if (workspace != nullptr)
+    at::empty({workspace(arguments, local)}, at::device(c10::kMeta).dtype(at::kByte));
   for_each_tensor(c10::ArrayRef<c10::IValue>(local), [&](const at::Tensor& tensor) {
     bool is_new = !tensor.has_storage() || !given.contains(tensor.storage().unsafeGetStorageImpl());
     if (is_new) record.bytes_made += bytes_of(tensor);

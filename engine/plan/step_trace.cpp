@@ -194,20 +194,25 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
     for (const auto& [name, param] : named_tensors(trainer.state().params))
       if (param.grad().defined()) recorder.label(memory_of(param.grad()), MemoryKind::gradients);
   });
-  Counted before;
   int64_t n_blocks = RecomputeBlocks::n_blocks();
-  const std::function<void()>& before_batch = program.options.before_batch;
-  for (int64_t step = 0; step < n_steps; ++step) {
+  auto collect = [&before_batch = program.options.before_batch] {
     if (before_batch) before_batch();
+  };
+  constexpr int64_t most_further_steps = 6;
+  collect();
+  for (int64_t step = 1; step <= n_steps + most_further_steps; ++step) {
     recorder.begin_step();
-    before = counted(*mesh);
+    const int64_t found = recorder.alive_bytes();
+    Counted before = counted(*mesh);
     trainer.train_step(examples, layout.per_device_batch_size);
+    trace.collectives = difference(counted(*mesh), before);
+    collect();
+    trace.record = recorder.end_step();
+    // Garbage of small steps waits: the step counts that finds most.
+    if (step >= n_steps && recorder.alive_bytes() <= found) break;
   }
-  trace.collectives = difference(counted(*mesh), before);
   trace.has_blocks = RecomputeBlocks::n_blocks() > n_blocks;
   trace.decisions = trainer.sharding_decisions();
-  if (before_batch) before_batch();
-  trace.record = recorder.end_step();
   return trace;
 }
 
