@@ -15,8 +15,8 @@ namespace redco::lua {
 void count_tensor_bytes(lua_State* L, c10::Device device, int64_t bytes);
 
 /// Frees all garbage if 1 % of the GPU's memory was allocated since the last time, unless the Lua
-/// heap is large and memory is free. Call it before a batch of training: the peak is then that of any
-/// other step, and of a plan.
+/// heap is large and memory is free. Call it before a batch of training: the peak is then that of
+/// any other step, and of a plan.
 void collect_before_batch(lua_State* L);
 
 /// The same if the GPU is also more than half full. Call it before a backward pass: an allocation

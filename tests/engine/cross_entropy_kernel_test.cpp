@@ -1,32 +1,18 @@
-// The kernel for GPUs, compiled for the CPU with one thread in a block, beside LibTorch's
-// operators.
+// The kernels for GPUs, compiled for the CPU, beside LibTorch's operators.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <doctest/doctest.h>
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <utility>
 #include <vector>
 
+#include "cuda_on_cpu.h"
+
 namespace {
 
-// What CUDA C++ has beside C++.
-struct Place {
-  int x = 0;
-};
-Place blockIdx, threadIdx, blockDim{1};
-int __float_as_int(float x) { return std::bit_cast<int>(x); }
-float __int_as_float(int x) { return std::bit_cast<float>(x); }
-void __syncthreads() {}
-float half_to_float(unsigned short x) { return float(c10::Half(x, c10::Half::from_bits())); }
-unsigned short float_to_half(float x) { return c10::Half(x).x; }
-
-#define __global__
-#define __device__
-#define __shared__ static
 #include "../../engine/nn/cross_entropy.cu"
 
 constexpr int64_t n_rows = 6, n_classes = 21;

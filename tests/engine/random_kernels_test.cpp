@@ -5,24 +5,15 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
+
+#include "cuda_on_cpu.h"
 
 using namespace redco::random;
 
 namespace {
 
-// What CUDA C++ has beside C++.
-struct Place {
-  int x = 0;
-};
-Place blockIdx, threadIdx, blockDim{32};
-int __float_as_int(float x) { return std::bit_cast<int>(x); }
-float __int_as_float(int x) { return std::bit_cast<float>(x); }
-
-#define __global__
-#define __device__
 #include "../../engine/random/fill.cu"
 
 // Runs a kernel on `out`, contiguous, for the region of a stream.
@@ -35,6 +26,7 @@ void run(Kernel kernel, at::Tensor out, const Stream& stream, Numbers... numbers
     words.strides.of[d] = places.stride(d);
   }
   int64_t n = out.numel();
+  blockDim.x = 32;
   for (blockIdx.x = 0; int64_t(blockIdx.x) * blockDim.x * n_each < n; ++blockIdx.x)
     for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x)
       kernel(static_cast<T*>(out.mutable_data_ptr()), n, words, numbers...);

@@ -416,11 +416,16 @@ test("modules that a collate_fn alone uses are loaded, and strict, in the worker
 end)
 
 test("workers end with their Trainer", function()
+  -- Linux counts a thread for a moment after it was joined.
   local function n_threads()
-    for line in io.lines "/proc/self/status" do
-      local n = line:match "^Threads:%s*(%d+)"
-      if n then return tonumber(n) end
+    local least = math.huge
+    for _ = 1, 5 do
+      os.execute "sleep 0.01"
+      for line in io.lines "/proc/self/status" do
+        least = math.min(least, tonumber(line:match "^Threads:%s*(%d+)") or math.huge)
+      end
     end
+    return least
   end
   local function collate() return { x = torch.ones { 1 } } end
   new_trainer { num_workers = 0, collate_fn = collate }:eval_loss {
