@@ -42,6 +42,7 @@ struct Half {
 };
 
 __device__ float minus_infinity() { return __int_as_float(int(0xFF800000U)); }
+__device__ float not_a_number() { return __int_as_float(0x7FC00000); }
 
 // Of a part of a row: the maximum, and the sums of exp(x - most) and of x.
 struct Sums {
@@ -115,24 +116,28 @@ __device__ void reduce(const Rows<Type>& rows, float* normalizers, float* sums) 
 // What is known of each row.
 struct Target {
   const i64* labels;
-  const bool *missing, *ignored;  // whether the label is none of these classes; counts nothing
+  const bool* missing;  // the label is none of these classes
+  const bool* ignored;  // the row counts nothing
   const float *normalizers, *sums;
   float smoothing;
   i64 n_all;  // classes, of which these may be a part
 };
 
-// Replaces the logits by the gradients of their losses.
+// Replaces the logits by the gradients of their losses. A label out of range makes those of its row
+// NaN.
 template <class Type>
 __device__ void differentiate(const Rows<Type>& rows, const Target& target, float* losses,
                               bool needs_gradient) {
   typedef typename Rows<Type>::Packed Packed;
   const i64 row = blockIdx.x, label = target.missing[row] ? -1 : target.labels[row];
   const bool is_ignored = target.ignored[row];
-  const float normalizer = target.normalizers[row], of_label = target.smoothing - 1.0F;
+  const bool is_wrong = !target.missing[row] && (label < 0 || label >= rows.n_classes);
+  const float normalizer = is_wrong ? not_a_number() : target.normalizers[row];
+  const float of_label = target.smoothing - 1.0F;
   const float of_all = target.smoothing / float(target.n_all);
   if (threadIdx.x == 0) {
-    float loss = 0;
-    if (label >= 0)
+    float loss = is_wrong ? not_a_number() : 0.0F;
+    if (label >= 0 && !is_wrong)
       loss = of_label * (Type::wide(rows.logits[row * rows.n_columns + label]) - normalizer);
     if (target.smoothing > 0)
       loss -= of_all * (target.sums[row] - float(rows.n_classes) * normalizer);

@@ -45,7 +45,9 @@ Target make_target(const at::Tensor& labels, const Classes& classes, int64_t ign
   at::Tensor missing = ignored;
   bool is_part = classes.end - classes.begin < classes.n_all;
   if (is_part) {
-    missing = column.lt(classes.begin).logical_or_(column.ge(classes.end));
+    // A label that is no class is missing nowhere: it fails on all ranks.
+    missing = column.lt(classes.begin).logical_and_(column.ge(0));
+    missing.logical_or_(column.ge(classes.end).logical_and_(column.lt(classes.n_all)));
     column = (column - classes.begin).masked_fill_(missing, 0);
   }
   return {column, ignored, missing, some_ignored, is_part, smoothing, classes.n_all};

@@ -30,11 +30,11 @@ int64_t of_convolution(const at::Tensor& x, const at::Tensor& weight, const at::
   return 2 * n_elements;
 }
 
-int64_t of_forward(Values arguments, Values results) {
+int64_t of_convolution_forward(Values arguments, Values results) {
   return of_convolution(arguments[0].toTensor(), arguments[1].toTensor(), results[0].toTensor());
 }
 
-int64_t of_backward(Values arguments, Values) {
+int64_t of_convolution_backward(Values arguments, Values) {
   return of_convolution(arguments[1].toTensor(), arguments[2].toTensor(), arguments[0].toTensor());
 }
 
@@ -68,8 +68,8 @@ int64_t of_sum(Values arguments, Values results) {
 
 GpuWorkspace find_gpu_workspace(const std::string& operator_name) {
   static const std::map<std::string, GpuWorkspace> workspaces = {
-      {"aten::convolution", of_forward},
-      {"aten::convolution_backward", of_backward},
+      {"aten::convolution", of_convolution_forward},
+      {"aten::convolution_backward", of_convolution_backward},
       {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", of_attention_backward},
       {"aten::sum", of_sum}};
   auto found = workspaces.find(operator_name);

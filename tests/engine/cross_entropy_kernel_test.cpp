@@ -52,7 +52,8 @@ Results by_kernels(Reduce reduce, Differentiate differentiate, const at::Tensor&
   Results results{at::zeros({n_rows}), {}};
   for (size_t i = 0; i < parts.size(); ++i) {
     at::Tensor own = labels - int64_t(i) * n_first, losses = at::empty({n_rows}, at::kFloat);
-    at::Tensor missing = own.lt(0).logical_or(own.ge(rows_of(i).n_classes));
+    at::Tensor missing = own.lt(0).logical_and(labels.ge(0));
+    missing.logical_or_(own.ge(rows_of(i).n_classes).logical_and(labels.lt(n_classes)));
     const Target target{reinterpret_cast<const i64*>(own.const_data_ptr<int64_t>()),
                         missing.const_data_ptr<bool>(),
                         ignored.const_data_ptr<bool>(),
@@ -133,4 +134,19 @@ TEST_CASE("the kernels of cross-entropy: classes of weight 0, and no number") {
   Results ignored = run(at::ones({n_rows}, at::kBool));
   CHECK(ignored.losses.eq(0).all().item<bool>());
   CHECK(ignored.gradients.eq(0).all().item<bool>());
+}
+
+TEST_CASE("the kernels of cross-entropy: a label out of range gives NaN, in its row") {
+  at::Tensor logits = at::randn({n_rows, n_classes}), none = at::zeros({n_rows}, at::kBool);
+  for (int64_t wrong : {int64_t{-1}, n_classes, int64_t{1} << 40})
+    for (int64_t n_first : {n_classes, int64_t{9}}) {
+      at::Tensor labels = at::full({n_rows}, 3, at::kLong);
+      labels[2] = wrong;
+      Results actual =
+          by_kernels<Float>(reduce_float, differentiate_float, logits, labels, none, 0, n_first);
+      at::Tensor is_wrong = labels.ne(3);
+      CHECK(at::equal(actual.losses.isnan(), is_wrong));
+      CHECK(at::equal(actual.gradients.isnan().all(1), is_wrong));
+      CHECK(at::equal(actual.gradients.isnan().any(1), is_wrong));
+    }
 }

@@ -36,7 +36,8 @@ losses.linear_cross_entropy = registry.define("redco.nn.linear_cross_entropy", [
 linear_cross_entropy(x [..., in], weight [classes, in], labels [...], {bias [classes] = nil, ignore_index = -100, label_smoothing = 0}) -> loss, count
 Computes `cross_entropy` of x weight^T + bias and the labels without holding all logits: they are computed,
 used and freed by blocks of rows. Use it for the head of a language model, whose logits would be by
-far the largest tensor. It can be differentiated twice; the second derivative holds all logits.]],
+far the largest tensor. It can be differentiated twice; the second derivative holds all logits. On a
+GPU, where labels are not checked, one that is no class makes the loss NaN.]],
 function(x, weight, labels, options)
   local o = fused(options)
   local total = native.linear_cross_entropy(x, weight, labels, o.ignore_index, o.label_smoothing,
