@@ -213,6 +213,26 @@ TEST_CASE("the kind and the size of products are recorded") {
   is("aten::convolution_backward", ProductKind::convolution, 3);
 }
 
+TEST_CASE("cross-entropy runs as on the devices of the plan") {
+  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  const TracedProgram program = program_of(models[0], own);
+  // Of the bytes allocated in the operator, and those that it reads and writes inside.
+  auto of_library = [&](plan::Library library) {
+    StepTrace planned =
+        trace_step(program, {.mesh = {}, .library = library, .per_device_batch_size = 2});
+    int64_t allocated = 0, inside = 0;
+    for (const auto& [number, block] : planned.record.blocks)
+      if (block.operator_name == "redco::linear_cross_entropy") allocated += block.bytes;
+    for (const plan::Operator& call : planned.record.log.operators) inside += call.bytes_inside;
+    return std::pair(allocated, inside);
+  };
+  auto [on_cpu, inside_cpu] = of_library(plan::Library::gloo);
+  auto [on_gpu, inside_gpu] = of_library(plan::Library::nccl);
+  CHECK(inside_cpu == 0);
+  CHECK(inside_gpu > 0);
+  CHECK(on_gpu < on_cpu);  // the kernels replace the logits by their gradients
+}
+
 TEST_CASE("one gather less than planned is noticed") {
   auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
   TracedLayout layout{.mesh = {2, 1}, .zero = 3, .per_device_batch_size = 2};
