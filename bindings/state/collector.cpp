@@ -110,7 +110,7 @@ void count_planned(lua_State* L, int64_t planned, int64_t bytes) {
 void count_tensor_bytes(lua_State* L, c10::Device device, int64_t bytes) {
   if (std::optional<int64_t> planned = planned_bytes())
     count_planned(L, *planned, bytes);
-  else if (device.is_cpu())
+  else if (device.is_cpu() && !is_planning_step())
     count_on_cpu(L, bytes);
   else if (device.is_cuda())
     count_on_gpu(L, card_bytes(device), bytes);
