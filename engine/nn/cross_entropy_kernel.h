@@ -22,8 +22,8 @@ struct RowSums {
 /// columns must fill whole units of 16 bytes.
 RowSums row_sums(const at::Tensor& logits, int64_t n_classes);
 
-/// The losses [rows] in float32. The logits become the gradient of their losses, if it is needed;
-/// that of further columns is 0. The normalizer is that of all classes.
+/// The losses [rows, 1] in float32. The logits become the gradient of their losses, if it is
+/// needed; that of further columns is 0. The normalizer is that of all classes.
 at::Tensor losses_of_logits_(const at::Tensor& logits, int64_t n_classes, const RowSums& sums,
                              const Target& target, bool needs_gradient);
 

@@ -30,6 +30,7 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 

@@ -91,13 +91,13 @@ StepTime CostModel::simulate(const StepLog& log, std::vector<double>* times) con
   std::vector<double> ends(log.collectives.size(), -1);
   StepTime time;
   double now = 0, in_host = 0, network = 0;  // when the streams become free
-  double started = 0;                        // the time that the host takes
+  double host = 0;                           // the time that a GPU's host takes in all
   for (auto [what, index] : log.sequence) {
     if (times != nullptr) times->push_back(now);
     if (what == StepLog::What::operator_call) {
       const Operator& call = log.operators.at(size_t(index));
       const double cost = seconds(call);
-      started += host_seconds(call);
+      host += host_seconds(call);
       time.compute += cost;
       now += cost;
       continue;
@@ -143,7 +143,7 @@ StepTime CostModel::simulate(const StepLog& log, std::vector<double>* times) con
   if (!log.collectives.empty())
     time.straggling = time.compute * constants_.spread * expected_maximum(cluster_.n_devices());
   // The host of a GPU is ahead of it, by whole steps, unless it takes longer.
-  time.starting = std::max(0.0, started - now);
+  time.starting = std::max(0.0, host - now);
   time.total = now + time.starting + time.straggling;
   return time;
 }

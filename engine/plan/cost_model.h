@@ -52,8 +52,8 @@ class REDCO_API CostModel {
   /// (overlaps_collectives), they run in the compute stream. Devices that are alike differ in speed
   /// by a few percent, and collectives make all wait for the slowest. `times`, unless null, gets
   /// the time at which the computing stream is when the host comes to each event.
-  /// A step takes at least as long as a GPU's host needs to start its operators: it does so while
-  /// the operators before them run.
+  /// The host of a GPU starts operators while earlier ones run. A step takes at least as long as
+  /// the host needs for all of them.
   StepTime simulate(const StepLog& log, std::vector<double>* times = nullptr) const;
 
   /// The share of the device's peak that a model reaches whose forward and backward pass need this

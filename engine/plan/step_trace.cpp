@@ -200,15 +200,15 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
   };
   constexpr int64_t most_further_steps = 6;
   collect();
+  recorder.begin_step();
   for (int64_t step = 1; step <= n_steps + most_further_steps; ++step) {
-    recorder.begin_step();
     const int64_t found = recorder.alive_bytes();
     Counted before = counted(*mesh);
     trainer.train_step(examples, layout.per_device_batch_size);
     trace.collectives = difference(counted(*mesh), before);
     collect();
     trace.record = recorder.end_step();
-    // Garbage of small steps waits: the step counts that finds most.
+    // The garbage of several small steps is freed at once: the one that finds most is recorded.
     if (step >= n_steps && recorder.alive_bytes() <= found) break;
   }
   trace.has_blocks = RecomputeBlocks::n_blocks() > n_blocks;

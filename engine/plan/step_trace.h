@@ -54,8 +54,8 @@ class NotRecorded {
 };
 
 /// Runs steps of the program's Trainer on tensors without values, on an imagined mesh, and returns
-/// the record of the second, or of step `n_steps`; or of one of the next, if they find more bytes
-/// in use, since Lua collects garbage in the course of several. Throws what the program throws.
+/// the record of the second, or of step `n_steps`. If Lua frees the garbage of several steps at
+/// once, it is the record of the step that begins with the most. Throws what the program throws.
 REDCO_API StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout,
                                int64_t n_steps = 2);
 

@@ -450,7 +450,7 @@ def test_several_processes():
     terminal.enter("1 + 1", "r = tonumber(os.getenv 'RANK')", "r", "for i = 1, 2 do",
                    "  print(i * r)", "end", "'no ' .. 'tag'", "if r == 2 then error 'astray' end",
                    "error 'alike'", "os.execute 'sleep 0.2'")
-    screen = """
+    see(terminal, """
 redco-lua VERSION; :h for help, :q or Ctrl-D to end
 > 1 + 1
 [all] 2
@@ -479,10 +479,8 @@ redco-lua VERSION; :h for help, :q or Ctrl-D to end
 [all] stdin:1: alike
 > os.execute 'sleep 0.2'
 [all] 0
->"""
-    text = terminal.text()
-    assert text.endswith("[all] 0\n[TIME]\n>"), text
-    expect(text.replace("[TIME]\n", ""), screen.strip("\n"))  # busy machines show more times
+[TIME]
+>""")
     terminal.keys("r + \t", "> r +")
     terminal.keys("\x03", ">").prompt()
     for chunk in "while true do end", "while r == 3 do end":

@@ -74,10 +74,10 @@ at::Tensor all_reduced(at::Tensor tensor, const MeshDims& over, const Mesh& mesh
 
 // One all-gather of the ranks' results: for few ranks no more bytes than an all-reduce of the
 // maximum and one of the sum, with half the launches.
-at::Tensor normalizer_over(at::Tensor result, const MeshDims& over, const Mesh& mesh) {
+at::Tensor normalizer_over(at::Tensor normalizer, const MeshDims& over, const Mesh& mesh) {
   for (Mesh::Dim mesh_dim : over)
-    result = mesh.group(mesh_dim).all_gather(result.contiguous()).logsumexp(0);
-  return result.masked_fill(result.isposinf(), std::numeric_limits<double>::quiet_NaN());
+    normalizer = mesh.group(mesh_dim).all_gather(normalizer.contiguous()).logsumexp(0);
+  return normalizer.masked_fill(normalizer.isposinf(), std::numeric_limits<double>::quiet_NaN());
 }
 
 at::Tensor softmax_normalizer(const at::Tensor& x, int64_t dim, const MeshDims& over,

@@ -43,10 +43,10 @@ at::Tensor widened(const at::Tensor& x);
 /// Reduces in place over all ranks that split a dimension.
 at::Tensor all_reduced(at::Tensor tensor, const MeshDims& over, const Mesh& mesh, ReduceOp op);
 
-/// Of all ranks that split a dimension, from each rank's log(sum(exp(x))) of its own part, which is
-/// -inf if that is empty. NaN for rows with an infinite element, as in a softmax, which subtracts
-/// the maximum first.
-at::Tensor normalizer_over(at::Tensor of_part, const MeshDims& over, const Mesh& mesh);
+/// Gathers each rank's log(sum(exp(x))) over its part of a split dimension, -inf for an empty part,
+/// and returns that over the whole dimension. It is NaN if an element is infinite, as in a softmax,
+/// which subtracts the maximum first.
+at::Tensor normalizer_over(at::Tensor normalizer, const MeshDims& over, const Mesh& mesh);
 
 /// log(sum(exp(x))) over a split dimension, in the accumulation type, with the dimension kept.
 at::Tensor softmax_normalizer(const at::Tensor& x, int64_t dim, const MeshDims& over,
