@@ -12,23 +12,32 @@ local function buckets(distance, n, max_distance)
   return torch.where(distance:lt(n_exact), distance, far:clamp_max(n - 1))
 end
 
+-- Returns [H, T, S], where row t holds `of_distance` [H, T + S] from element T - 1 - t on. Rows
+-- of T + S elements, read as rows of one element less, move by one element from row to row.
+local function shifted_rows(of_distance, T, S)
+  local H = of_distance:size(0)
+  return of_distance:unsqueeze(1):expand(H, T, T + S):reshape(H, -1)
+    :narrow(1, T - 1, T * (T + S - 1)):view(H, T, -1):narrow(2, 0, S)
+end
+
 --- Returns function(params, i): the bias [1, H, T, S] of layer i. A decoder's masks the future.
 return function(c, device, stack, past, length)
-  local key = torch.arange(past + length, { device = device })
-  local offset = key:unsqueeze(0) - key:narrow(0, past, length):unsqueeze(1)
   local n, max = c.relative_attention_num_buckets, c.relative_attention_max_distance
+  -- From the last query to the first key, to one more than from the first query to the last key.
+  local distance = torch.arange(1 - past - length, length + 1, { device = device })
   local bucket
   if stack == "decoder" then
-    bucket = buckets((-offset):clamp(0), n, max)
+    bucket = buckets((-distance):clamp(0), n, max)
   else
     local half = math.floor(n / 2)
-    bucket = buckets(offset:abs(), half, max) + offset:gt(0) * half
+    bucket = buckets(distance:abs(), half, max) + distance:gt(0) * half
   end
   return function(params, i)
     local name = ("%s.block.%d.layer.0.SelfAttention.relative_attention_bias"):format(stack, i)
-    -- In the order of the scores: the fused kernels of GPUs refuse other biases.
-    local bias = blocks.embedding(params, name, bucket):permute({ 2, 0, 1 }):unsqueeze(0)
-      :contiguous()
-    return stack == "decoder" and bias:masked_fill(offset:gt(0), -math.huge) or bias
+    -- One row for each distance: a lookup for each query and key has a slow backward on GPUs.
+    local bias = blocks.embedding(params, name, bucket):t()
+    if stack == "decoder" then bias = bias:masked_fill(distance:gt(0), -math.huge) end
+    -- Contiguous: the fused kernels of GPUs refuse other biases.
+    return shifted_rows(bias, length, past + length):unsqueeze(0):contiguous()
   end
 end
