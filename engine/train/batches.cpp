@@ -30,6 +30,14 @@ Tree to_device(Tree tree, at::Device device) {
   });
 }
 
+Tree batch_to_device(Tree batch, at::Device device) {
+  if (device.is_cuda())
+    batch = map_tensors(batch, [](const std::string&, const at::Tensor& tensor) {
+      return tensor.is_cpu() ? tensor.pin_memory() : tensor;
+    });
+  return to_device(std::move(batch), device);
+}
+
 Tree in_dtype(const Tree& tree, at::ScalarType dtype) {
   bool is_so = true;
   for_each_leaf(tree, [&](const std::string&, const Tree& leaf) {
@@ -53,7 +61,7 @@ Tree make_batch(const Dataset& examples, std::span<const int64_t> indices, Colla
     return local_batch(examples, indices, device, mesh);
   Tree batch = examples.collate(std::vector<int64_t>(indices.begin(), indices.end()));
   if (mesh->world().size() > 1) record_batch(batch);
-  batch = to_device(std::move(batch), device);
+  batch = batch_to_device(std::move(batch), device);
   if (mesh->world().size() == 1) return batch;
   return map_tensors(batch, [&](const std::string&, const at::Tensor& tensor) {
     bool is_split = tensor.dim() > 0 && tensor.size(0) == int64_t(indices.size());

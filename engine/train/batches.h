@@ -19,6 +19,10 @@ at::Device device_of(const Tree& tree);
 /// The tree with its tensors on `device`; the same tree if they are already there.
 Tree to_device(Tree tree, at::Device device);
 
+/// The same for a batch. It goes to a GPU through pinned memory: a copy from other memory would
+/// make the host wait until the GPU has done all earlier steps.
+Tree batch_to_device(Tree batch, at::Device device);
+
 /// The tree with its real floating-point tensors cast to `dtype`.
 Tree in_dtype(const Tree& tree, at::ScalarType dtype);
 
