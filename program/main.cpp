@@ -19,6 +19,7 @@
 #include <redco/run_log.h>
 #include <redco/script_engine.h>
 #include <redco/stop.h>
+#include <redco/tensor_heap.h>
 #include <redco/version.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -307,6 +308,9 @@ int run_program(int argc, char** argv) {
     if (has_workers)
       if (auto code = run_workers(args)) return *code;
     draw_alike();
+#if !defined(__SANITIZE_ADDRESS__)  // which has an allocator of its own
+    redco::use_tensor_heap();
+#endif
     redco::guard_mapped_files();
     auto terminal = redco::make_terminal();
     redco::ScriptEngine engine({.strict = !args.no_strict && !args.has_prompt(),

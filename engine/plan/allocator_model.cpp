@@ -2,12 +2,16 @@
 
 #include "allocator_model.h"
 
+#include "../core/best_fit_heap.h"
+
 #include <redco/error.h>
+#include <redco/tensor_heap.h>
 
 #include <algorithm>
 #include <deque>
 #include <limits>
-#include <memory>
+#include <map>
+#include <random>
 #include <set>
 #include <span>
 #include <tuple>
@@ -72,7 +76,6 @@ class Blocks {
     at(tail).after = at(index).after;
     if (at(index).after != none) at(at(index).after).before = tail;
     at(index).after = tail;
-    if (last_ == index) last_ = tail;
   }
 
   // Frees a block and merges it with its free neighbours.
@@ -81,25 +84,6 @@ class Blocks {
     if (Index after = at(index).after; after != none && at(after).is_free) merge(index, after);
     if (Index before = at(index).before; before != none && at(before).is_free) merge(before, index);
   }
-
-  // The block at the end of the segment that was last extended.
-  Index last() const { return last_; }
-
-  // Extends that segment by its last block if it is free, or by a new one behind it.
-  Index extend(int64_t bytes) {
-    Index end = last_;
-    if (at(end).is_free) {
-      set_free(end, false);
-      at(end).size += bytes;
-      set_free(end, true);
-      return end;
-    }
-    Index tail = add(at(end).address + at(end).size, bytes, at(end).pool);
-    at(tail).before = end;
-    at(end).after = tail;
-    return last_ = tail;
-  }
-  void set_last(Index index) { last_ = index; }
 
   // Removes free blocks that are whole segments of the pools from a number on. Returns their bytes.
   int64_t remove_free_segments(uint8_t from_pool) {
@@ -140,12 +124,10 @@ class Blocks {
     if (at(second).after != none) at(at(second).after).before = first;
     unused_.push_back(second);
     set_free(first, true);
-    if (last_ == second) last_ = first;
   }
 
   std::vector<Block> blocks_;
   std::vector<Index> unused_;
-  Index last_ = none;
   std::set<std::tuple<uint8_t, int64_t, int64_t, Index>> free_;
 };
 
@@ -161,41 +143,23 @@ struct Reserve {
   }
 };
 
-// Both allocators: where a block is, or that there is no memory for it.
+// Either allocator. A place is what it knows a block by.
 class Allocator {
  public:
-  explicit Allocator(std::optional<int64_t> capacity) : reserve_{capacity} {}
+  using Place = int64_t;
+
   virtual ~Allocator() = default;
-  virtual Blocks::Index allocate(int64_t bytes) = 0;
-  virtual void release(Blocks::Index block) { blocks_.release(block); }
-
-  const Reserve& reserve() const { return reserve_; }
-  bool is_out_of_memory() const { return is_out_of_memory_; }
-  int64_t n_retries() const { return n_retries_; }
-
- protected:
-  // Makes room for a segment if there is too little: returns unused ones first, of the pools from a
-  // number on.
-  void make_room(int64_t bytes, uint8_t from_pool) {
-    if (reserve_.has_room(bytes)) return;
-    ++n_retries_;
-    reserve_.now -= blocks_.remove_free_segments(from_pool);
-    if (reserve_.has_room(bytes)) return;
-    is_out_of_memory_ = true;
-    reserve_.capacity.reset();
-  }
-
-  Blocks blocks_;
-  Reserve reserve_;
-  bool is_out_of_memory_ = false;
-  int64_t n_retries_ = 0;
+  virtual Place allocate(int64_t bytes) = 0;
+  virtual void release(Place place, int64_t bytes) = 0;
+  // Of the use, what only the allocator knows.
+  virtual void report(AllocatorUse& use) const = 0;
 };
 
 class CudaAllocator : public Allocator {
  public:
-  using Allocator::Allocator;
+  explicit CudaAllocator(std::optional<int64_t> capacity) : reserve_{capacity} {}
 
-  Blocks::Index allocate(int64_t bytes) override {
+  Place allocate(int64_t bytes) override {
     constexpr int64_t unit = 512, small = mib, small_segment = 2 * mib, large_segment = 20 * mib,
                       least_own_segment = 10 * mib, segment_unit = 2 * mib;
     enum : uint8_t { small_pool, large_pool };
@@ -218,36 +182,75 @@ class CudaAllocator : public Allocator {
     return block;
   }
 
- private:
-  int64_t next_address_ = 0;
-};
+  void release(Place place, int64_t /*bytes*/) override { blocks_.release(Blocks::Index(place)); }
 
-// One heap, which grows at its end and does not shrink. Small blocks come from spans of their size,
-// which are not modelled.
-class Tcmalloc : public Allocator {
- public:
-  using Allocator::Allocator;
-
-  Blocks::Index allocate(int64_t bytes) override {
-    constexpr int64_t alignment = 64, most_small = 256 * kib, page = 8 * kib, least_growth = mib;
-    int64_t unit = bytes <= most_small ? alignment : page;
-    int64_t size = rounded_up(std::max<int64_t>(bytes, 1), unit);
-    Blocks::Index block = blocks_.best_fit(heap, size);
-    if (block == Blocks::none) {
-      int64_t growth = std::max(rounded_up(size, page), least_growth);
-      make_room(growth, heap);
-      reserve_.grow(growth);
-      if (blocks_.last() == Blocks::none)
-        blocks_.set_last(block = blocks_.add(0, growth, heap));
-      else
-        block = blocks_.extend(growth);
-    }
-    blocks_.take(block, size, unit - 1);
-    return block;
+  void report(AllocatorUse& use) const override {
+    use.reserved = reserve_.most;
+    use.is_out_of_memory = is_out_of_memory_;
+    use.n_retries = n_retries_;
   }
 
  private:
-  enum : uint8_t { heap };
+  // Makes room for a segment if there is too little: returns unused ones first, of the pools from a
+  // number on.
+  void make_room(int64_t bytes, uint8_t from_pool) {
+    if (reserve_.has_room(bytes)) return;
+    ++n_retries_;
+    reserve_.now -= blocks_.remove_free_segments(from_pool);
+    if (reserve_.has_room(bytes)) return;
+    is_out_of_memory_ = true;
+    reserve_.capacity.reset();
+  }
+
+  Blocks blocks_;
+  Reserve reserve_;
+  bool is_out_of_memory_ = false;
+  int64_t n_retries_ = 0;
+  int64_t next_address_ = 0;
+};
+
+// The heap of tensors, and malloc for small ones, in one of the orders in which threads and Lua's
+// collector may free blocks: some are freed late, but for the largest, of which Lua has few.
+class CpuAllocator : public Allocator {
+ public:
+  explicit CpuAllocator(unsigned seed) : random_(seed) {}
+
+  Place allocate(int64_t bytes) override {
+    free_late_ones();
+    return heap_of(bytes).allocate(bytes);
+  }
+
+  void release(Place place, int64_t bytes) override {
+    constexpr int64_t most_late = 32 * mib;
+    free_late_ones();
+    if (bytes < most_late && random_() % 10 == 0)
+      late_.emplace(n_calls_ + 1 + random_() % 30, Block{place, bytes});
+    else
+      heap_of(bytes).release(place);
+  }
+
+  void report(AllocatorUse& use) const override { use.reserved = large_.size() + small_.size(); }
+
+ private:
+  struct Block {
+    Place place;
+    int64_t bytes;
+  };
+
+  void free_late_ones() {
+    ++n_calls_;
+    for (; !late_.empty() && late_.begin()->first <= n_calls_; late_.erase(late_.begin())) {
+      const Block& block = late_.begin()->second;
+      heap_of(block.bytes).release(block.place);
+    }
+  }
+
+  BestFitHeap& heap_of(int64_t bytes) { return bytes > least_in_tensor_heap ? large_ : small_; }
+
+  BestFitHeap large_{tensor_heap_page}, small_{64};
+  std::minstd_rand random_;
+  uint64_t n_calls_ = 0;
+  std::multimap<uint64_t, Block> late_;  // by the call before which they are freed
 };
 
 // A log whose step can be repeated. Blocks that a step leaves, such as gradients, are those that
@@ -287,15 +290,13 @@ class Replay {
 
   AllocatorUse use() const {
     AllocatorUse use = most_;
-    use.reserved = allocator_.reserve().most;
-    use.is_out_of_memory = allocator_.is_out_of_memory();
-    use.n_retries = allocator_.n_retries();
+    allocator_.report(use);
     return use;
   }
 
  private:
   struct Held {
-    Blocks::Index place;
+    Allocator::Place place;
     int64_t bytes;
     MemoryKind kind;
   };
@@ -309,7 +310,7 @@ class Replay {
 
   void allocate(const Allocation& each) {
     require(each.kind < MemoryKind::n_kinds, "block ", each.block, " of the log has no kind");
-    auto [held, is_new] = held_.try_emplace(each.block, Held{Blocks::none, each.bytes, each.kind});
+    auto [held, is_new] = held_.try_emplace(each.block, Held{0, each.bytes, each.kind});
     require(is_new, "the log allocates block ", each.block, " twice");
     if (each.bytes == 0) return;  // no memory
     held->second.place = allocator_.allocate(each.bytes);
@@ -326,8 +327,8 @@ class Replay {
     require(bytes == -each.bytes, "the log frees ", -each.bytes, " bytes of block ", each.block,
             ", which has ", bytes);
     held_.erase(held);
-    if (place == Blocks::none) return;
-    allocator_.release(place);
+    if (bytes == 0) return;
+    allocator_.release(place, bytes);
     now_.allocated -= bytes;
     now_.kinds[size_t(kind)] -= bytes;
   }
@@ -340,18 +341,31 @@ class Replay {
   AllocatorUse now_, most_;
 };
 
+AllocatorUse replay(const StepLog& log, Allocator& allocator, int64_t n_steps) {
+  Replay replay(log, allocator);
+  for (int64_t step = 0; step < n_steps; ++step) replay.run(step == 0);
+  return replay.use();
+}
+
 }  // namespace
 
 AllocatorUse replay(const StepLog& log, AllocatorKind kind, std::optional<int64_t> capacity,
                     int64_t n_steps) {
-  std::unique_ptr<Allocator> allocator;
-  if (kind == AllocatorKind::cuda)
-    allocator = std::make_unique<CudaAllocator>(capacity);
-  else
-    allocator = std::make_unique<Tcmalloc>(capacity);
-  Replay replay(log, *allocator);
-  for (int64_t step = 0; step < n_steps; ++step) replay.run(step == 0);
-  return replay.use();
+  if (kind == AllocatorKind::cuda) {
+    CudaAllocator allocator(capacity);
+    return replay(log, allocator, n_steps);
+  }
+  // One order may happen to leave twice the unused memory of another.
+  constexpr unsigned n_orders = 4;
+  AllocatorUse use;
+  int64_t reserved = 0;
+  for (unsigned seed = 1; seed <= n_orders; ++seed) {
+    CpuAllocator allocator(seed);
+    use = replay(log, allocator, n_steps);
+    reserved += use.reserved;
+  }
+  use.reserved = reserved / n_orders;
+  return use;
 }
 
 }  // namespace redco::plan

@@ -13,10 +13,10 @@ enum class AllocatorKind : uint8_t {
   /// LibTorch's caching allocator on GPUs, with its default settings (c10/core/AllocatorConfig.h,
   /// c10/cuda/CUDACachingAllocator.cpp).
   cuda,
-  /// The program's malloc, gperftools' tcmalloc (page_heap.cc): the best fit is taken, freed
-  /// neighbours are merged, and the heap grows by a whole block. What it returns after gigabytes of
-  /// freed memory is not counted.
-  tcmalloc,
+  /// The program's heap of tensors (redco/tensor_heap.h), and malloc for smaller ones. Neither
+  /// shrinks: what a saved checkpoint returns to the system is not counted. `reserved` is the mean
+  /// of several orders in which blocks may be freed.
+  cpu,
 };
 
 /// What an allocator holds at the step's peak. Bytes.
@@ -34,8 +34,8 @@ struct AllocatorUse {
   int64_t fragmentation() const { return reserved - allocated; }
 };
 
-/// Replays the allocations of a log. With a capacity, an allocator that would exceed it first
-/// returns its unused segments, as LibTorch's does. The step is repeated, because its memory
+/// Replays the allocations of a log. With a capacity, a GPU's allocator that would exceed it
+/// first returns its unused segments, as LibTorch's does. The step is repeated, because its memory
 /// becomes more fragmented in the first few steps. Throws Error for a log that frees an unknown
 /// block, or allocates one twice.
 REDCO_API AllocatorUse replay(const StepLog& log, AllocatorKind kind,

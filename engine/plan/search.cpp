@@ -286,8 +286,8 @@ class Search {
                        (layout.n_model_shards > 1) + (layout.n_copies * layout.n_model_shards > 1);
     layout.reserved =
         cluster_.reserve.context + cluster_.reserve.workspace + n_groups * cluster_.reserve.group;
-    // LibTorch's allocator returns unused segments before it gives up; tcmalloc keeps its heap.
-    auto kind = is_cpu ? AllocatorKind::tcmalloc : AllocatorKind::cuda;
+    // LibTorch's allocator returns unused segments before it gives up.
+    auto kind = is_cpu ? AllocatorKind::cpu : AllocatorKind::cuda;
     std::optional<int64_t> capacity;
     if (!is_cpu) capacity = std::max<int64_t>(0, most_bytes() - layout.reserved);
     AllocatorUse use = replay(record.log, kind, capacity);

@@ -3,6 +3,7 @@
 #include <redco/run_log.h>
 #include <redco/safetensors.h>
 #include <redco/script_engine.h>
+#include <redco/tensor_heap.h>
 
 #include <ATen/ATen.h>
 
@@ -161,6 +162,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: cpp_embed model.lua [WEIGHTS.safetensors]\n");
     return 2;
   }
+  redco::use_tensor_heap();
   try {
     Server server(argv[1], argc > 2 ? argv[2] : "");
     for (std::string request; std::getline(std::cin, request);) {

@@ -259,26 +259,29 @@ TEST_CASE("the kinds at the peak, and what stays allocated in the second step") 
   }
 }
 
-TEST_CASE("tcmalloc: the heap grows by whole blocks and never shrinks") {
-  auto tcmalloc = [](const Log& log) { return replay(log, AllocatorKind::tcmalloc, {}, 1); };
+TEST_CASE("CPU: small and large tensors have heaps of their own") {
+  auto cpu = [](const Log& log) { return replay(log, AllocatorKind::cpu, {}, 1); };
   Log log;
-  int64_t a = log.allocate(mib - 16), b = log.allocate(mib - 16);
-  CHECK(tcmalloc(log).reserved == 2 * mib);
-  log.release(b);
-  log.allocate(2 * mib - 16);  // in b's place, which 2 MiB more make large enough
-  CHECK(tcmalloc(log).reserved == 4 * mib);
-  log.release(a);
-  log.allocate(mib / 2 - 16), log.allocate(mib / 2 - 16), log.allocate(mib);
-  CHECK(tcmalloc(log).reserved == 4 * mib);
-  log.allocate(1);
-  CHECK(tcmalloc(log).reserved == 5 * mib);
-  CHECK(tcmalloc(log).allocated == 4 * mib - 48 + 1);
-  // A whole heap that is free again.
-  Log again;
-  int64_t x = again.allocate(mib - 16), y = again.allocate(mib - 16);
-  again.release(x), again.release(y);
-  again.allocate(2 * mib - 16);
-  CHECK(tcmalloc(again).reserved == 2 * mib);
+  log.allocate(mib - 16), log.allocate(mib + 1);
+  CHECK(cpu(log).reserved == 2 * mib + 4 * kib);
+  log.allocate(1), log.allocate(64 * kib);
+  CHECK(cpu(log).reserved == 2 * mib + 4 * kib + 64 + 64 * kib);
+  log.allocate(64 * kib + 1);
+  CHECK(cpu(log).reserved == 2 * mib + 4 * kib + 64 + 64 * kib + 68 * kib);
+  CHECK(cpu(log).allocated == 2 * mib - 14 + 2 * 64 * kib + 1);
+}
+
+TEST_CASE("CPU: freed memory is used again, sometimes late, but for the largest blocks") {
+  auto most = [](int64_t bytes) {
+    Log log;
+    for (int i = 0; i < 200; ++i) log.release(log.allocate(bytes));
+    AllocatorUse use = replay(log, AllocatorKind::cpu);
+    CHECK(use.allocated == bytes);
+    return use.reserved / bytes;
+  };
+  CHECK(most(32 * mib) == 1);
+  CHECK(most(mib) > 2);
+  CHECK(most(mib) < 10);
 }
 
 TEST_CASE("logs that cannot be") {

@@ -6,8 +6,9 @@ local ffi = require "ffi"
 
 local expect_equal = testing.expect_equal
 
--- The bytes of this process that are allocated and not freed, by tcmalloc or by glibc.
+-- The bytes that are allocated and not freed: in the heap of tensors, and by tcmalloc or glibc.
 ffi.cdef [[
+int64_t tensor_heap_bytes(void) __asm__("_ZN5redco17tensor_heap_bytesEv");
 int MallocExtension_GetNumericProperty(const char *property, size_t *value);
 typedef struct { size_t arena, ordblks, smblks, hblks, hblkhd, usmblks, fsmblks, uordblks,
   fordblks, keepcost; } mallinfo2_t;
@@ -16,15 +17,16 @@ mallinfo2_t mallinfo2(void);
 local has_tcmalloc, of_tcmalloc = pcall(function()
   return ffi.C.MallocExtension_GetNumericProperty
 end)
-local function live_mb()
+local function malloc_bytes()
   if has_tcmalloc then
     local value = ffi.new "size_t[1]"
     assert(of_tcmalloc("generic.current_allocated_bytes", value) == 1)
-    return tonumber(value[0]) / 2 ^ 20
+    return tonumber(value[0])
   end
   local info = ffi.C.mallinfo2()
-  return tonumber(info.uordblks + info.hblkhd) / 2 ^ 20
+  return tonumber(info.uordblks + info.hblkhd)
 end
+local function live_mb() return (malloc_bytes() + tonumber(ffi.C.tensor_heap_bytes())) / 2 ^ 20 end
 
 -- A sanitizer has its own allocator: there is nothing to measure then.
 local test = testing.test

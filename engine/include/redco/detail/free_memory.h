@@ -1,9 +1,11 @@
-// Memory that the process has freed and its malloc keeps.
+// Memory that the process has freed and still holds.
 #pragma once
+
+#include <redco/export.h>
 
 namespace redco {
 
-/// Returns the pages to the system. It works with glibc's malloc and with tcmalloc.
-void return_free_memory();
+/// Returns the pages to the system: those of glibc, of tcmalloc and of the heap of tensors.
+REDCO_API void return_free_memory();
 
 }  // namespace redco
