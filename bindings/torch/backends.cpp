@@ -4,8 +4,10 @@
 #include "state/context.h"
 #include "state/registry.h"
 #include "state/values.h"
+#include "tensor.h"
 #include "torch.h"
 
+#include <redco/detail/planned_device.h>
 #include <redco/error.h>
 
 #include <ATen/Context.h>
@@ -101,6 +103,13 @@ int without_cudnn_attention(lua_State* L) {
   WithoutCudnnAttention scope;
   call(L, lua_gettop(L) - 1, LUA_MULTRET);
   return lua_gettop(L);
+}
+
+int device_type(lua_State* L) {
+  const c10::DeviceType own = check_tensor(L, 1).device().type();
+  const c10::DeviceType type = planned_device().value_or(own);
+  lua_pushstring(L, c10::DeviceTypeName(type, /*lower_case=*/true).c_str());
+  return 1;
 }
 
 void add_backends(lua_State* L) {

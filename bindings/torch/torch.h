@@ -36,6 +36,9 @@ void add_tensor_operators(lua_State* L);  // the metatable: arithmetic, comparis
 /// Calls f(...) without cuDNN's attention if another fused kernel is enabled.
 int without_cudnn_attention(lua_State* L);
 
+/// Returns the type of the device that a tensor is on or, in a plan, will be on: "cpu", "cuda".
+int device_type(lua_State* L);
+
 /// `t[key]` and `t[key] = value` for keys other than names: integers, tensors, lists of indices and
 /// slices.
 int index_tensor(lua_State* L);

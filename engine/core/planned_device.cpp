@@ -1,4 +1,4 @@
-#include "planned_device.h"
+#include <redco/detail/planned_device.h>
 
 #include <utility>
 

@@ -4,8 +4,8 @@
 #include "cross_entropy_kernel.h"
 
 #include "../core/cuda_kernels.h"
-#include "../core/planned_device.h"
 
+#include <redco/detail/planned_device.h>
 #include <redco/error.h>
 
 #include <ATen/ops/empty.h>

@@ -4,9 +4,8 @@
 
 #include "cross_entropy_kernel.h"
 
-#include "../core/planned_device.h"
-
 #include <redco/autocast.h>
+#include <redco/detail/planned_device.h>
 #include <redco/error.h>
 #include <redco/linear_cross_entropy.h>
 

@@ -3,8 +3,7 @@
 
 #include "recorder.h"
 
-#include "../core/planned_device.h"
-
+#include <redco/detail/planned_device.h>
 #include <redco/plan.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -3,8 +3,7 @@
 #include "imagined_mesh.h"
 #include "recorder.h"
 
-#include "../core/planned_device.h"
-
+#include <redco/detail/planned_device.h>
 #include <redco/error.h>
 #include <redco/plan.h>
 

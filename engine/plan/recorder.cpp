@@ -6,10 +6,10 @@
 #include "gpu_workspace.h"
 #include "meta_kernels.h"
 
-#include "../core/planned_device.h"
 #include "../sharding/operators/rules.h"
 #include "../train/flop_counter.h"
 
+#include <redco/detail/planned_device.h>
 #include <redco/detail/recomputing.h>
 #include <redco/error.h>
 #include <redco/group.h>

@@ -2,9 +2,9 @@
 
 #include "step_trace.h"
 
-#include "../core/planned_device.h"
 #include "../mesh/spmd_log.h"
 
+#include <redco/detail/planned_device.h>
 #include <redco/detail/recomputing.h>
 #include <redco/error.h>
 #include <redco/moves.h>

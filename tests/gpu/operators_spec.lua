@@ -68,6 +68,18 @@ test("attention with a trained bias keeps no scores, in any order of memory", fu
   end
 end)
 
+test("attention of grouped heads in float32 keeps no scores", function()
+  local n = 1024
+  local q = random(gpu.is_there and 8 or 1, 8, n, 64):to(device):requires_grad_()
+  local k = random(q:size(0), 2, n, 64):to(device):requires_grad_()
+  local before = gpu.is_there and torch.cuda.memory_allocated()
+  local y = nn.attention(q, k, k, { causal = true, enable_gqa = true })
+  -- The scores have 268 MB, the result and the copies of k and v 17 each.
+  if gpu.is_there then assert(torch.cuda.memory_allocated() - before < 80e6) end
+  y:sum():backward()
+  assert(k.grad:isfinite():all():item())
+end)
+
 test("attention where only the bias is trained", function()
   local bias, q = random(1, 4, 24, 24), random(2, 4, 24, 16)
   local k, v, d_y = random(2, 4, 24, 16), random(2, 4, 24, 16), random(2, 4, 24, 16)

@@ -228,6 +228,38 @@ test("groups of copies within hosts", function()
   assert(math.abs(share - 2 / 3) < 0.01, share)
 end)
 
+test("attention of grouped heads on a GPU: in float32 k and v are repeated", function()
+  program.write("heads.lua", [[
+    local redco = require "redco"
+    local nn = redco.nn
+    local o = redco.options { dtype = "" }
+    local deployer = redco.Deployer { seed = 1 }
+    local rows, length, size = 4, 512, 64
+    redco.Trainer {
+      deployer = deployer, optimizer = redco.optim.adamw { learning_rate = 0.01 },
+      params = { q = nn.Linear(size, 8 * size), k = nn.Linear(size, 2 * size) },
+      compute_dtype = o.dtype,
+      collate_fn = function() return { x = redco.torch.ones { rows, length, size } } end,
+      loss_fn = function(_, _, params, batch)
+        local function heads(name)
+          return nn.linear(params[name], batch.x):view { rows, length, -1, size }:transpose(1, 2)
+        end
+        local k = heads "k"
+        return nn.attention(heads "q", k, k, { causal = true, enable_gqa = true }):sum()
+      end,
+    }:fit { train_examples = { 1, 2, 3, 4 }, per_device_batch_size = rows, n_epochs = 1 }
+  ]])
+  local function largest(dtype)
+    local _, out = plan("--servers", "1x A100-80G:1", "--explain", "1", "heads.lua",
+      "--dtype=" .. dtype)
+    return out:match "the largest tensors:.*"
+  end
+  expect_has(largest "float32", "aten::clone at heads.lua")
+  local in_bfloat16 = largest "bfloat16"
+  expect_has(in_bfloat16, "attention")
+  assert(not in_bfloat16:find("aten::clone", 1, true), in_bfloat16)
+end)
+
 test("the second training", function()
   local code, out, err = plan("--servers", "1x A100-80G:2", "--fit", "2", "train.lua",
     "--how=train_step", "--batch=3")

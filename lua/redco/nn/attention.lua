@@ -30,6 +30,12 @@ local function is_one_token(q, mask)
     and (not mask or mask:dim() < 3 or mask:size(-3) == 1)
 end
 
+-- k and v with a copy of each head for each of its queries' heads.
+local function repeated(q, k, v)
+  local groups = q:size(-3) / k:size(-3)
+  return k:repeat_interleave(groups, -3), v:repeat_interleave(groups, -3)
+end
+
 -- Attention with dropout, as LibTorch's own would draw from the global generator instead of `rng`,
 -- or with a soft cap, which LibTorch's lacks.
 local function step_by_step(q, k, v, o)
@@ -42,8 +48,7 @@ local function step_by_step(q, k, v, o)
     grouped[#shape - 2], grouped[#shape - 1] = k:size(-3), shape[#shape - 2] / k:size(-3)
     q = q:reshape(grouped)
   elseif o.enable_gqa then
-    local groups = q:size(-3) / k:size(-3)
-    k, v = k:repeat_interleave(groups, -3), v:repeat_interleave(groups, -3)
+    k, v = repeated(q, k, v)
   end
   local scores = q:matmul(k:transpose(-2, -1)) * (o.scale or 1 / math.sqrt(q:size(-1)))
   if o.softcap then scores = torch.tanh(scores / o.softcap) * o.softcap end
@@ -79,15 +84,21 @@ function(q, k, v, options)
   -- LibTorch accepts only one of the two.
   local both = o.mask and o.causal
   local mask, causal = both and whole_mask(q, k, o) or o.mask, o.causal and not both
-  local named = { scale = o.scale, enable_gqa = o.enable_gqa }
-  local is_on_gpu = q.device:sub(1, 4) == "cuda"
+  local is_on_gpu, enable_gqa = native.device_type(q) == "cuda", o.enable_gqa
   -- LibTorch's fused kernel fails in backward if only the mask is trained.
   if is_on_gpu and mask and mask.requires_grad
     and not (q.requires_grad or k.requires_grad or v.requires_grad) then
     return step_by_step(q, k, v, o)
   end
+  -- Of the fused kernels of GPUs, those of float32 know no groups, and all scores would be kept.
+  if is_on_gpu and enable_gqa and q.dtype == "float32" then
+    if is_one_token(q, mask) then return step_by_step(q, k, v, o) end
+    k, v = repeated(q, k, v)
+    enable_gqa = false
+  end
   -- The fused kernels of GPUs refuse other masks, and all scores would be kept.
   if is_on_gpu and mask and mask:stride(-1) ~= 1 then mask = mask:contiguous() end
+  local named = { scale = o.scale, enable_gqa = enable_gqa }
   if q:size(-2) == 1 and is_on_gpu then
     return native.without_cudnn_attention(torch.scaled_dot_product_attention, q, k, v, mask, 0,
       causal, named)
