@@ -106,19 +106,23 @@ Work biased_attention_passes(int64_t n_queries, const at::TensorOptions& options
   return attention_passes(n_queries, options, true);
 }
 
-// A 3 x 3 convolution that keeps its sizes. As in a network, more channels have fewer pixels.
+// A 3 x 3 convolution that keeps the width of its images. As in a network, few channels become 64
+// channels, and more channels have fewer pixels.
 Work convolution_passes(int64_t n_channels, const at::TensorOptions& options) {
-  const int64_t width = std::lround(256 / std::sqrt(double(n_channels)));
+  const int64_t n_results = std::max<int64_t>(n_channels, 64);
+  const int64_t width = std::lround(256 / std::sqrt(double(n_results)));
   const int64_t n_images = options.device().is_cuda() ? 256 : 4;
   struct Layer {
     at::Tensor x, weight, d_y;
     std::vector<at::Tensor> results = {};
+    size_t nbytes() const { return x.nbytes() + weight.nbytes() + d_y.nbytes(); }
   };
   std::vector<Layer> layers;
   do {
     at::Tensor x = at::randn({n_images, n_channels, width, width}, options);
-    layers.push_back({x, at::randn({n_channels, n_channels, 3, 3}, options), at::randn_like(x)});
-  } while (layers.size() * (2 * layers[0].x.nbytes() + layers[0].weight.nbytes()) < bytes_of_turns);
+    layers.push_back({x, at::randn({n_results, n_channels, 3, 3}, options),
+                      at::randn({n_images, n_results, width, width}, options)});
+  } while (layers.size() * layers[0].nbytes() < bytes_of_turns);
   return [layers = std::move(layers), turn = size_t{0}]() mutable {
     auto& [x, weight, d_y, results] = layers[turn++ % layers.size()];
     at::Tensor y = at::convolution(x, weight, {}, {1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1);

@@ -65,7 +65,7 @@ double CostModel::seconds(const Operator& call) const {
   auto bytes = double(call.bytes_read + call.bytes_written);
   // A CPU reads a cache line before it writes to it.
   if (device_.kind == DeviceFacts::cpu) bytes += double(call.bytes_made);
-  if (has_host()) bytes *= passes_on_gpu(call.name);
+  if (has_host()) bytes *= on_gpu(call.name).passes;
   const double rate = device_.bandwidth * constants_.bandwidth_share;
   double computing = call.exps / (device_.peak(c10::kFloat).flops * constants_.exp_share);
   if (call.flops > 0)
@@ -77,7 +77,9 @@ double CostModel::seconds(const Operator& call) const {
 double CostModel::host_seconds(const Operator& call) const {
   // Measured beside an H100: Lua, autograd and freeing memory take as long as the launch.
   constexpr double of_operator = 2, of_view = 0.5;
-  return has_host() ? 1e-6 * constants_.launch_us * (call.is_view() ? of_view : of_operator) : 0;
+  if (!has_host()) return 0;
+  const double starts = call.is_view() ? of_view : of_operator * on_gpu(call.name).starts;
+  return 1e-6 * constants_.launch_us * starts;
 }
 
 double CostModel::seconds(const Collective& collective) const {

@@ -100,6 +100,9 @@ TEST_CASE("a GPU's step takes at least what its host needs to start the operator
   CHECK(model.seconds(product(1e12)) == Approx(0.02 + kernel));
   CHECK(model.host_seconds(product(1e12)) == Approx(launch));
   CHECK(model.host_seconds(view) == Approx(of_view));
+  Operator convolution = product(1e12);
+  convolution.name = "aten::convolution_backward";  // several kernels
+  CHECK(model.host_seconds(convolution) == Approx(8 * launch));
   CHECK(CostModel(cluster()).host_seconds(view) == 0);  // a device that is its own host
   StepLog log;
   for (int i = 0; i < 10; ++i) log.add(product(1e6)), log.add(view);
