@@ -36,7 +36,7 @@ class TensorHeap final : public c10::Allocator {
   }
 
   c10::DataPtr allocate(size_t bytes) override {
-    void* data = int64_t(bytes) > least_in_tensor_heap ? take(int64_t(bytes)) : nullptr;
+    void* data = int64_t(bytes) > tensor_heap_threshold ? take(int64_t(bytes)) : nullptr;
     if (data == nullptr)
       data = malloc_.raw_allocate(bytes);
     else

@@ -245,7 +245,7 @@ class CpuAllocator : public Allocator {
     }
   }
 
-  BestFitHeap& heap_of(int64_t bytes) { return bytes > least_in_tensor_heap ? large_ : small_; }
+  BestFitHeap& heap_of(int64_t bytes) { return bytes > tensor_heap_threshold ? large_ : small_; }
 
   BestFitHeap large_{tensor_heap_page}, small_{64};
   std::minstd_rand random_;
