@@ -308,7 +308,7 @@ int run_program(int argc, char** argv) {
     if (has_workers)
       if (auto code = run_workers(args)) return *code;
     draw_alike();
-#if !defined(__SANITIZE_ADDRESS__)  // which has an allocator of its own
+#if !defined(__SANITIZE_ADDRESS__)  // AddressSanitizer checks only its own allocator's memory
     redco::use_tensor_heap();
 #endif
     redco::guard_mapped_files();
