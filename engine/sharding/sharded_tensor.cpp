@@ -189,6 +189,13 @@ void ShardedTensorImpl::take_local_of(const ShardedTensorImpl& other) {
   gathered_view_ = other.gathered_view_;
 }
 
+void ShardedTensorImpl::release_resources() {
+  TensorImpl::release_resources();
+  local_.reset();
+  stored_.reset();
+  gathered_view_.reset();
+}
+
 c10::intrusive_ptr<ShardedTensorImpl> ShardedTensorImpl::detached_copy() const {
   Geometry geometry{Sizes(sizes()), Sizes(strides()), storage_offset()};
   auto copy = c10::make_intrusive<ShardedTensorImpl>(local_, placements_, mesh_, geometry);

@@ -115,6 +115,9 @@ class ShardedTensorImpl final : public c10::TensorImpl {
       c10::VariableVersion&& version_counter, bool allow_tensor_metadata_change) const override;
   void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) override;
 
+  /// Called when the last reference is gone but weak ones, as a profile has, are left.
+  void release_resources() override;
+
  private:
   const char* tensorimpl_type_name() const override { return "ShardedTensorImpl"; }
   c10::intrusive_ptr<ShardedTensorImpl> detached_copy() const;

@@ -105,6 +105,19 @@ TEST_CASE("a block by columns and rows has the whole one's gradients") {
   }
 }
 
+TEST_CASE("weak references do not hold the memory of a local tensor") {
+  on_threads({2, 1, 1}, [](const auto& mesh) {
+    at::Tensor sharded = shard(at::ones({4}), mesh, {Placement::shard(0)});
+    at::Tensor local = to_local(sharded);
+    const c10::weak_intrusive_ptr<c10::StorageImpl> memory(local.storage().getWeakStorageImpl());
+    const c10::weak_intrusive_ptr<c10::TensorImpl> profiled(sharded.getIntrusivePtr());
+    local.reset();
+    if (memory.expired()) throw std::runtime_error("the sharded tensor has not kept its memory");
+    sharded.reset();
+    if (!memory.expired()) throw std::runtime_error("memory is held");
+  });
+}
+
 TEST_CASE("many tensors by one collective") {
   for (const Mesh::Shape& shape : meshes) {
     if (shape[Mesh::dp] == 1) continue;
