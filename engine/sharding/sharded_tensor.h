@@ -115,7 +115,7 @@ class ShardedTensorImpl final : public c10::TensorImpl {
       c10::VariableVersion&& version_counter, bool allow_tensor_metadata_change) const override;
   void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) override;
 
-  /// Called when the last reference is gone but weak ones, as a profile has, are left.
+  /// Frees the local part when only weak references are left, such as those of a profile.
   void release_resources() override;
 
  private:
