@@ -3,6 +3,7 @@
 #include <redco/calibration.h>
 
 #include "device_tables.h"
+#include "exp_counter.h"
 #include "link_fit.h"
 #include "this_host.h"
 
@@ -17,6 +18,7 @@
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/exp.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
@@ -51,7 +53,8 @@ struct Passes {
 };
 
 // Layers that take turns have more bytes than a cache: as in a model, none is in it when its turn
-// comes. Their results are kept until then.
+// comes. So do their results, which are kept until the next ones are there: after two calls all
+// memory has been used before.
 constexpr size_t bytes_of_turns = 64 * mib;
 
 // The two linear layers of a transformer's MLP, whose smallest dimension is `size`: rows on a CPU,
@@ -63,7 +66,6 @@ Work matmul_passes(int64_t size, const at::TensorOptions& options) {
   const int64_t width = is_gpu ? size : std::max<int64_t>(size, 1024), inner = 4 * width;
   struct Mlp {
     at::Tensor x, up, up_bias, down, down_bias;
-    std::vector<at::Tensor> results = {};
   };
   std::vector<Mlp> mlps;
   do {
@@ -71,8 +73,8 @@ Work matmul_passes(int64_t size, const at::TensorOptions& options) {
                     at::randn({inner}, options), at::randn({width, inner}, options),
                     at::randn({width}, options)});
   } while (2 * mlps.size() * mlps[0].up.nbytes() < bytes_of_turns);
-  return [mlps = std::move(mlps), turn = size_t{0}]() mutable {
-    auto& [x, up, up_bias, down, down_bias, results] = mlps[turn++ % mlps.size()];
+  return [mlps = std::move(mlps), results = std::vector<at::Tensor>(), turn = size_t{0}]() mutable {
+    auto& [x, up, up_bias, down, down_bias] = mlps[turn++ % mlps.size()];
     at::Tensor hidden = at::addmm(up_bias, x, up.t()), y = at::addmm(down_bias, hidden, down.t());
     at::Tensor d_down = at::mm(y.t(), hidden), d_hidden = at::mm(y, down);
     results = {hidden, y, d_down, d_hidden, at::mm(d_hidden.t(), x), at::mm(d_hidden, up)};
@@ -114,7 +116,6 @@ Work convolution_passes(int64_t n_channels, const at::TensorOptions& options) {
   const int64_t n_images = options.device().is_cuda() ? 256 : 4;
   struct Layer {
     at::Tensor x, weight, d_y;
-    std::vector<at::Tensor> results = {};
     size_t nbytes() const { return x.nbytes() + weight.nbytes() + d_y.nbytes(); }
   };
   std::vector<Layer> layers;
@@ -123,8 +124,9 @@ Work convolution_passes(int64_t n_channels, const at::TensorOptions& options) {
     layers.push_back({x, at::randn({n_results, n_channels, 3, 3}, options),
                       at::randn({n_images, n_results, width, width}, options)});
   } while (layers.size() * layers[0].nbytes() < bytes_of_turns);
-  return [layers = std::move(layers), turn = size_t{0}]() mutable {
-    auto& [x, weight, d_y, results] = layers[turn++ % layers.size()];
+  return [layers = std::move(layers), results = std::vector<at::Tensor>(),
+          turn = size_t{0}]() mutable {
+    auto& [x, weight, d_y] = layers[turn++ % layers.size()];
     at::Tensor y = at::convolution(x, weight, {}, {1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1);
     auto [d_x, d_weight, d_bias] =
         at::convolution_backward(d_y, x, weight, std::nullopt, {1, 1}, {1, 1}, {1, 1}, false,
@@ -139,96 +141,133 @@ const Passes all_passes[] = {
     {ProductKind::biased_attention, 0.03, {128, 1024}, biased_attention_passes},
     {ProductKind::convolution, 0.02, {4, 16, 64, 256}, convolution_passes}};
 
-// The operations per second by the size: of the two smallest always, of larger ones until one takes
-// too long. Several rounds, if there is time, because the speed of a shared machine changes from
-// second to second.
-std::vector<std::pair<double, double>> measure_products(const Passes& passes, c10::Device device,
-                                                        c10::ScalarType dtype, double seconds) {
+// Measures on all processes at the same time, as they compute in a step, and of each call the
+// slowest, which the others wait for in a step.
+class Stopwatch {
+ public:
+  Stopwatch(Group& world, c10::Device device) : world_(world), device_(device) {}
+
+  c10::Device device() const { return device_; }
+  // Calls `work` once, and then for about `seconds`; returns the median time of these calls.
+  double time_of(double seconds, const Work& work) {
+    using clock = std::chrono::steady_clock;
+    std::vector<double> times;
+    double spent = 0;
+    work();
+    begin_together();
+    do {
+      auto from = clock::now();
+      work();
+      synchronize(device_);
+      times.push_back(slowest(std::chrono::duration<double>(clock::now() - from).count()));
+      spent += times.back();
+    } while (spent < seconds);
+    return median(std::move(times));
+  }
+  void begin_together() { slowest(0); }
+
+ private:
+  double slowest(double seconds) {
+    at::Tensor all = at::full({1}, seconds, at::device(device_).dtype(at::kDouble));
+    world_.all_reduce(all, ReduceOp::max);
+    return all.item<double>();
+  }
+
+  Group& world_;
+  c10::Device device_;
+};
+
+// The operations per second by the size, without the time of what counts as exps: of the two
+// smallest always, of larger ones until one takes too long. Several rounds, if there is time,
+// because the speed of a shared machine changes from second to second.
+std::vector<std::pair<double, double>> measure_products(const Passes& passes, Stopwatch& stopwatch,
+                                                        c10::ScalarType dtype, double seconds,
+                                                        double seconds_of_exp) {
   constexpr int n_rounds = 5;
-  const auto options = at::device(device).dtype(dtype);
-  using clock = std::chrono::steady_clock;
-  const auto until = clock::now() + std::chrono::duration<double>(seconds);
+  const auto options = at::device(stopwatch.device()).dtype(dtype);
   size_t n_sizes = passes.sizes.size();
   const double seconds_of_size = seconds / double(n_sizes * n_rounds);
-  std::vector<double> flops(n_sizes);
+  std::vector<Work> works;
+  std::vector<double> flops(n_sizes), exps(n_sizes);
   std::vector<std::vector<double>> times(n_sizes);
-  for (int round = 0; round < n_rounds && (round == 0 || clock::now() < until); ++round)
+  double spent = 0;
+  for (int round = 0; round < n_rounds && (round == 0 || spent < seconds); ++round)
     for (size_t i = 0; i < n_sizes; ++i) {
-      Work work = passes.of_size(passes.sizes[i], options);
       if (round == 0) {
-        train::FlopCounter counter(flops[i]);
-        work();
+        works.push_back(passes.of_size(passes.sizes[i], options));
+        train::FlopCounter flop_counter(flops[i]);
+        ExpCounter exp_counter(exps[i]);
+        works[i]();
       }
-      auto some = seconds_of_calls(device, seconds_of_size, work);
-      times[i].insert(times[i].end(), some.begin(), some.end());
+      times[i].push_back(stopwatch.time_of(seconds_of_size, works[i]));
+      spent += times[i].back() + std::max(seconds_of_size, times[i].back());
       // The next one takes two to eight times as long, and is called twice.
-      if (i > 0 && 16 * some.front() > seconds) n_sizes = i + 1;
+      if (i > 0 && 16 * times[i].back() > seconds) n_sizes = i + 1;
     }
   std::vector<std::pair<double, double>> rates;
   for (size_t i = 0; i < n_sizes; ++i)
-    rates.emplace_back(double(passes.sizes[i]), flops[i] / median(times[i]));
+    rates.emplace_back(double(passes.sizes[i]),
+                       flops[i] / (median(times[i]) - exps[i] * seconds_of_exp));
   return rates;
 }
 
-// Bytes per second of an addition to a large tensor.
-double measure_bandwidth(c10::Device device, double seconds) {
-  at::Tensor a = at::ones({16 * mib}, at::device(device).dtype(at::kFloat)), b = at::zeros_like(a);
-  double time = median(seconds_of_calls(device, seconds, [&] { a.add_(b); }));
+// Bytes per second of an addition to a tensor of this size.
+double measure_bandwidth(Stopwatch& stopwatch, int64_t bytes, double seconds) {
+  at::Tensor a = at::ones({bytes / 4}, at::device(stopwatch.device()).dtype(at::kFloat));
+  at::Tensor b = at::zeros_like(a);
+  double time = stopwatch.time_of(seconds, [&] { a.add_(b); });
   return 3 * double(a.nbytes()) / time;
 }
 
-// Evaluations of exp per second, on tensors in the cache.
-double measure_exp(c10::Device device, double seconds) {
-  at::Tensor a = at::ones({mib / 8}, at::device(device).dtype(at::kFloat)), b = at::empty_like(a);
-  double time = median(seconds_of_calls(device, seconds, [&] { at::exp_out(b, a); }));
-  return double(a.numel()) / time;
-}
-
-// Waits until all processes are here: those of one host share its memory, which is as slow in a
-// step as when all measure it.
-void begin_together(Group& world, c10::Device device) {
-  world.all_reduce(at::ones({1}, at::device(device)), ReduceOp::max);
-  synchronize(device);
+// Seconds of an evaluation of exp, on tensors in the cache.
+double measure_exp(Stopwatch& stopwatch, double seconds) {
+  at::Tensor a = at::ones({mib / 8}, at::device(stopwatch.device()).dtype(at::kFloat));
+  at::Tensor b = at::empty_like(a);
+  double time = stopwatch.time_of(seconds, [&] { at::exp_out(b, a); });
+  return time / double(a.numel());
 }
 
 // Measures what this device reaches of its peaks. Those of a CPU were measured too: on a busy
 // machine they may be too low, and are raised to what is reached.
-void measure_device(Group& world, c10::Device device, double seconds, int64_t n_processes,
-                    DeviceFacts& facts, Measurements& measured) {
+void measure_device(Stopwatch& stopwatch, double seconds, int64_t n_processes, DeviceFacts& facts,
+                    Measurements& measured) {
   at::NoGradGuard no_grad;
   const bool is_cpu = facts.kind == DeviceFacts::cpu;
   const double sharing = is_cpu ? double(n_processes) : 1;
+  // On a GPU, what fits the cache takes less time than a kernel's start.
+  std::vector<double> times_of_exp;
+  auto seconds_of_exp = [&] { return is_cpu ? median(times_of_exp) : 0; };
   for (const Passes& passes : all_passes) {
     if (is_cpu && passes.kind == ProductKind::biased_attention) continue;  // it has no kernel
+    if (is_cpu) times_of_exp.push_back(measure_exp(stopwatch, 0.02 * seconds));
     for (auto& [dtype, peak] : facts.flops) {
-      begin_together(world, device);
-      auto rates = measure_products(passes, device, dtype, passes.time * seconds);
+      auto rates =
+          measure_products(passes, stopwatch, dtype, passes.time * seconds, seconds_of_exp());
       if (is_cpu && passes.kind == ProductKind::matmul)
         for (auto [size, rate] : rates) peak = std::max(peak, sharing * rate);
       for (auto& [size, rate] : rates) rate *= sharing / peak;
       measured.products[passes.kind][dtype].points = std::move(rates);
     }
   }
-  if (is_cpu) {  // on a GPU, what fits the cache takes less time than a kernel's start
-    begin_together(world, device);
-    measured.exp = sharing * measure_exp(device, 0.05 * seconds) / facts.peak(at::kFloat).flops;
-  }
-  begin_together(world, device);
-  double rate = sharing * measure_bandwidth(device, 0.1 * seconds);
+  double rate = sharing * measure_bandwidth(stopwatch, 64 * mib, 0.1 * seconds);
   if (is_cpu) facts.bandwidth = std::max(facts.bandwidth, rate);
   measured.bandwidth = rate / facts.bandwidth;
+  if (!is_cpu) return;
+  rate = sharing * measure_bandwidth(stopwatch, 2 * mib, 0.02 * seconds);
+  measured.cache_bandwidth = rate / facts.bandwidth;
+  measured.exp = sharing / seconds_of_exp() / facts.peak(at::kFloat).flops;
 }
 
 // Microseconds of an operator on almost nothing, in a forward and backward pass.
-double measure_launch(c10::Device device, double seconds) {
+double measure_launch(Stopwatch& stopwatch, double seconds) {
   constexpr int n = 250, n_operators = 4 * n;  // backward has two products and a sum for each
   at::AutoGradMode grad_mode(true);
-  at::Tensor a = at::ones({4}, at::device(device)).requires_grad_();
-  double time = median(seconds_of_calls(device, seconds, [&] {
+  at::Tensor a = at::ones({4}, at::device(stopwatch.device())).requires_grad_();
+  double time = stopwatch.time_of(seconds, [&] {
     at::Tensor y = a;
     for (int i = 0; i < n; ++i) y = y * a;
     torch::autograd::grad({y.sum()}, {a});
-  }));
+  });
   return 1e6 * time / n_operators;
 }
 
@@ -249,6 +288,7 @@ std::unique_ptr<Pending> start(Group& group, Group::Kind kind, const at::Tensor&
 // processes.
 std::vector<CollectiveSample> time_collectives(Group& group, c10::Device device, int64_t largest) {
   using clock = std::chrono::steady_clock;
+  Stopwatch stopwatch(group, device);
   at::NoGradGuard no_grad;
   std::vector<CollectiveSample> samples;
   at::Tensor others = at::ones({16 * mib}, at::device(device));
@@ -261,7 +301,7 @@ std::vector<CollectiveSample> time_collectives(Group& group, c10::Device device,
       int64_t sent = 0;
       for (int i = 0; i <= n_repeats; ++i) {
         others.add_(1);  // as in a step, the cache holds something else
-        begin_together(group, device);
+        stopwatch.begin_together();
         int64_t before = group.counters()[size_t(kind)].bytes;
         auto from = clock::now();
         start(group, Group::Kind(kind), rows)->wait();
@@ -301,9 +341,9 @@ ClusterSpec calibrate(const Mesh& mesh, const CalibrationOptions& options) {
   cluster.reserve = default_reserve(host.device.kind);
 
   Measurements& measured = cluster.measured;
-  measure_device(mesh.world(), device, options.seconds, n_local, cluster.hosts.front().device,
-                 measured);
-  measured.launch_us = measure_launch(device, 0.1 * options.seconds);
+  Stopwatch stopwatch(mesh.world(), device);
+  measure_device(stopwatch, options.seconds, n_local, cluster.hosts.front().device, measured);
+  measured.launch_us = measure_launch(stopwatch, 0.1 * options.seconds);
   if (device.is_cuda()) cluster.reserve.context = used_by_libraries(device);
   if (n == 1) return cluster;
 

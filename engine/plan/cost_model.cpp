@@ -37,6 +37,8 @@ CostModel::CostModel(ClusterSpec cluster)
       constants_(constants_of(device_.kind)),
       overlaps_(cluster_.overlaps_collectives()) {
   if (cluster_.measured.bandwidth) constants_.bandwidth_share = *cluster_.measured.bandwidth;
+  if (cluster_.measured.cache_bandwidth)
+    constants_.cache_share = *cluster_.measured.cache_bandwidth;
   if (cluster_.measured.exp) constants_.exp_share = *cluster_.measured.exp;
   if (cluster_.measured.launch_us) constants_.launch_us = *cluster_.measured.launch_us;
 }
@@ -63,8 +65,11 @@ double CostModel::share_of_peak(const Operator& call) const {
 double CostModel::seconds(const Operator& call) const {
   if (call.is_view()) return 0;
   auto bytes = double(call.bytes_read + call.bytes_written);
-  // A CPU reads a cache line before it writes to it.
-  if (device_.kind == DeviceFacts::cpu) bytes += double(call.bytes_made);
+  if (device_.kind == DeviceFacts::cpu) {
+    // It reads a cache line before it writes to it.
+    bytes += double(call.bytes_made);
+    bytes -= double(call.bytes_near) * (1 - constants_.bandwidth_share / constants_.cache_share);
+  }
   if (has_host()) bytes *= on_gpu(call.name).passes;
   const double rate = device_.bandwidth * constants_.bandwidth_share;
   double computing = call.exps / (device_.peak(c10::kFloat).flops * constants_.exp_share);

@@ -204,14 +204,15 @@ const ModelConstants& constants_of(DeviceFacts::Kind kind) {
   // of the points of tests/engine/plan_points_test.cpp that the devices' matmul_share was fitted
   // on. spread: GPUs of five computing centers vary by 8 % on average (arXiv 2208.11035), taken as
   // the distance of a box plot's whiskers, which is 5.4 standard deviations; of other devices
-  // nothing is known. exp_share: a multiprocessor of a GPU evaluates 16 of these functions in a
-  // clock and 128 products and sums (CUDA C++ Programming Guide, arithmetic instructions); measured
-  // on CPUs with AVX2, as their attention_share; a guess for TPUs, where reading and writing take
-  // longer.
+  // nothing is known. cache_share: of CPUs, measured with two processes; that of GPUs makes no
+  // difference, since large tensors do not fit their caches. exp_share: a multiprocessor of a GPU
+  // evaluates 16 of these functions in a clock and 128 products and sums (CUDA C++ Programming
+  // Guide, arithmetic instructions); measured on CPUs with AVX2, as their attention_share; a guess
+  // for TPUs, where reading and writing take longer.
   static const Efficiency of_products{{{256, 0.4}, {1024, 0.8}, {4096, 1}}};
-  static const ModelConstants of_gpu{0.88, 1.0 / 16, 10, 3, of_products, 0.7, 0.15, 0.015},
-      of_tpu{0.88, 1.0 / 256, 4.5, 0, of_products, 0.7, 0.7, 0},
-      of_cpu{0.70, 1.0 / 100, 3, 0, {{{16, 0.3}, {64, 0.7}, {256, 1}}}, 0.5, 0.5, 0};
+  static const ModelConstants of_gpu{0.88, 0, 1.0 / 16, 10, 3, of_products, 0.7, 0.15, 0.015},
+      of_tpu{0.88, 0, 1.0 / 256, 4.5, 0, of_products, 0.7, 0.7, 0},
+      of_cpu{0.70, 2.1, 1.0 / 100, 3, 0, {{{16, 0.3}, {64, 0.7}, {256, 1}}}, 0.5, 0.5, 0};
   switch (kind) {
     case DeviceFacts::gpu:
       return of_gpu;

@@ -26,6 +26,7 @@ REDCO_API ReservedMemory default_reserve(DeviceFacts::Kind kind);
 /// Constants of the cost model, where nothing was measured.
 struct ModelConstants {
   double bandwidth_share;  ///< of the memory's bandwidth that operators reach
+  double cache_share;      ///< the same of what a CPU's cache has (Operator::bytes_near)
   double exp_share;        ///< evaluations of exp per second, as a share of float32's FLOP/s
   double launch_us;        ///< of one operator; on a GPU, of its host
   double kernel_us;        ///< of a GPU, for one operator besides its work

@@ -1,5 +1,7 @@
 #include "exp_counter.h"
 
+#include <redco/detail/planned_device.h>
+
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
@@ -63,6 +65,25 @@ double exps_of(const Pooling& pooling, c10::ArrayRef<const c10::IValue> inputs) 
   return n_results * (pooling.of_result + window * pooling.of_element);
 }
 
+// Convolutions on CPUs, whose kernels read the weight again for each image: the time of a number of
+// the weight, which counts if images have few pixels. `weight`: the place of this argument.
+struct Convolution {
+  size_t weight;
+  double of_number;
+};
+const std::unordered_map<std::string_view, Convolution> convolutions = {
+    {"aten::convolution", {1, 0.33}},
+    {"aten::convolution_backward", {2, 0.85}},
+};
+
+// Inputs: the images, or the gradients of the results, come first.
+double exps_of(const Convolution& convolution, c10::ArrayRef<const c10::IValue> inputs) {
+  const at::Tensor& images = inputs[0].toTensor();
+  if (device_type_of(images) == c10::kCUDA) return 0;
+  return convolution.of_number * double(images.size(0)) *
+         double(inputs[convolution.weight].toTensor().numel());
+}
+
 thread_local double* current = nullptr;
 
 }  // namespace
@@ -70,6 +91,10 @@ thread_local double* current = nullptr;
 std::unique_ptr<at::ObserverContext> ExpCounter::on_call(const at::RecordFunction& call) {
   if (auto pooling = poolings.find(call.name()); pooling != poolings.end()) {
     *current += exps_of(pooling->second, call.inputs());
+    return nullptr;
+  }
+  if (auto convolution = convolutions.find(call.name()); convolution != convolutions.end()) {
+    *current += exps_of(convolution->second, call.inputs());
     return nullptr;
   }
   auto found = exps_of_element.find(call.name());

@@ -10,7 +10,7 @@ namespace redco::plan {
 
 /// Counts the evaluations of exp in this thread's operators while it exists, also of those that
 /// other operators call. An inner counter takes over while it exists. A function that takes k times
-/// as long as exp counts as k evaluations, as does slow pooling.
+/// as long as exp counts as k evaluations, as do slow pooling and the weights of convolutions.
 class REDCO_API ExpCounter {
  public:
   /// Adds to `count`.

@@ -242,16 +242,21 @@ void Recorder::run(const Call& call, const Plan& plan, Stack& local) {
   // Memory that the operator writes to or reads, to tell its results from views.
   std::set<const void*> given;
   Operator record{.name = call.op.name, .is_recomputed = Recomputing::is_on()};
-  bool is_first = true;
+  std::vector<Use> uses;
+  auto count = [&](const at::Tensor& tensor, int64_t& bytes) {
+    bytes += bytes_of(tensor);
+    if (is_near(tensor)) record.bytes_near += bytes_of(tensor);
+  };
   for_each_tensor(c10::ArrayRef<c10::IValue>(local), [&](const at::Tensor& tensor) {
     if (tensor.has_storage()) given.insert(tensor.storage().unsafeGetStorageImpl());
-    record.bytes_read += bytes_of(tensor);
-    if (std::exchange(is_first, false)) record.dtype = tensor.scalar_type();
+    count(tensor, record.bytes_read);
+    if (uses.empty()) record.dtype = tensor.scalar_type();
+    uses.push_back({block_of(tensor), bytes_of(tensor)});
   });
   for (size_t i = 0; i < local.size(); ++i)
     if (call.op.is_written[i])
       for_each_tensor(c10::ArrayRef<c10::IValue>(local[i]),
-                      [&](const at::Tensor& tensor) { record.bytes_written += bytes_of(tensor); });
+                      [&](const at::Tensor& tensor) { count(tensor, record.bytes_written); });
   record.bytes_inside = bytes_inside(call, local);
   const GpuWorkspace workspace =
       planned_device() == c10::kCUDA ? find_gpu_workspace(call.op.name) : nullptr;
@@ -284,9 +289,24 @@ void Recorder::run(const Call& call, const Plan& plan, Stack& local) {
   for_each_tensor(c10::ArrayRef<c10::IValue>(local), [&](const at::Tensor& tensor) {
     bool is_new = !tensor.has_storage() || !given.contains(tensor.storage().unsafeGetStorageImpl());
     if (is_new) record.bytes_made += bytes_of(tensor);
+    uses.push_back({block_of(tensor), bytes_of(tensor)});
   });
   record.bytes_written += record.bytes_made;
+  if (!record.is_view()) add_traffic(uses);
   if (n_pauses_ == 0) log_.add(std::move(record));
+}
+
+bool Recorder::is_near(const at::Tensor& tensor) const {
+  auto found = alive_.find(block_of(tensor));
+  return found != alive_.end() && traffic_ - found->second.used + bytes_of(tensor) <= near_bytes;
+}
+
+void Recorder::add_traffic(const std::vector<Use>& uses) {
+  for (auto [block, bytes] : uses) {
+    traffic_ += bytes;
+    auto found = alive_.find(block);
+    if (found != alive_.end()) found->second.used = traffic_;
+  }
 }
 
 void Recorder::after(const Call&, const Plan&, c10::ArrayRef<c10::IValue>) {
@@ -338,7 +358,8 @@ int64_t Recorder::allocated(int64_t bytes) {
   int64_t number = n_blocks_++;
   Block block{{bytes, kind_now(), operator_name_, {}, false},
               n_operators_,
-              int64_t(log_.allocations.size())};
+              int64_t(log_.allocations.size()),
+              traffic_};
   constexpr int64_t worth_a_line = 1 << 16;
   if (bytes >= worth_a_line) {
     block.facts.line = call_site();

@@ -4,7 +4,6 @@
 
 #include <c10/core/Device.h>
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,9 +23,6 @@ int64_t memory_of(c10::Device device, int64_t n_processes);
 /// Waits until the device has computed everything.
 void synchronize(c10::Device device);
 
-/// Calls `work` once, and then for about `seconds`; returns the times of these calls.
-std::vector<double> seconds_of_calls(c10::Device device, double seconds,
-                                     const std::function<void()>& work);
 double median(std::vector<double> values);
 
 }  // namespace redco::plan

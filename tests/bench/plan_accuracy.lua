@@ -108,9 +108,10 @@ print("| model | processes | layout | planned MB | measured MB | difference | pl
 print "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
 local n_rows, n_good, rankings = 0, 0, {}
 for n in o.processes:gmatch "%d+" do
-  -- One process has one thread here, as each of several has.
-  if o.times then run(("--nproc %s plan --calibrate /dev/null"):format(n)) end
   for model in o.models:gmatch "%S+" do
+    -- One process has one thread here, as each of several has. The speed of a machine that others
+    -- use changes within minutes: each model has its own calibration.
+    if o.times then run(("--nproc %s plan --calibrate /dev/null"):format(n)) end
     local layouts, plans, bytes, times = layouts_of(model, tonumber(n)), {}, {}, {}
     for i, layout in ipairs(layouts) do
       plans[i], bytes[i], times[i] = planned(model, tonumber(n), layout), {}, {}

@@ -2,6 +2,7 @@
 #include "../../engine/plan/cost_model.h"
 #include "../../engine/plan/exp_counter.h"
 
+#include <redco/detail/recomputing.h>
 #include <redco/error.h>
 #include <redco/linear_cross_entropy.h>
 
@@ -79,6 +80,8 @@ TEST_CASE("operators: the longer of computing and reading, and a launch") {
   CHECK(model.seconds(attention) == Approx(1e12 / 2.5e12 + 10e-6));
   Operator add{.name = "aten::add", .bytes_read = 3'000'000'000, .bytes_written = 2'000'000'000};
   CHECK(model.seconds(add) == Approx(0.01 + 10e-6));
+  add.bytes_near = 1'000'000'000;
+  CHECK(model.seconds(add) == Approx(0.01 + 10e-6));  // no CPU's cache
   Operator skinny = product(1e9);
   skinny.bytes_read = 500'000'000;
   CHECK(model.seconds(skinny) == Approx(0.001 + 10e-6));
@@ -89,6 +92,19 @@ TEST_CASE("operators: the longer of computing and reading, and a launch") {
   CHECK(model.seconds(loss) == Approx(0.02 + 0.01 + 10e-6));
   CHECK(model.seconds(Operator{.name = "aten::view", .bytes_read = 100}) == 0);
   CHECK(model.model_flops_utilization(50e12, 2, c10::kBFloat16) == Approx(0.25));
+}
+
+TEST_CASE("on a CPU new memory counts twice, and a cache is faster than memory") {
+  ClusterSpec spec = cluster();
+  spec.hosts[0].device.kind = redco::DeviceFacts::cpu;  // 125 GB/s for each of 8, half reached
+  spec.measured.cache_bandwidth = 2;
+  Operator add{.name = "aten::add",
+               .bytes_read = 500'000'000,
+               .bytes_written = 125'000'000,
+               .bytes_made = 125'000'000};
+  CHECK(CostModel(spec).seconds(add) == Approx(0.012 + 10e-6));
+  add.bytes_near = 500'000'000;
+  CHECK(CostModel(spec).seconds(add) == Approx(0.004 + 0.002 + 10e-6));
 }
 
 TEST_CASE("a GPU's step takes at least what its host needs to start the operators") {
@@ -157,6 +173,17 @@ TEST_CASE("exps: pooling by its results and their windows") {
   // Vectorised.
   at::Tensor last = images.contiguous(at::MemoryFormat::ChannelsLast);
   CHECK(exps_of([&] { at::max_pool2d(last, {2, 2}); }) == 0);
+}
+
+TEST_CASE("exps: the weight of a convolution counts for each image") {
+  at::Tensor images = at::ones({2, 3, 8, 6}), weight = at::ones({5, 3, 3, 3}).requires_grad_();
+  const double n_reads = 2 * 5 * 3 * 3 * 3;
+  at::Tensor results;
+  CHECK(exps_of([&] { results = at::conv2d(images, weight); }) == Approx(0.33 * n_reads));
+  CHECK(exps_of([&] {
+          redco::BackwardOnThisThread that_counts;
+          results.sum().backward();
+        }) == Approx(0.85 * n_reads));
 }
 
 TEST_CASE("the ranks of a group on each host") {
