@@ -8,6 +8,7 @@
 #include "terminal.h"
 #include "workers.h"
 
+#include <redco/detail/cores.h>
 #include <redco/detail/notices.h>
 #include <redco/detail/printable.h>
 #include <redco/detail/run_secret.h>
@@ -219,6 +220,8 @@ std::vector<Variables> Launch::variables() const {
     auto& variables = each[size_t(i)];
     variables["RANK"] = std::to_string(attempt_.first_rank + i);
     variables["LOCAL_RANK"] = std::to_string(place_.local_rank * n_workers_ + i);
+    // Who starts several launchers on a host may have divided its cores.
+    variables[cores_variable] = place_.local_size == 1 ? part_of_cores(i, n_workers_) : "all";
   }
   return each;
 }

@@ -9,6 +9,7 @@
 #include "shared_prompt.h"
 #include "terminal.h"
 
+#include <redco/detail/cores.h>
 #include <redco/detail/forced_stop.h>
 #include <redco/detail/notices.h>
 #include <redco/detail/printable.h>
@@ -305,8 +306,11 @@ int run_program(int argc, char** argv) {
           "plan runs in one process, without --nproc and --max-restarts: --devices N and --servers "
           "say where the training would run");
     if (calibrates) args.script = plan.calibration_words();
-    if (has_workers)
+    redco::keep_to_cores();
+    if (has_workers) {
       if (auto code = run_workers(args)) return *code;
+      redco::keep_to_cores();  // a worker's own
+    }
     draw_alike();
 #if !defined(__SANITIZE_ADDRESS__)  // AddressSanitizer checks only its own allocator's memory
     redco::use_tensor_heap();

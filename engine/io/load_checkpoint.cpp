@@ -9,6 +9,7 @@
 #include "strict_json.h"
 #include "tree_description.h"
 
+#include <redco/detail/cores.h>
 #include <redco/detail/thread_without_signals.h>
 #include <redco/error.h>
 #include <redco/json.h>
@@ -108,8 +109,7 @@ void check_files(const Info& info, const std::map<std::string, ReadInto>& into,
     }
   };
   std::vector<std::thread> threads;
-  auto n_threads = std::min<size_t>(
-      std::thread::hardware_concurrency() / size_t(processes.local_size), files.size());
+  auto n_threads = std::min<size_t>(size_t(cores_per_process(processes.local_size)), files.size());
   try {
     while (threads.size() + 1 < n_threads) threads.push_back(thread_without_signals(work));
   } catch (const std::system_error&) {

@@ -12,6 +12,7 @@
 #include "store/connection.h"
 #include "store/peers.h"
 
+#include <redco/detail/cores.h>
 #include <redco/detail/notices.h>
 #include <redco/detail/run_store.h>
 #include <redco/detail/thread_without_signals.h>
@@ -210,7 +211,7 @@ class Grid : public Mesh, Connection::Lines {
       parts.rank = (rank - line.first) / line.step;
       for (int64_t i = 0; i < line.size; ++i) parts.processes.push_back(line.first + i * line.step);
       parts.timeout = options.timeout;
-      parts.has_core = processes_.local_size <= int64_t(std::thread::hardware_concurrency());
+      parts.has_core = cores_per_process(processes_.local_size) > 0;
       parts.peers = &peers;
       auto connect = [this](GroupParts& unconnected) { this->connect(unconnected); };
       return lines_.emplace_back(std::make_shared<GroupLine>(std::move(parts), connect));

@@ -8,6 +8,7 @@
 #include "this_host.h"
 
 #include <redco/cluster.h>
+#include <redco/detail/cores.h>
 #include <redco/detail/cuda.h>
 #include <redco/detail/user_folder.h>
 
@@ -25,7 +26,6 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace redco {
@@ -66,7 +66,7 @@ HostGroup this_cpu(int64_t n_processes, int64_t n_measuring) {
   return host;
 }
 
-HostGroup these_gpus(int64_t n) {
+HostGroup these_gpus(int64_t n, int64_t n_measuring) {
   std::string name = this_device_name();
   auto total = int64_t(at::getDeviceAllocator(c10::kCUDA)->getMemoryInfo(0).second);
   auto device = find_reported_device(name, total);
@@ -74,7 +74,7 @@ HostGroup these_gpus(int64_t n) {
                 "'; describe it in a cluster.toml, and use --cluster FILE");
   device->memory = total;
   HostGroup host{.devices = n, .device = *device, .link = *find_link(device->link)};
-  host.cores = int64_t(std::thread::hardware_concurrency());
+  host.cores = n_measuring * cores_per_process(n_measuring);
   return host;
 }
 
@@ -96,7 +96,7 @@ std::string this_device_name() {
 
 HostGroup this_host(int64_t n_processes, int64_t n_measuring) {
   int64_t n = n_gpus();
-  return n > 0 ? these_gpus(n) : this_cpu(n_processes, n_measuring);
+  return n > 0 ? these_gpus(n, n_measuring) : this_cpu(n_processes, n_measuring);
 }
 
 int64_t memory_of(c10::Device device, int64_t n_processes) {

@@ -46,6 +46,52 @@ print(local_size, global)]])
     "[0] to stderr 0\n[1] to stderr 1\n[2] to stderr 2\n[3] to stderr 3\n")
 end)
 
+-- The cores that this process may use, as a list of numbers.
+local cores_script = [[
+for line in io.lines "/proc/self/status" do
+  local list = line:match "^Cpus_allowed_list:%s*(%S+)"
+  for first, last in (list or ""):gmatch "(%d+)%-?(%d*)" do
+    for core = tonumber(first), tonumber(last) or tonumber(first) do io.write(core, " ") end
+  end
+end
+]]
+
+test("workers divide the cores, if there are enough, unless REDCO_CORES is all", function()
+  local path = write("cores.lua", cores_script)
+  local function cores_of(prefix, n)
+    local code, out, err = shell(("%s \"$REDCO_LUA\" --nproc %d %s"):format(prefix, n, path))
+    expect_code(0, code, out, err)
+    local parts = {}
+    for rank, list in out:gmatch "%[(%d)%] ([%d ]*)\n" do parts[tonumber(rank) + 1] = list end
+    expect_equal(#parts, n)
+    return parts
+  end
+  local _, all = run { path }
+  local own = {}
+  for core in all:gmatch "%d+" do own[#own + 1] = core end
+  local n = math.min(#own, 4)
+  local seen = {}
+  for _, list in ipairs(cores_of("", n)) do
+    for core in list:gmatch "%d+" do seen[#seen + 1] = core end
+  end
+  table.sort(seen)
+  table.sort(own)
+  expect_equal(table.concat(seen, " "), table.concat(own, " "))
+  for _, list in ipairs(cores_of("REDCO_CORES=all", n)) do expect_equal(list, all) end
+  for _, list in ipairs(cores_of("REDCO_CORES=" .. own[1], 2)) do
+    expect_equal(list, own[1] .. " ")
+  end
+end)
+
+test("REDCO_CORES without cores is refused", function()
+  for value, text in pairs { ["1-x"] = "expected numbers of cores such as 0,1, or all; got '1-x'",
+    ["1023"] = "'1023' has no core that this process may use" } do
+    local code, out, err = shell(("REDCO_CORES=%s \"$REDCO_LUA\" -e ''"):format(value))
+    expect_code(2, code, out, err)
+    expect_has(err, "redco-lua: REDCO_CORES: " .. text)
+  end
+end)
+
 test("lines come out whole, however they are written; of a redrawn line the last state", function()
   local path = write("lines.lua", [[
 io.stdout:setvbuf "no"
@@ -260,10 +306,13 @@ workers=$(cat /proc/$launcher/task/$launcher/children)
 wait $launcher
 echo "code $?"
 kill %%2 2>/dev/null
-sleep 0.3
-# An orphan that has ended may wait for its new parent as a zombie.
-for each in $workers; do grep -s '^State:' /proc/$each/status | grep -v Z | sed 's/^/left /'; done
-true]]):format(path, command))
+# An orphan that has ended may wait for its new parent as a zombie. Ending takes a while on a busy
+# machine.
+left() {
+  for each in $workers; do grep -s '^State:' /proc/$each/status | grep -v Z | sed 's/^/left /'; done
+}
+for i in $(seq 30); do [ -z "$(left)" ] && break; sleep 0.1; done
+left]]):format(path, command))
   local code = out:match "code (%d+)"
   assert(code, out .. err)
   local _, left = out:gsub("left", "")
