@@ -7,6 +7,7 @@
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/where.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace redco::mesh {
@@ -57,8 +58,8 @@ int64_t bytes_sent(Group::Kind kind, int64_t bytes, int64_t n_ranks) {
 }
 
 bool is_exchanged(const at::Tensor& tensor, int64_t n_ranks) {
-  constexpr int64_t most_bytes_sent = 2 << 20;
-  return int64_t(tensor.nbytes()) * (n_ranks - 1) <= most_bytes_sent;
+  constexpr int64_t most = 768 << 10, most_of_all = 2 << 20;
+  return int64_t(tensor.nbytes()) <= std::min(most, most_of_all / n_ranks);
 }
 
 // Backends support integers of 8, 32 and 64 bits and floats; other dtypes are converted, and copied
