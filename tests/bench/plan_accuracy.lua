@@ -6,7 +6,8 @@
 -- measured on a busy machine, times cannot:
 --     redco-lua tests/bench/plan_accuracy.lua                 # memory
 --     redco-lua tests/bench/plan_accuracy.lua --times=true  # on a quiet machine; it calibrates
--- Rounds are interleaved: each has a run of all layouts of a model.
+-- Rounds are interleaved: each has a calibration, if times are measured, and a run of all layouts
+-- of a model. Planned times are medians, too.
 -- REDCO_LUA may name the program.
 local clock = require "clock"
 local redco = require "redco"
@@ -109,22 +110,22 @@ print "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
 local n_rows, n_good, rankings = 0, 0, {}
 for n in o.processes:gmatch "%d+" do
   for model in o.models:gmatch "%S+" do
-    -- One process has one thread here, as each of several has. The speed of a machine that others
-    -- use changes within minutes: each model has its own calibration.
-    if o.times then run(("--nproc %s plan --calibrate /dev/null"):format(n)) end
-    local layouts, plans, bytes, times = layouts_of(model, tonumber(n)), {}, {}, {}
-    for i, layout in ipairs(layouts) do
-      plans[i], bytes[i], times[i] = planned(model, tonumber(n), layout), {}, {}
-    end
+    local layouts, plans, bytes, plan_times, times = layouts_of(model, tonumber(n)), {}, {}, {}, {}
+    for i in ipairs(layouts) do bytes[i], plan_times[i], times[i] = {}, {}, {} end
     for round = 1, o.rounds do
+      -- The speed of a machine that others use changes within minutes. One process has one thread
+      -- here, as each of several has.
+      if o.times then run(("--nproc %s plan --calibrate /dev/null"):format(n)) end
       for i, layout in ipairs(layouts) do
+        plans[i] = planned(model, tonumber(n), layout)
+        plan_times[i][round] = plans[i].seconds.total
         bytes[i][round], times[i][round] = measured(model, tonumber(n), layout)
       end
     end
     local planned_s, measured_s = {}, {}
     for i, layout in ipairs(layouts) do
       local pss, plan = math.max(unpack(bytes[i])), plans[i]
-      planned_s[i], measured_s[i] = plan.seconds.total, clock.median(times[i])
+      planned_s[i], measured_s[i] = clock.median(plan_times[i]), clock.median(times[i])
       local off = plan.memory.total - pss
       n_rows = n_rows + 1
       if math.abs(off) <= math.max(0.05 * pss, 24 * MB) then n_good = n_good + 1 end
