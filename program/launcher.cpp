@@ -196,7 +196,7 @@ void Launch::start() {
 
 std::vector<Variables> Launch::variables() const {
   int64_t local_size = place_.local_size * n_workers_;
-  auto cores = int64_t(std::thread::hardware_concurrency());
+  auto n_cores = int64_t(std::thread::hardware_concurrency());
   Variables all = {
       {"WORLD_SIZE", std::to_string(attempt_.size)},
       {"LOCAL_WORLD_SIZE", std::to_string(local_size)},
@@ -214,14 +214,16 @@ std::vector<Variables> Launch::variables() const {
     all[name] = "";
   if (share_prompt_) all[prompt_variable] = std::to_string(terminal_width(STDOUT_FILENO));
   if (std::getenv("OMP_NUM_THREADS") == nullptr)
-    all["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, cores / local_size));
+    all["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, n_cores / local_size));
+  // Of several launchers on a host none knows which cores the others use.
+  std::vector<std::string> cores;
+  if (place_.local_size == 1) cores = divided_cores(n_workers_);
   std::vector<Variables> each(size_t(n_workers_), all);
   for (int64_t i = 0; i < n_workers_; ++i) {
     auto& variables = each[size_t(i)];
     variables["RANK"] = std::to_string(attempt_.first_rank + i);
     variables["LOCAL_RANK"] = std::to_string(place_.local_rank * n_workers_ + i);
-    // Who starts several launchers on a host may have divided its cores.
-    variables[cores_variable] = place_.local_size == 1 ? part_of_cores(i, n_workers_) : "all";
+    variables[cores_variable] = cores.empty() ? "all" : cores[size_t(i)];
   }
   return each;
 }

@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
-#include <string_view>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -51,14 +50,17 @@ std::vector<int64_t> own_cores() {
 
 }  // namespace
 
-std::string part_of_cores(int64_t part, int64_t n) {
+std::vector<std::string> divided_cores(int64_t n) {
   const std::vector<int64_t> cores = own_cores();
   const auto n_cores = int64_t(cores.size());
-  if (given() == "all" || n_cores < n) return "all";
-  std::string text;
-  for (int64_t i = part * n_cores / n; i < (part + 1) * n_cores / n; ++i)
-    text += (text.empty() ? "" : ",") + std::to_string(cores[size_t(i)]);
-  return text;
+  if (given() == "all" || n_cores < n) return std::vector<std::string>(size_t(n), "all");
+  std::vector<std::string> parts;
+  for (int64_t part = 0; part < n; ++part) {
+    std::string& text = parts.emplace_back();
+    for (int64_t i = part * n_cores / n; i < (part + 1) * n_cores / n; ++i)
+      text += (text.empty() ? "" : ",") + std::to_string(cores[size_t(i)]);
+  }
+  return parts;
 }
 
 void keep_to_cores() {

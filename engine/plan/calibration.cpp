@@ -53,8 +53,7 @@ struct Passes {
 };
 
 // Layers that take turns have more bytes than a cache: as in a model, none is in it when its turn
-// comes. So do their results, which are kept until the next ones are there: after two calls all
-// memory has been used before.
+// comes. Results are kept until the next call has its own: after two calls none needs new memory.
 constexpr size_t bytes_of_turns = 64 * mib;
 
 // The two linear layers of a transformer's MLP, whose smallest dimension is `size`: rows on a CPU,
@@ -141,8 +140,8 @@ const Passes all_passes[] = {
     {ProductKind::biased_attention, 0.03, {128, 1024}, biased_attention_passes},
     {ProductKind::convolution, 0.02, {4, 16, 64, 256}, convolution_passes}};
 
-// Measures on all processes at the same time, as they compute in a step, and of each call the
-// slowest, which the others wait for in a step.
+// Measures calls on all processes at the same time. The slowest process counts: in a step the
+// others wait for it.
 class Stopwatch {
  public:
   Stopwatch(Group& world, c10::Device device) : world_(world), device_(device) {}

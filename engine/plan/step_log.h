@@ -54,8 +54,8 @@ struct Operator {
   int64_t bytes_read = 0;                          ///< of all arguments
   int64_t bytes_written = 0;                       ///< of all results; 0 for views
   int64_t bytes_made = 0;                          ///< the part of these that is in new memory
-  /// The part of what is read, or written to existing memory, that the step has used so shortly
-  /// before that a cache may have it (Recorder::near_bytes).
+  /// The part of what is read, or written to existing memory, that was used recently enough to be
+  /// in a CPU's cache (Recorder::near_bytes).
   int64_t bytes_near = 0;
   int64_t bytes_inside = 0;                ///< read and written between the parts of an operator
   ProductKind kind = ProductKind::matmul;  ///< of an operator with flops

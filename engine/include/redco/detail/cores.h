@@ -4,19 +4,20 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace redco {
 
 /// The environment variable with the cores of a process: numbers such as "0,1", or "all".
 constexpr const char* cores_variable = "REDCO_CORES";
 
-/// The `part`th of `n` parts of this process's cores, for `cores_variable`. Cores that share a
-/// processor, and hardware threads of one core, are in one part, if they fit. "all" if there are
-/// fewer cores than parts, or this process's variable is "all".
+/// Divides this process's cores among `n` processes; returns the value of `cores_variable` for
+/// each. Cores of one processor, and hardware threads of one core, stay together where possible.
+/// All values are "all" if there are fewer cores than processes, or if this process's is "all".
 ///
-/// Without a part of its own, a process that ends its wait for another one may find its core taken
-/// by that one for milliseconds, while the other's core is idle.
-REDCO_API std::string part_of_cores(int64_t part, int64_t n);
+/// If processes share all cores, Linux may run two of them on one core while another core is idle.
+/// A process whose wait for a collective has ended then waits for its core for milliseconds.
+REDCO_API std::vector<std::string> divided_cores(int64_t n);
 
 /// Lets this thread, and those that it starts, run on the cores of the variable alone. Throws
 /// UsageError for a value that names no cores, or none that this process may use.
