@@ -7,7 +7,9 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include <signal.h>
 #include <cstdlib>
+#include <ctime>
 #include <exception>
 #include <memory>
 #include <utility>
@@ -35,6 +37,32 @@ std::shared_ptr<::gloo::transport::Device> make_device(const std::string& store_
   return c10d::ProcessGroupGloo::createDeviceForHostname(own);
 }
 
+// Gloo writes to its sockets in a way that raises SIGPIPE if the peer has closed the connection,
+// which would end the program. Its threads block all signals; while an object of this class lives,
+// the calling thread blocks this one.
+class BrokenPipeBlock {
+ public:
+  BrokenPipeBlock() {
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    sigemptyset(&broken_pipe_);
+    sigaddset(&broken_pipe_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &broken_pipe_, &before_);
+  }
+  ~BrokenPipeBlock() {
+    constexpr timespec no_time = {};
+    if (!was_pending_) sigtimedwait(&broken_pipe_, nullptr, &no_time);
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  BrokenPipeBlock(const BrokenPipeBlock&) = delete;
+  BrokenPipeBlock& operator=(const BrokenPipeBlock&) = delete;
+
+ private:
+  sigset_t broken_pipe_, before_;
+  bool was_pending_;
+};
+
 // Gloo terminates the program when a peer sends more bytes than expected. Messages are matched to
 // collectives by a tag; here the tag contains a digest of the collective, so that one of another
 // kind or size never matches.
@@ -53,6 +81,7 @@ class MatchingGloo final : public c10d::ProcessGroupGloo {
   c10::intrusive_ptr<c10d::Work> exchange(const Tensors& sent, const Tensors& received) {
     uint32_t tag = nextTag();
     auto work = c10::make_intrusive<Exchange>(getContext(tag));
+    BrokenPipeBlock broken_pipe;  // `recv` writes too
     try {
       // Receives first: a message that nothing expects waits.
       for (int i = 1; i < size_; ++i) {
