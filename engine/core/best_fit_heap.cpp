@@ -51,10 +51,11 @@ int64_t BestFitHeap::allocate(int64_t bytes) {
   return address;
 }
 
-void BestFitHeap::release(int64_t address) {
+int64_t BestFitHeap::release(int64_t address) {
   auto block = blocks_.find(address);
   require(block != blocks_.end(), "no block of the heap is at ", address);
-  int64_t size = block->second;
+  const int64_t freed = block->second;
+  int64_t size = freed;
   blocks_.erase(block);
   in_use_ -= size;
   auto after = free_.lower_bound(address);
@@ -71,6 +72,7 @@ void BestFitHeap::release(int64_t address) {
     remove_free(after);
   }
   add_free(address, size);
+  return freed;
 }
 
 }  // namespace redco

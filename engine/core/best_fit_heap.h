@@ -21,8 +21,10 @@ class REDCO_API BestFitHeap {
   int64_t growth_for(int64_t bytes) const;
   /// Returns the address of a new block.
   int64_t allocate(int64_t bytes);
-  /// Frees the block at `address`, which `allocate` returned.
-  void release(int64_t address);
+  /// Frees the block at `address`, which `allocate` returned. Returns its size, in whole units.
+  int64_t release(int64_t address);
+  /// The size of a block of so many bytes.
+  int64_t rounded_up(int64_t bytes) const;
 
   /// The end of the heap.
   int64_t size() const { return size_; }
@@ -34,7 +36,6 @@ class REDCO_API BestFitHeap {
  private:
   using Ranges = std::map<int64_t, int64_t>;  // sizes by address
 
-  int64_t rounded_up(int64_t bytes) const;
   // The free range at the end of the heap, if there is one.
   Ranges::const_iterator free_end() const;
   void add_free(int64_t address, int64_t size);

@@ -1,6 +1,7 @@
-#include "best_fit_heap.h"
+#include "paged_heap.h"
 
 #include <redco/detail/free_memory.h>
+#include <redco/error.h>
 #include <redco/tensor_heap.h>
 
 #include <c10/core/CPUAllocator.h>
@@ -10,7 +11,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
 #include <mutex>
+#include <unordered_set>
 
 // Of gperftools' malloc_extension_c.h; null unless the program uses its malloc.
 extern "C" [[gnu::weak]] void MallocExtension_ReleaseFreeMemory();
@@ -25,14 +30,16 @@ class TensorHeap final : public c10::Allocator {
  public:
   TensorHeap() {
     capacity_ = 4 * int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-    void* start = mmap(nullptr, size_t(capacity_), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* start = mmap(nullptr, size_t(capacity_ + PagedHeap::page_bytes), PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (start == MAP_FAILED) {
       capacity_ = 0;
       return;
     }
     start_ = static_cast<char*>(start);
+    start_ += -reinterpret_cast<uintptr_t>(start) % PagedHeap::page_bytes;
     // Training is up to 5 % faster with huge pages.
-    madvise(start, size_t(capacity_), MADV_HUGEPAGE);
+    madvise(start_, size_t(capacity_), MADV_HUGEPAGE);
   }
 
   c10::DataPtr allocate(size_t bytes) override {
@@ -56,18 +63,19 @@ class TensorHeap final : public c10::Allocator {
       return malloc_.raw_deallocate(data);
     c10::profiledCPUMemoryReporter().Delete(data);
     std::lock_guard lock(mutex_);
-    blocks_.release(address);
+    heap_.release(address);
   }
 
   void return_free_pages() {
     std::lock_guard lock(mutex_);
-    for (auto [address, size] : blocks_.free_ranges())
+    for (auto [address, size] : heap_.blocks().free_ranges())
       madvise(start_ + address, size_t(size), MADV_DONTNEED);
+    heap_.return_free_pages();
   }
 
   int64_t in_use() {
     std::lock_guard lock(mutex_);
-    return blocks_.in_use();
+    return heap_.blocks().in_use();
   }
 
   std::mutex& mutex() { return mutex_; }
@@ -75,21 +83,45 @@ class TensorHeap final : public c10::Allocator {
  private:
   // Null if there is no room.
   void* take(int64_t bytes) {
-    constexpr int64_t least_growth = int64_t{2} << 20;
+    constexpr int64_t page = PagedHeap::page_bytes;
     std::lock_guard lock(mutex_);
-    int64_t more = blocks_.size() + blocks_.growth_for(bytes) - usable_;
+    int64_t more = heap_.blocks().size() + heap_.blocks().growth_for(bytes) - usable_;
     if (more > 0) {
-      more = (more + least_growth - 1) / least_growth * least_growth;
+      more = (more + page - 1) / page * page;
       if (more > capacity_ - usable_ ||
           mprotect(start_ + usable_, size_t(more), PROT_READ | PROT_WRITE) != 0)
         return nullptr;
       usable_ += more;
     }
-    return start_ + blocks_.allocate(bytes);
+    PagedHeap::Block block = heap_.allocate(bytes);
+    for (PagedHeap::Move each : block.moves) move(each);
+    return start_ + block.address;
+  }
+
+  // Moves the memory of a page, which takes 8 microseconds; new memory takes 230, since the system
+  // zeroes it. A page to which memory was moved is a mapping, of which Linux gives a process 65530.
+  // Where a page cannot be moved, as before Linux 5.7, its memory is returned.
+  void move(PagedHeap::Move pages) {
+    constexpr size_t size = PagedHeap::page_bytes, most_mappings = 16384;
+    constexpr int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+    char *from = start_ + pages.from * int64_t(size), *to = start_ + pages.to * int64_t(size);
+    if (mapped_.size() >= most_mappings && !mapped_.contains(pages.to)) {
+      madvise(from, size, MADV_DONTNEED);
+      return;
+    }
+    mapped_.insert(pages.to);
+    if (mremap(from, size, size, flags, to) != MAP_FAILED) return;
+    madvise(from, size, MADV_DONTNEED);
+    // A move may fail after what was at `to` is gone.
+    void* again =
+        mmap(to, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    require(again == to, "the heap of tensors cannot map ", size, " bytes: ", std::strerror(errno));
+    madvise(to, size, MADV_HUGEPAGE);
   }
 
   std::mutex mutex_;
-  BestFitHeap blocks_{tensor_heap_page};
+  PagedHeap heap_;
+  std::unordered_set<int64_t> mapped_;  // pages to which memory was moved
   c10::Allocator& malloc_ = *c10::GetDefaultCPUAllocator();
   char* start_ = nullptr;
   int64_t capacity_ = 0, usable_ = 0;

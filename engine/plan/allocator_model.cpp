@@ -3,6 +3,7 @@
 #include "allocator_model.h"
 
 #include "../core/best_fit_heap.h"
+#include "../core/paged_heap.h"
 
 #include <redco/error.h>
 #include <redco/tensor_heap.h>
@@ -11,7 +12,6 @@
 #include <deque>
 #include <limits>
 #include <map>
-#include <random>
 #include <set>
 #include <span>
 #include <tuple>
@@ -209,48 +209,27 @@ class CudaAllocator : public Allocator {
   int64_t next_address_ = 0;
 };
 
-// The heap of tensors, and malloc for small ones, in one of the orders in which threads and Lua's
-// collector may free blocks: some are freed late, but for the largest, of which Lua has few.
+// The heap of tensors, and malloc for small ones.
 class CpuAllocator : public Allocator {
  public:
-  explicit CpuAllocator(unsigned seed) : random_(seed) {}
-
   Place allocate(int64_t bytes) override {
-    free_late_ones();
-    return heap_of(bytes).allocate(bytes);
+    return bytes > tensor_heap_threshold ? large_.allocate(bytes).address : small_.allocate(bytes);
   }
 
   void release(Place place, int64_t bytes) override {
-    constexpr int64_t most_late = 32 * mib;
-    free_late_ones();
-    if (bytes < most_late && random_() % 10 == 0)
-      late_.emplace(n_calls_ + 1 + random_() % 30, Block{place, bytes});
+    if (bytes > tensor_heap_threshold)
+      large_.release(place);
     else
-      heap_of(bytes).release(place);
+      small_.release(place);
   }
 
-  void report(AllocatorUse& use) const override { use.reserved = large_.size() + small_.size(); }
+  void report(AllocatorUse& use) const override {
+    use.reserved = large_.most_bytes() + small_.size();
+  }
 
  private:
-  struct Block {
-    Place place;
-    int64_t bytes;
-  };
-
-  void free_late_ones() {
-    ++n_calls_;
-    for (; !late_.empty() && late_.begin()->first <= n_calls_; late_.erase(late_.begin())) {
-      const Block& block = late_.begin()->second;
-      heap_of(block.bytes).release(block.place);
-    }
-  }
-
-  BestFitHeap& heap_of(int64_t bytes) { return bytes > tensor_heap_threshold ? large_ : small_; }
-
-  BestFitHeap large_{tensor_heap_page}, small_{64};
-  std::minstd_rand random_;
-  uint64_t n_calls_ = 0;
-  std::multimap<uint64_t, Block> late_;  // by the call before which they are freed
+  PagedHeap large_;
+  BestFitHeap small_{64};
 };
 
 // A log whose step can be repeated. Blocks that a step leaves, such as gradients, are those that
@@ -355,17 +334,8 @@ AllocatorUse replay(const StepLog& log, AllocatorKind kind, std::optional<int64_
     CudaAllocator allocator(capacity);
     return replay(log, allocator, n_steps);
   }
-  // One order may happen to leave twice the unused memory of another.
-  constexpr unsigned n_orders = 4;
-  AllocatorUse use;
-  int64_t reserved = 0;
-  for (unsigned seed = 1; seed <= n_orders; ++seed) {
-    CpuAllocator allocator(seed);
-    use = replay(log, allocator, n_steps);
-    reserved += use.reserved;
-  }
-  use.reserved = reserved / n_orders;
-  return use;
+  CpuAllocator allocator;
+  return replay(log, allocator, n_steps);
 }
 
 }  // namespace redco::plan

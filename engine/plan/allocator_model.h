@@ -14,8 +14,7 @@ enum class AllocatorKind : uint8_t {
   /// c10/cuda/CUDACachingAllocator.cpp).
   cuda,
   /// The program's heap of tensors (redco/tensor_heap.h), and malloc for smaller ones. Neither
-  /// shrinks: what a saved checkpoint returns to the system is not counted. `reserved` is the mean
-  /// of several orders in which blocks may be freed.
+  /// shrinks: what a saved checkpoint returns to the system is not counted.
   cpu,
 };
 

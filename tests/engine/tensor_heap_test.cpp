@@ -1,4 +1,5 @@
 #include "../../engine/core/best_fit_heap.h"
+#include "../../engine/core/paged_heap.h"
 
 #include <redco/detail/free_memory.h>
 #include <redco/error.h>
@@ -11,16 +12,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <random>
+#include <set>
 #include <thread>
 #include <vector>
 
 using redco::BestFitHeap;
+using redco::PagedHeap;
 
 namespace {
 
@@ -95,6 +99,71 @@ TEST_CASE("random blocks never overlap") {
   }
 }
 
+TEST_CASE("a block in pages without memory gets that of free pages") {
+  constexpr int64_t page = PagedHeap::page_bytes;
+  PagedHeap heap;
+  int64_t first = heap.allocate(4 * page).address;
+  CHECK(heap.allocate(page).address == 4 * page);
+  heap.release(first);
+  CHECK(heap.allocate(3 * page).moves.empty());
+  CHECK(heap.most_bytes() == 5 * page);
+  PagedHeap::Block block = heap.allocate(2 * page);  // page 3 is too small for it
+  CHECK(block.address == 5 * page);
+  REQUIRE(block.moves.size() == 1);
+  CHECK(block.moves[0].from == 3);
+  CHECK(block.moves[0].to == 5);
+  CHECK(heap.most_bytes() == 6 * page);
+  heap.release(block.address);
+  heap.return_free_pages();
+  CHECK(heap.most_bytes() == 4 * page);
+  CHECK(heap.allocate(page).address == 3 * page);
+  CHECK(heap.most_bytes() == 5 * page);
+}
+
+TEST_CASE("no page of a block loses its memory, and only so many pages have memory at once") {
+  PagedHeap heap;
+  std::mt19937 random(1);
+  std::map<int64_t, int64_t> blocks;  // address, bytes
+  std::set<int64_t> with_memory;
+  size_t n_moves = 0, most_in_use = 0;
+  auto pages_of = [](int64_t address, int64_t bytes) {
+    std::set<int64_t> pages;
+    for (int64_t page = address / PagedHeap::page_bytes;
+         page <= (address + bytes - 1) / PagedHeap::page_bytes; ++page)
+      pages.insert(page);
+    return pages;
+  };
+  for (int i = 0; i < 5000; ++i) {
+    if (blocks.size() > 50 || (!blocks.empty() && random() % 2 == 0)) {
+      auto block = std::next(blocks.begin(), int64_t(random() % blocks.size()));
+      heap.release(block->first);
+      blocks.erase(block);
+      continue;
+    }
+    int64_t bytes = int64_t{1} << random() % 26;
+    bytes += int64_t(random()) % bytes;
+    std::set<int64_t> in_use;
+    for (auto [address, size] : blocks) in_use.merge(pages_of(address, size));
+    PagedHeap::Block block = heap.allocate(bytes);
+    std::set<int64_t> needed = pages_of(block.address, bytes);
+    for (auto [from, to] : block.moves) {
+      REQUIRE(!in_use.contains(from));
+      REQUIRE(!needed.contains(from));
+      REQUIRE(needed.contains(to));
+      REQUIRE(with_memory.erase(from) == 1);
+      REQUIRE(with_memory.insert(to).second);
+    }
+    n_moves += block.moves.size();
+    in_use.merge(std::set(needed));
+    with_memory.merge(needed);  // the system adds what lacks
+    most_in_use = std::max(most_in_use, in_use.size());
+    blocks[block.address] = bytes;
+    REQUIRE(heap.most_bytes() == int64_t(most_in_use) * PagedHeap::page_bytes);
+    REQUIRE(with_memory.size() <= most_in_use);
+  }
+  CHECK(n_moves > 200);
+}
+
 #if !defined(__SANITIZE_ADDRESS__)
 
 TEST_CASE_FIXTURE(UsesHeap, "tensors of more than 64 KiB are in the heap") {
@@ -120,6 +189,30 @@ TEST_CASE_FIXTURE(UsesHeap, "freed memory is kept until it is returned") {
   CHECK(resident() < before - 56 * mib);
   CHECK(kept.min().item<int>() == 1);
   CHECK(at::full({64 * mib}, 2, at::kByte).min().item<int>() == 2);
+}
+
+TEST_CASE_FIXTURE(UsesHeap, "free memory between tensors serves a larger one") {
+  redco::return_free_memory();
+  std::vector<at::Tensor> tensors(64);
+  auto fill = [&] {
+    for (size_t i = 0; i < tensors.size(); ++i)
+      if (!tensors[i].defined()) tensors[i] = at::full({6 * mib}, int(i), at::kByte);
+  };
+  fill();
+  const int64_t before = resident();
+  for (int round = 0; round < 20; ++round) {
+    for (size_t i = size_t(round % 2); i < tensors.size(); i += 2) tensors[i].reset();
+    at::Tensor large = at::full({120 * mib}, 100, at::kByte);
+    CHECK(resident() < before + 8 * mib);
+    CHECK(large.min().item<int>() == 100);
+    large.reset();
+    fill();
+    CHECK(resident() < before + 8 * mib);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      REQUIRE(tensors[i].min().item<int>() == int(i));
+      REQUIRE(tensors[i].max().item<int>() == int(i));
+    }
+  }
 }
 
 TEST_CASE_FIXTURE(UsesHeap, "threads allocate and free each other's tensors") {
