@@ -63,9 +63,12 @@ double CostModel::share_of_peak(const Operator& call) const {
 }
 
 double CostModel::seconds(const Operator& call) const {
-  if (call.is_view()) return 0;
+  const bool is_cpu = device_.kind == DeviceFacts::cpu;
+  const double of_host = is_cpu ? host_seconds(call) : 0;
+  if (call.is_view()) return of_host;
+  const double of_launch = has_host() ? constants_.kernel_us : constants_.launch_us;
   auto bytes = double(call.bytes_read + call.bytes_written);
-  if (device_.kind == DeviceFacts::cpu) {
+  if (is_cpu) {
     // It reads a cache line before it writes to it.
     bytes += double(call.bytes_made);
     bytes -= double(call.bytes_near) * (1 - constants_.bandwidth_share / constants_.cache_share);
@@ -76,14 +79,16 @@ double CostModel::seconds(const Operator& call) const {
   if (call.flops > 0)
     computing += call.flops / (device_.peak(call.dtype).flops * share_of_peak(call));
   return std::max(bytes / rate, computing) + double(call.bytes_inside) / rate +
-         1e-6 * (has_host() ? constants_.kernel_us : constants_.launch_us);
+         (is_cpu ? of_host : 1e-6 * of_launch);
 }
 
 double CostModel::host_seconds(const Operator& call) const {
-  // Measured beside an H100: Lua, autograd and freeing memory take as long as the launch.
+  // Lua, autograd and freeing memory take as long as the launch: measured beside an H100, and on a
+  // CPU in steps of a tiny T5.
   constexpr double of_operator = 2, of_view = 0.5;
-  if (!has_host()) return 0;
-  const double starts = call.is_view() ? of_view : of_operator * on_gpu(call.name).starts;
+  if (device_.kind == DeviceFacts::tpu) return 0;
+  const double n_launches = has_host() ? on_gpu(call.name).starts : 1;
+  const double starts = call.is_view() ? of_view : of_operator * n_launches;
   return 1e-6 * constants_.launch_us * starts;
 }
 

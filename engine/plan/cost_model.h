@@ -38,11 +38,11 @@ class REDCO_API CostModel {
 
   /// max(FLOPs / (peak x share of its kind and size) + exps / (peak of float32 x share),
   /// bytes / (bandwidth x share)) + bytes inside / (bandwidth x share) + launch; 0 for views. On a
-  /// CPU near bytes have the bandwidth of the cache. On a GPU some operators read and write their
-  /// bytes several times (on_gpu), and the launch is that of a kernel, since the host works at the
-  /// same time.
+  /// CPU near bytes have the bandwidth of the cache, and the launch is `host_seconds`, of views
+  /// too. On a GPU some operators read and write their bytes several times (on_gpu), and the launch
+  /// is that of a kernel, since the host works at the same time.
   double seconds(const Operator& call) const;
-  /// The time of a GPU's host to start an operator; 0 for other devices.
+  /// The time of the host to start an operator, which a CPU is itself; 0 for TPUs.
   double host_seconds(const Operator& call) const;
   /// See seconds_of(Collective), without other traffic.
   double seconds(const Collective& collective) const;
