@@ -64,9 +64,9 @@ double CostModel::share_of_peak(const Operator& call) const {
 
 double CostModel::seconds(const Operator& call) const {
   const bool is_cpu = device_.kind == DeviceFacts::cpu;
-  const double of_host = is_cpu ? host_seconds(call) : 0;
-  if (call.is_view()) return of_host;
   const double of_launch = has_host() ? constants_.kernel_us : constants_.launch_us;
+  const double starting = is_cpu ? host_seconds(call) : call.is_view() ? 0 : 1e-6 * of_launch;
+  if (call.is_view()) return starting;
   auto bytes = double(call.bytes_read + call.bytes_written);
   if (is_cpu) {
     // It reads a cache line before it writes to it.
@@ -78,8 +78,7 @@ double CostModel::seconds(const Operator& call) const {
   double computing = call.exps / (device_.peak(c10::kFloat).flops * constants_.exp_share);
   if (call.flops > 0)
     computing += call.flops / (device_.peak(call.dtype).flops * share_of_peak(call));
-  return std::max(bytes / rate, computing) + double(call.bytes_inside) / rate +
-         (is_cpu ? of_host : 1e-6 * of_launch);
+  return std::max(bytes / rate, computing) + double(call.bytes_inside) / rate + starting;
 }
 
 double CostModel::host_seconds(const Operator& call) const {

@@ -19,8 +19,10 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 using redco::Group;
 using redco::Mesh;
