@@ -25,6 +25,13 @@ double expected_maximum(int64_t n) {
   return std::sqrt(2 * (std::sqrt(half * half - log / a) - half));
 }
 
+int64_t bytes_used(const StepLog& log) {
+  int64_t bytes = 0;
+  for (const Operator& call : log.operators)
+    if (!call.is_view()) bytes += call.bytes_read + call.bytes_written;
+  return bytes;
+}
+
 }  // namespace
 
 double StepTime::exposed_sum() const {
@@ -62,10 +69,12 @@ double CostModel::share_of_peak(const Operator& call) const {
   return of_matmul ? share : share * device_.matmul_share;
 }
 
-double CostModel::seconds(const Operator& call) const {
+double CostModel::seconds(const Operator& call, bool fits_cache) const {
   const bool is_cpu = device_.kind == DeviceFacts::cpu;
   const double of_launch = has_host() ? constants_.kernel_us : constants_.launch_us;
-  const double starting = is_cpu ? host_seconds(call) : call.is_view() ? 0 : 1e-6 * of_launch;
+  const double starting = is_cpu           ? host_seconds(call, fits_cache)
+                          : call.is_view() ? 0
+                                           : 1e-6 * of_launch;
   if (call.is_view()) return starting;
   auto bytes = double(call.bytes_read + call.bytes_written);
   if (is_cpu) {
@@ -81,14 +90,13 @@ double CostModel::seconds(const Operator& call) const {
   return std::max(bytes / rate, computing) + double(call.bytes_inside) / rate + starting;
 }
 
-double CostModel::host_seconds(const Operator& call) const {
-  // Lua, autograd and freeing memory take as long as the launch: measured beside an H100, and on a
-  // CPU in steps of a tiny T5.
-  constexpr double of_operator = 2, of_view = 0.5;
-  if (device_.kind == DeviceFacts::tpu) return 0;
-  const double n_launches = has_host() ? on_gpu(call.name).starts : 1;
-  const double starts = call.is_view() ? of_view : of_operator * n_launches;
-  return 1e-6 * constants_.launch_us * starts;
+double CostModel::host_seconds(const Operator& call, bool fits_cache) const {
+  const HostLaunches& host = constants_.host;
+  const double starts = has_host() ? on_gpu(call.name).starts : 1;
+  double n_launches = call.is_view() ? host.of_view : host.of_operator * starts;
+  if (cluster_.n_devices() > 1) n_launches += host.of_sharding;
+  if (!fits_cache) n_launches *= host.out_of_cache;
+  return 1e-6 * constants_.launch_us * n_launches;
 }
 
 double CostModel::seconds(const Collective& collective) const {
@@ -103,12 +111,13 @@ StepTime CostModel::simulate(const StepLog& log, std::vector<double>* times) con
   StepTime time;
   double now = 0, in_host = 0, network = 0;  // when the streams become free
   double host = 0;                           // the time that a GPU's host takes in all
+  const bool fits_cache = bytes_used(log) <= cache_bytes;
   for (auto [what, index] : log.sequence) {
     if (times != nullptr) times->push_back(now);
     if (what == StepLog::What::operator_call) {
       const Operator& call = log.operators.at(size_t(index));
-      const double cost = seconds(call);
-      host += host_seconds(call);
+      const double cost = seconds(call, fits_cache);
+      host += host_seconds(call, fits_cache);
       time.compute += cost;
       now += cost;
       continue;

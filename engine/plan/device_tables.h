@@ -23,6 +23,14 @@ REDCO_API std::set<std::string> link_names();
 /// The memory that no tensor has on devices of a kind.
 REDCO_API ReservedMemory default_reserve(DeviceFacts::Kind kind);
 
+/// What the host of a device takes for operators, in launches of `launch_us`: Lua, autograd and
+/// freeing memory included.
+struct HostLaunches {
+  double of_operator, of_view;
+  double of_sharding;   ///< that an operator or view takes besides, on one of several devices
+  double out_of_cache;  ///< factor of all, if the step's data displace what the host uses
+};
+
 /// Constants of the cost model, where nothing was measured.
 struct ModelConstants {
   double bandwidth_share;  ///< of the memory's bandwidth that operators reach
@@ -30,6 +38,7 @@ struct ModelConstants {
   double exp_share;        ///< evaluations of exp per second, as a share of float32's FLOP/s
   double launch_us;        ///< of one operator; on a GPU, of its host
   double kernel_us;        ///< of a GPU, for one operator besides its work
+  HostLaunches host;
   Efficiency matmul;       ///< share of what large products reach, by the smallest of m, n and k
   double attention_share;  ///< of attention and convolutions: share of what large products reach
   double biased_attention_share;  ///< the same of attention with a trained bias

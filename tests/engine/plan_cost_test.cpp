@@ -102,11 +102,25 @@ TEST_CASE("on a CPU new memory counts twice, and a cache is faster than memory")
                .bytes_read = 500'000'000,
                .bytes_written = 125'000'000,
                .bytes_made = 125'000'000};
-  constexpr double host = 20e-6;  // twice the launch: a CPU is its own host
+  // The launches of an operator and of sharding, out of the cache: a CPU is its own host.
+  constexpr double host = (4.3 + 1.3) * 5 * 10e-6;
   CHECK(CostModel(spec).seconds(add) == Approx(0.012 + host));
   add.bytes_near = 500'000'000;
   CHECK(CostModel(spec).seconds(add) == Approx(0.004 + 0.002 + host));
-  CHECK(CostModel(spec).seconds({.name = "aten::view", .bytes_read = 100}) == Approx(5e-6));
+  const Operator view{.name = "aten::view", .bytes_read = 1 << 30};
+  CHECK(CostModel(spec).seconds(view) == Approx((1.1 + 1.3) * 5 * 10e-6));
+  // What a small step uses stays in the cache, and so does what the host uses.
+  const Operator small{.name = "aten::add", .bytes_written = 4 << 20, .bytes_near = 4 << 20};
+  constexpr double adding = (4 << 20) / 250e9;
+  StepLog log;
+  log.add(small), log.add(small), log.add(view);
+  CHECK(CostModel(spec).simulate(log).total ==
+        Approx(2 * adding + (2 * (4.3 + 1.3) + 1.1 + 1.3) * 10e-6));
+  log.add(small);
+  CHECK(CostModel(spec).simulate(log).total ==
+        Approx(3 * adding + (3 * (4.3 + 1.3) + 1.1 + 1.3) * 5 * 10e-6));
+  spec.hosts[0].count = spec.hosts[0].devices = 1;
+  CHECK(CostModel(spec).host_seconds(view) == Approx(1.1 * 5 * 10e-6));
 }
 
 TEST_CASE("a GPU's step takes at least what its host needs to start the operators") {
@@ -327,7 +341,7 @@ TEST_CASE("on a CPU without free cores nothing overlaps") {
   log.add(product(1e12));
   log.wait(pending);
   // An eighth of the host's rate for each process.
-  const double op = 8 * 0.02 + 10e-6, send = 0.03 + 21e-6;
+  const double op = 8 * 0.02 + (4.3 + 1.3) * 10e-6, send = 0.03 + 21e-6;
   CHECK(CostModel(spec).simulate(log).total == Approx(op + send));
   spec.hosts[0].cores = 16;
   CHECK(CostModel(spec).simulate(log).total == Approx(op));
