@@ -83,14 +83,8 @@ constexpr int quantum = 1000;
 
 void count_hook(lua_State* L, lua_Debug*);
 
-// The thread's processor time in microseconds. It replaces the instruction count if that is
-// smaller, since one instruction may join long strings or move a long table.
-int64_t processor_time() {
-  timespec now;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
-}
-
+// The processor time replaces the instruction count if that is smaller, since one instruction may
+// join long strings or move a long table.
 thread_local int64_t last_look = 0;
 
 void watch_steps(lua_State* L) {
@@ -299,6 +293,12 @@ void count_hook(lua_State* L, lua_Debug*) {
 void limit_steps(lua_State* L, int64_t limit) {
   context(L).steps = {limit, limit};
   watch_steps(L);
+}
+
+int64_t processor_time() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
 }
 
 void restart_step_clock() { last_look = processor_time(); }

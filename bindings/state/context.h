@@ -128,6 +128,9 @@ void limit_steps(lua_State* L, int64_t limit);
 /// Resets the remaining steps at the start of a run.
 void start_counting_steps(lua_State* L);
 
+/// The processor time of this thread, in microseconds.
+int64_t processor_time();
+
 /// Excludes the time until now from the step count: it was spent in a function of the program.
 void restart_step_clock();
 
