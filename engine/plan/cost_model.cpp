@@ -25,11 +25,16 @@ double expected_maximum(int64_t n) {
   return std::sqrt(2 * (std::sqrt(half * half - log / a) - half));
 }
 
-int64_t bytes_used(const StepLog& log) {
-  int64_t bytes = 0;
-  for (const Operator& call : log.operators)
-    if (!call.is_view()) bytes += call.bytes_read + call.bytes_written;
-  return bytes;
+// See CostModel::host_seconds. The root fits steps of a T5 with 3 KB to 5 MB for each operator.
+double share_displaced(const StepLog& log) {
+  constexpr double cache = 1 << 20;
+  double bytes = 0, n = 0;
+  for (const Operator& call : log.operators) {
+    if (call.is_view()) continue;
+    bytes += double(call.bytes_read + call.bytes_written);
+    ++n;
+  }
+  return n > 0 ? std::sqrt(std::min(1.0, bytes / n / cache)) : 0;
 }
 
 }  // namespace
@@ -69,13 +74,11 @@ double CostModel::share_of_peak(const Operator& call) const {
   return of_matmul ? share : share * device_.matmul_share;
 }
 
-double CostModel::seconds(const Operator& call, bool fits_cache) const {
+double CostModel::seconds(const Operator& call, double displaced) const {
   const bool is_cpu = device_.kind == DeviceFacts::cpu;
-  const double of_launch = has_host() ? constants_.kernel_us : constants_.launch_us;
-  const double starting = is_cpu           ? host_seconds(call, fits_cache)
-                          : call.is_view() ? 0
-                                           : 1e-6 * of_launch;
-  if (call.is_view()) return starting;
+  const double of_launch = 1e-6 * (has_host() ? constants_.kernel_us : constants_.launch_us);
+  if (call.is_view()) return is_cpu ? host_seconds(call, displaced) : 0;
+  const double starting = is_cpu ? host_seconds(call, displaced) : of_launch;
   auto bytes = double(call.bytes_read + call.bytes_written);
   if (is_cpu) {
     // It reads a cache line before it writes to it.
@@ -90,12 +93,12 @@ double CostModel::seconds(const Operator& call, bool fits_cache) const {
   return std::max(bytes / rate, computing) + double(call.bytes_inside) / rate + starting;
 }
 
-double CostModel::host_seconds(const Operator& call, bool fits_cache) const {
+double CostModel::host_seconds(const Operator& call, double displaced) const {
   const HostLaunches& host = constants_.host;
   const double starts = has_host() ? on_gpu(call.name).starts : 1;
   double n_launches = call.is_view() ? host.of_view : host.of_operator * starts;
   if (cluster_.n_devices() > 1) n_launches += host.of_sharding;
-  if (!fits_cache) n_launches *= host.out_of_cache;
+  n_launches *= 1 + displaced * (host.out_of_cache - 1);
   return 1e-6 * constants_.launch_us * n_launches;
 }
 
@@ -111,13 +114,13 @@ StepTime CostModel::simulate(const StepLog& log, std::vector<double>* times) con
   StepTime time;
   double now = 0, in_host = 0, network = 0;  // when the streams become free
   double host = 0;                           // the time that a GPU's host takes in all
-  const bool fits_cache = bytes_used(log) <= cache_bytes;
+  const double displaced = share_displaced(log);
   for (auto [what, index] : log.sequence) {
     if (times != nullptr) times->push_back(now);
     if (what == StepLog::What::operator_call) {
       const Operator& call = log.operators.at(size_t(index));
-      const double cost = seconds(call, fits_cache);
-      host += host_seconds(call, fits_cache);
+      const double cost = seconds(call, displaced);
+      host += host_seconds(call, displaced);
       time.compute += cost;
       now += cost;
       continue;

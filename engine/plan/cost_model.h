@@ -41,10 +41,10 @@ class REDCO_API CostModel {
   /// CPU near bytes have the bandwidth of the cache, and the launch is `host_seconds`, of views
   /// too. On a GPU some operators read and write their bytes several times (on_gpu), and the launch
   /// is that of a kernel, since the host works at the same time.
-  double seconds(const Operator& call, bool fits_cache = false) const;
-  /// The time of the host to start an operator, which a CPU is itself; 0 for TPUs. `fits_cache`:
-  /// whether the operators of the step use no more than a CPU's cache has.
-  double host_seconds(const Operator& call, bool fits_cache = false) const;
+  double seconds(const Operator& call, double displaced = 1) const;
+  /// The time of the host to start an operator, which a CPU is itself; 0 for TPUs. `displaced`: the
+  /// share of what Lua and autograd use that the step's operators displace from a CPU's cache.
+  double host_seconds(const Operator& call, double displaced = 1) const;
   /// See seconds_of(Collective), without other traffic.
   double seconds(const Collective& collective) const;
 

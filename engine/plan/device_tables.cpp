@@ -200,7 +200,7 @@ ReservedMemory default_reserve(DeviceFacts::Kind kind) {
 const ModelConstants& constants_of(DeviceFacts::Kind kind) {
   // matmul: a guess that large models do not depend on. launch_us and kernel_us: of GPUs, measured
   // beside an H100 in a virtual machine; of others, guesses. host: of GPUs, measured beside the
-  // same one; of CPUs, in steps of a T5 that fits the cache and of one that does not.
+  // same one; of CPUs, in steps of T5 of several sizes.
   // biased_attention_share: of GPUs, measured with T5 on an H100. attention_share: of 0.7, 1
   // and 1.4 the one that fits best the half of the points of tests/engine/plan_points_test.cpp that
   // the devices' matmul_share was fitted on. spread: GPUs of five computing centers vary by 8 % on

@@ -28,7 +28,7 @@ REDCO_API ReservedMemory default_reserve(DeviceFacts::Kind kind);
 struct HostLaunches {
   double of_operator, of_view;
   double of_sharding;   ///< that an operator or view takes besides, on one of several devices
-  double out_of_cache;  ///< factor of all, if the step's data displace what the host uses
+  double out_of_cache;  ///< factor of all, if operators displace what the host uses from its cache
 };
 
 /// Constants of the cost model, where nothing was measured.

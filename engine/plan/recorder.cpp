@@ -296,10 +296,9 @@ void Recorder::run(const Call& call, const Plan& plan, Stack& local) {
   if (n_pauses_ == 0) log_.add(std::move(record));
 }
 
-// A tensor is near if it and what operators have used since they last used its block fit the cache.
 bool Recorder::is_near(const at::Tensor& tensor) const {
   auto found = alive_.find(block_of(tensor));
-  return found != alive_.end() && traffic_ - found->second.used + bytes_of(tensor) <= cache_bytes;
+  return found != alive_.end() && traffic_ - found->second.used + bytes_of(tensor) <= near_bytes;
 }
 
 void Recorder::add_traffic(const std::vector<Use>& uses) {

@@ -104,6 +104,9 @@ class Recorder final : public sharding::Execution {
   void ran_on_cpu(const std::string& name) { ++without_shapes_[name]; }
   /// Whether an optimizer updates the parameters now: what it allocates is temporary.
   void set_updating(bool is_updating) { is_updating_ = is_updating; }
+  /// A tensor is near if it and what operators have used since they last used its block have no
+  /// more bytes than this: a process's part of a CPU's cache.
+  static constexpr int64_t near_bytes = 8 << 20;
   /// Throws Error after this many operators in one step.
   static constexpr int64_t most_operators = 200000;
 

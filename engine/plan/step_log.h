@@ -14,9 +14,6 @@
 
 namespace redco::plan {
 
-/// Bytes that a CPU's cache has for a process.
-constexpr int64_t cache_bytes = 8 << 20;
-
 /// What memory is used for.
 enum class MemoryKind : uint8_t {
   parameters,
@@ -58,7 +55,7 @@ struct Operator {
   int64_t bytes_written = 0;                       ///< of all results; 0 for views
   int64_t bytes_made = 0;                          ///< the part of these that is in new memory
   /// The part of what is read, or written to existing memory, that was used recently enough to be
-  /// in a CPU's cache (cache_bytes).
+  /// in a CPU's cache (Recorder::near_bytes).
   int64_t bytes_near = 0;
   int64_t bytes_inside = 0;                ///< read and written between the parts of an operator
   ProductKind kind = ProductKind::matmul;  ///< of an operator with flops
