@@ -9,6 +9,7 @@ local torch, nn = redco.torch, redco.nn
 local o = redco.options {
   model = "gpt2", n_model_shards = 1, zero = 0, sequence_parallel = false, recompute = "none",
   batch = 2, length = 128, steps = 5, compute_dtype = "float32", device = "cpu",
+  d_model = 128,  -- of small_t5
 }
 local deployer = redco.Deployer {
   seed = 1, n_model_shards = o.n_model_shards, zero = o.zero, verbose = false,
@@ -78,6 +79,10 @@ local models = {
   t5 = function(is_small)
     return t5(is_small and { d_model = 64, d_ff = 128, num_layers = 1, num_decoder_layers = 1,
       d_kv = 8, vocab_size = 512 })
+  end,
+  small_t5 = function()
+    return t5 { vocab_size = 64, d_model = o.d_model, d_ff = 2 * o.d_model, num_heads = 4,
+      d_kv = o.d_model / 4 }
   end,
   conv = convolutions,
 }
