@@ -76,9 +76,9 @@ double CostModel::share_of_peak(const Operator& call) const {
 
 double CostModel::seconds(const Operator& call, double displaced) const {
   const bool is_cpu = device_.kind == DeviceFacts::cpu;
-  const double of_launch = 1e-6 * (has_host() ? constants_.kernel_us : constants_.launch_us);
-  if (call.is_view()) return is_cpu ? host_seconds(call, displaced) : 0;
-  const double starting = is_cpu ? host_seconds(call, displaced) : of_launch;
+  double starting = 1e-6 * (has_host() ? constants_.kernel_us : constants_.launch_us);
+  if (is_cpu) starting = host_seconds(call, displaced);
+  if (call.is_view()) return is_cpu ? starting : 0;
   auto bytes = double(call.bytes_read + call.bytes_written);
   if (is_cpu) {
     // It reads a cache line before it writes to it.
@@ -95,8 +95,8 @@ double CostModel::seconds(const Operator& call, double displaced) const {
 
 double CostModel::host_seconds(const Operator& call, double displaced) const {
   const HostLaunches& host = constants_.host;
-  const double starts = has_host() ? on_gpu(call.name).starts : 1;
-  double n_launches = call.is_view() ? host.of_view : host.of_operator * starts;
+  double n_launches = call.is_view() ? host.of_view : host.of_operator;
+  if (has_host() && !call.is_view()) n_launches *= on_gpu(call.name).starts;
   if (cluster_.n_devices() > 1) n_launches += host.of_sharding;
   n_launches *= 1 + displaced * (host.out_of_cache - 1);
   return 1e-6 * constants_.launch_us * n_launches;

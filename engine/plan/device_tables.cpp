@@ -200,16 +200,16 @@ ReservedMemory default_reserve(DeviceFacts::Kind kind) {
 const ModelConstants& constants_of(DeviceFacts::Kind kind) {
   // matmul: a guess that large models do not depend on. launch_us and kernel_us: of GPUs, measured
   // beside an H100 in a virtual machine; of others, guesses. host: of GPUs, measured beside the
-  // same one; of CPUs, in steps of T5 of several sizes.
-  // biased_attention_share: of GPUs, measured with T5 on an H100. attention_share: of 0.7, 1
-  // and 1.4 the one that fits best the half of the points of tests/engine/plan_points_test.cpp that
-  // the devices' matmul_share was fitted on. spread: GPUs of five computing centers vary by 8 % on
-  // average (arXiv 2208.11035), taken as the distance of a box plot's whiskers, which is 5.4
-  // standard deviations; of other devices nothing is known. cache_share: of CPUs, measured with two
-  // processes; that of GPUs makes no difference, since large tensors do not fit their caches.
-  // exp_share: a multiprocessor of a GPU evaluates 16 of these functions in a clock and 128
-  // products and sums (CUDA C++ Programming Guide, arithmetic instructions); measured on CPUs with
-  // AVX2, as their attention_share; a guess for TPUs, where reading and writing take longer.
+  // same one; of CPUs, in steps of T5 of several sizes. biased_attention_share: of GPUs,
+  // measured with T5 on an H100. attention_share: of 0.7, 1 and 1.4 the one that fits best the half
+  // of the points of tests/engine/plan_points_test.cpp that the devices' matmul_share was fitted
+  // on. spread: GPUs of five computing centers vary by 8 % on average (arXiv 2208.11035), taken as
+  // the distance of a box plot's whiskers, which is 5.4 standard deviations; of other devices
+  // nothing is known. cache_share: of CPUs, measured with two processes; that of GPUs makes no
+  // difference, since large tensors do not fit their caches. exp_share: a multiprocessor of a GPU
+  // evaluates 16 of these functions in a clock and 128 products and sums (CUDA C++ Programming
+  // Guide, arithmetic instructions); measured on CPUs with AVX2, as their attention_share; a guess
+  // for TPUs, where reading and writing take longer.
   static const Efficiency of_products{{{256, 0.4}, {1024, 0.8}, {4096, 1}}};
   static const ModelConstants of_gpu{.bandwidth_share = 0.88,
                                      .cache_share = 0,
