@@ -231,6 +231,11 @@ bool Recorder::make_tensor(const c10::OperatorHandle& handle, Stack& stack) {
 
 void Recorder::run(const Call& call, const Plan& plan, Stack& local) {
   operator_name_ = call.op.name;
+  // Without a wrapper LibTorch adds up the gradients of a tensor in place, unless the first is a
+  // view; see freed.
+  adds_gradients_in_place_ = mesh_->world().size() == 1 && operator_name_ == "aten::add" &&
+                             torch::autograd::get_current_node() != nullptr &&
+                             !call.arguments[0].toTensor().is_view();
   if (n_pauses_ == 0 && ++n_operators_ > most_operators)
     fail("plan: the step has called ", most_operators, " operators, at ", call_site(),
          ". Values are not computed here: does a loop wait for a value? Each value that is read is "
@@ -311,6 +316,7 @@ void Recorder::add_traffic(const std::vector<Use>& uses) {
 
 void Recorder::after(const Call&, const Plan&, c10::ArrayRef<c10::IValue>) {
   operator_name_.clear();
+  adds_gradients_in_place_ = false;
 }
 
 void Recorder::begin_step() {
@@ -365,10 +371,7 @@ int64_t Recorder::allocated(int64_t bytes) {
     block.facts.line = call_site();
     block.facts.is_backward = torch::autograd::get_current_node() != nullptr;
   }
-  // Without a wrapper LibTorch adds up the gradients of a tensor in place; see freed.
-  if (mesh_->world().size() == 1 && operator_name_ == "aten::add" &&
-      torch::autograd::get_current_node() != nullptr)
-    sum_ = {number, bytes, n_operators_};
+  if (adds_gradients_in_place_) sum_ = {number, bytes, n_operators_};
   log_.add(Allocation{number, bytes, block.facts.kind});
   // Between operators, memory is for what moves: parts that are joined in buffers or cut out.
   if (operator_name_.empty() && n_collectives_ == 0)

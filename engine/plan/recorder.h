@@ -145,6 +145,7 @@ class Recorder final : public sharding::Execution {
     int64_t block = -1, bytes = 0, operator_number = 0;
   } sum_;  // of two gradients, the last one
   std::string operator_name_;
+  bool adds_gradients_in_place_ = false;  // the current operator
   bool is_updating_ = false;
 };
 

@@ -2,6 +2,7 @@
 
 #include "train_step.h"
 
+#include "backward_order.h"
 #include "batches.h"
 #include "loss_scaler.h"
 #include "parameter_groups.h"
@@ -61,6 +62,33 @@ bool is_finite(const at::Tensor& number) {
 at::Tensor for_sums(const at::Tensor& number) {
   at::Tensor value = number.detach();
   return at::isReducedFloatingType(value.scalar_type()) ? value.to(at::kFloat) : value;
+}
+
+// The gradient that backward begins with, and what it lacks of the loss's factor: `gradient` *
+// `rest` is the factor. `rest` is undefined unless the loss has 16 bits: bfloat16 would round a
+// weight of 1001 tokens to 1000, and float16 has no 65536.
+struct FirstGradient {
+  FirstGradient(const at::Tensor& factor, at::ScalarType type) {
+    constexpr double largest_power_of_half = 32768;
+    gradient = (type == at::kHalf ? factor.clamp_max(largest_power_of_half) : factor).to(type);
+    if (!at::isReducedFloatingType(type)) return;
+    at::Tensor missing = factor / gradient.to(factor.scalar_type());
+    rest = at::where(gradient.eq(0), at::ones_like(missing), missing);
+  }
+  at::Tensor gradient, rest;
+};
+
+// Makes gradients that lack the factor `from` lack `to` instead. An undefined factor is 1.
+void change_missing_factor(const std::vector<at::Tensor>& gradients, const at::Tensor& from,
+                           const at::Tensor& to) {
+  if (!from.defined() && !to.defined()) return;
+  at::Tensor divisor = to.defined() ? to : at::ones_like(from);
+  if (from.defined()) divisor = divisor / from;
+  at::NoGradGuard no_grad;
+  std::vector<at::Tensor> defined;
+  for (const at::Tensor& gradient : gradients)
+    if (gradient.defined()) defined.push_back(gradient);
+  if (!defined.empty()) at::_foreach_div_(defined, divisor);
 }
 
 // Copies a loss_fn's in-place changes of untrained parameters, such as running statistics, from the
@@ -293,6 +321,7 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
   params_->clear_gradients();
   size_t n_batches = (indices.size() + size_t(micro) - 1) / size_t(micro);
   at::Tensor weight_sum, unit;
+  at::Tensor missing;                       // of the gradients so far: see FirstGradient::rest
   std::map<std::string, at::Tensor> means;  // sums until the last micro-batch
   std::vector<at::Tensor> sums(leaves.size());
   for (size_t i = 0; i < n_batches; ++i) {
@@ -317,9 +346,13 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
       if (!unit.defined()) unit = divisor(weight) / state_.loss_scale->scale;
       factor = weight / unit;
     }
+    FirstGradient first_gradient(factor, result.loss.scalar_type());
+    if (i > 0)
+      change_missing_factor(is_shared ? sums : params_->gradients(), missing, first_gradient.rest);
+    missing = first_gradient.rest;
     RECORD_USER_SCOPE("backward");
-    torch::autograd::backward({result.loss}, {factor.to(result.loss.scalar_type())}, false, false,
-                              leaves);
+    run_conversions_early(result.loss);
+    torch::autograd::backward({result.loss}, {first_gradient.gradient}, false, false, leaves);
     if (is_reduced) reducer->finish();
     std::map<std::string, at::Tensor> values = std::move(result.metrics);
     values["loss"] = loss;
@@ -338,11 +371,9 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
     weight_sum = weight_sum.defined() ? weight_sum + weight : weight;
   }
   at::NoGradGuard no_grad;
-  std::vector<at::Tensor> grads;
-  for (const at::Tensor& leaf : leaves)
-    if (leaf.grad().defined()) grads.push_back(leaf.grad());
   weight_sum = divisor(weight_sum);
-  if (!grads.empty()) at::_foreach_div_(grads, unit.defined() ? weight_sum / unit : weight_sum);
+  change_missing_factor(params_->gradients(), missing,
+                        unit.defined() ? weight_sum / unit : weight_sum);
   for (auto& [name, mean] : means) mean = mean / weight_sum;
   return means;
 }
@@ -445,14 +476,18 @@ ValueAndGrad TrainStep::value_and_grad(
   Autocast off(device().type(), std::nullopt);
   check_loss(value);
   check_has_graph(value);
-  std::vector<at::Tensor> factor;
-  if (state_.loss_scale)
-    factor = {(at::ones_like(for_sums(value)) * state_.loss_scale->scale).to(value.scalar_type())};
-  auto grads = torch::autograd::grad({value}, params_->leaves(), factor, std::nullopt, false,
-                                     /*allow_unused=*/true);
-  if (state_.loss_scale)
-    for (at::Tensor& grad : grads)
-      if (grad.defined()) grad = grad / state_.loss_scale->scale;
+  at::Tensor factor = at::ones_like(for_sums(value));
+  if (state_.loss_scale) factor = factor * state_.loss_scale->scale;
+  FirstGradient first_gradient(factor, value.scalar_type());
+  run_conversions_early(value);
+  auto grads = torch::autograd::grad({value}, params_->leaves(), {first_gradient.gradient},
+                                     std::nullopt, false, /*allow_unused=*/true);
+  if (state_.loss_scale) {
+    at::Tensor divisor = factor;
+    if (first_gradient.rest.defined()) divisor = divisor / first_gradient.rest;
+    for (at::Tensor& grad : grads)  // not in place: two leaves may have one gradient
+      if (grad.defined()) grad = grad / divisor;
+  }
   return {value.detach().reshape({}), params_->in_tree(grads)};
 }
 

@@ -113,6 +113,13 @@ Tree TrainedParams::laid_out_like_params(const Tree& opt_state) const {
   });
 }
 
+std::vector<at::Tensor> TrainedParams::gradients() const {
+  std::vector<at::Tensor> grads;
+  grads.reserve(leaves_.size());
+  for (const at::Tensor& leaf : leaves_) grads.push_back(leaf.grad());
+  return grads;
+}
+
 void TrainedParams::clear_gradients() {
   for (at::Tensor& leaf : leaves_) leaf.mutable_grad().reset();
 }

@@ -46,6 +46,8 @@ class TrainedParams {
   /// An optimizer's state with its tensors in the placements of their parameters.
   Tree laid_out_like_params(const Tree& opt_state) const;
 
+  /// The gradients of the leaves, some of which may be undefined.
+  std::vector<at::Tensor> gradients() const;
   void clear_gradients();
   /// Returns the gradients of the leaves and clears them.
   std::vector<at::Tensor> take_gradients();

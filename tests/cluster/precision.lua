@@ -1,5 +1,6 @@
 -- compute_dtype = "float16": when the gradients of one process overflow, all of them leave the step
--- out, and go on with half the scale to what plain float64 tensors give.
+-- out, and go on with half the scale to what plain float64 tensors give. Losses in 16 bits: the
+-- weights of micro-batches and the scale of the loss keep all their digits.
 local redco = require "redco"
 local testing = require "testing"
 
@@ -70,6 +71,32 @@ for _, n_model_shards in ipairs { 1, 2 } do
         expect_equal(trainer.step, 1)
         expect_equal(trainer.state.loss_scale.scale, 256)
         expect_close(trainer.params.weight:full(), initial - 0.5 * gradient, 0, 2e-3)
+      end)
+    end
+    for _, dtype in ipairs { "bfloat16", "float16", "float32" } do
+      local name = ("a loss in %s on %dx%d, zero = %d"):format(dtype, dp, deployer.mesh.mp, zero)
+      test(name, function()
+        -- bfloat16 rounds 1001 to 1000, and 65536 is infinite in float16.
+        local n_tokens, slopes, micro_batch = { 1001, 1 }, { 1, 0 }, 0
+        local trainer = redco.Trainer {
+          deployer = deployer, params = { weight = torch.zeros { 4 } }, compute_dtype = dtype,
+          collate_fn = redco.data.default_collate, accumulate_grad_batches = 2,
+          optimizer = redco.optim.sgd { learning_rate = 1 },
+          loss_fn = function(_, _, params, examples)
+            micro_batch = micro_batch + 1
+            local x = examples.x * slopes[micro_batch]
+            local loss = (params.weight * x:unsqueeze(1)):sum(1):mean()
+            expect_equal(loss.dtype, dtype)
+            return loss, n_tokens[micro_batch]
+          end,
+        }
+        local examples = {}
+        for i = 1, 4 do examples[i] = { x = torch.ones {} } end
+        trainer:setup_running_step { examples = examples, per_device_batch_size = 2 / dp }
+        micro_batch = 0
+        trainer:train { examples = examples, per_device_batch_size = 2 / dp }
+        expect_equal(trainer.step, 1)
+        expect_close(trainer.params.weight:full(), torch.full({ 4 }, -1001 / 1002), 0, 1e-6)
       end)
     end
     check("a step", {})

@@ -298,6 +298,71 @@ test("recomputed activations are those of the first run", function()
   expect_close(gradients[2], gradients[1], 0, 0)
 end)
 
+-- The share of the gradients of a step that are accumulated before the last product of backward:
+-- these can be sent, and their copies in 16 bits freed, while backward runs.
+local function share_of_gradients(name, options)
+  local workdir = os.tmpname() .. name
+  local model = redco.models.from_config({
+    model_type = "llama", vocab_size = 32, hidden_size = 16, intermediate_size = 32,
+    num_hidden_layers = 12, num_attention_heads = 2, num_key_value_heads = 2,
+    max_position_embeddings = 16, tie_word_embeddings = options.is_tied or false,
+  }, { generator = generator })
+  local optimizer = redco.optim.sgd { learning_rate = 0.1 }
+  local params = model.params
+  if options.has_adapters then
+    params = redco.lora.add(params, { target_modules = { "q_proj", "down_proj" } })
+    optimizer = redco.lora.freeze_base(optimizer)
+  end
+  local trainer = redco.Trainer {
+    deployer = redco.Deployer { seed = 1, workdir = workdir, verbose = false },
+    params = params, optimizer = optimizer, loss_fn = model.loss_fn,
+    collate_fn = redco.data.default_collate, compute_dtype = "bfloat16",
+    recompute = options.recompute,
+  }
+  local ids = torch.arange(8)
+  trainer:fit {
+    train_examples = redco.data.dataset(4, function() return { input_ids = ids, labels = ids } end),
+    per_device_batch_size = 2, n_epochs = 1, profile = { steps = { 1, 1 } },
+  }
+  local events = redco.data.json(workdir .. "/profile_step1-1.json").traceEvents
+  table.sort(events, function(a, b) return a.ts < b.ts end)
+  local n, n_before, is_backward = 0, 0, false
+  for _, event in ipairs(events) do
+    if event.name == "backward" then is_backward = true end
+    if event.name == "torch::autograd::AccumulateGrad" then n = n + 1 end
+    if is_backward and event.name == "aten::mm" then n_before = n end
+  end
+  assert(n >= 24, n)
+  return n_before / n
+end
+
+for name, options in pairs {
+  plain = {}, recomputed = { recompute = "blocks" }, tied = { is_tied = true },
+  adapters = { has_adapters = true },
+  adapters_recomputed = { has_adapters = true, recompute = "blocks" },
+} do
+  test("gradients of cast parameters come while backward runs: " .. name, function()
+    local share = share_of_gradients(name, options)
+    assert(share >= 0.9, share)
+  end)
+end
+
+test("a step of one's own scales a float16 loss by more than float16 can hold", function()
+  local trainer = redco.Trainer {
+    deployer = deployer, compute_dtype = "float16", params = { w = torch.zeros { 3 } },
+    collate_fn = collate, loss_fn = function() error "not called" end,
+    optimizer = redco.optim.sgd { learning_rate = 1 },
+    train_step_fn = function(_, _, _, defaults)
+      local _, gradients = defaults.value_and_grad(function(params) return params.w:sum() end)
+      return { norm = defaults.apply_gradients(gradients) }
+    end,
+  }
+  trainer:train { examples = examples, per_device_batch_size = 4 }
+  expect_equal(trainer.state.loss_scale.scale, 65536)
+  expect_equal(trainer.step, 1)
+  expect_close(trainer.params.w, torch.full({ 3 }, -1), 0, 0)
+end)
+
 test("vmap and grad work under autocast", function()
   local function loss(weight, row) return row:matmul(weight):softmax(-1):log():sum() end
   local per_example = redco.vmap(redco.grad(loss), { in_dims = { false, 0 } })
