@@ -21,6 +21,7 @@
 #include "training/sharding.h"
 #include "training/training_objects.h"
 
+#include <redco/detail/check_stop.h>
 #include <redco/error.h>
 #include <redco/grouped_linear.h>
 #include <redco/linear.h>
@@ -170,6 +171,12 @@ int grouped_linear_layer(lua_State* L) {
   return 1;
 }
 
+// check_stop(): ends a loop of an evaluation if the run is to end
+int check_stop_of_run(lua_State*) {
+  check_stop();
+  return 0;
+}
+
 int open_redco(lua_State* L) {
   lua_newtable(L);
   // Functions for this library's Lua files only.
@@ -187,6 +194,8 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "describe");
   lua_pushcfunction(L, embedded_text);
   lua_setfield(L, -2, "embedded");
+  lua_pushcfunction(L, check_stop_of_run);
+  lua_setfield(L, -2, "check_stop");
   lua_pushcfunction(L, try_call);
   lua_setfield(L, -2, "try");
   lua_pushcfunction(L, without_cudnn_attention);

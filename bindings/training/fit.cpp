@@ -198,7 +198,8 @@ const char* const fit_text =
   on_step = nil, on_eval = nil, on_epoch = nil, on_save = nil, profile = nil})
 Trains for n_epochs, or until `step` reaches max_steps or max_seconds are over. Evaluates after each
 epoch and every eval_every_k_steps. A limit or an interval of 0 is none. SIGTERM and SIGUSR1 end the
-run after the current step, with the checkpoint `last`.
+run after the current step, with the checkpoint `last`. They, and max_seconds, also end an evaluation
+after its current batch; a run that resumes from the checkpoint evaluates first.
 
 Checkpoints are folders of workdir/ckpts: epoch_I, step_N, last (after each epoch and at the end),
 and min_METRIC and max_METRIC (of the evaluation in which the metric was best). They are written in

@@ -6,11 +6,13 @@
 #include "lookahead.h"
 #include "random.h"
 #include "record_alike.h"
+#include "stopping.h"
 
 #include <redco/error.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <span>
@@ -36,8 +38,10 @@ double eval_loss(TrainStep& step, const Dataset& examples, int64_t per_device_ba
                                   .collate = step.collate()},
                                  deployer.mesh());
   auto progress = deployer.run_log().progress(desc, examples.size, "examples", /*is_kept=*/false);
+  StopCheck stop_check;
   for (int64_t first = 0; first < examples.size; first += batch_size) {
     check_interrupt();
+    stop_check.before_batch();
     auto indices = std::span(order).subspan(size_t(first),
                                             size_t(std::min(batch_size, examples.size - first)));
     at::Generator rng = step.batch_rng(eval_stream, size_t(first), indices.size());
@@ -70,7 +74,8 @@ std::map<std::string, double> evaluate(TrainStep& step, const FitOptions& option
 std::map<std::string, double> check_evaluation(TrainStep& step, const FitOptions& options) {
   Deployer& deployer = *step.deployer();
   // The sanity check must not affect the following run, so the random state is restored.
-  uint64_t rng_count = deployer.rng_count();
+  auto restored = c10::make_scope_exit(
+      [&deployer, rng_count = deployer.rng_count()] { deployer.set_rng_count(rng_count); });
   int64_t batch_size = options.eval_per_device_batch_size.value_or(options.per_device_batch_size);
   Dataset examples = head(*options.eval_examples, batch_size);
   std::map<std::string, double> results;
@@ -78,7 +83,6 @@ std::map<std::string, double> check_evaluation(TrainStep& step, const FitOptions
     results["loss"] = eval_loss(step, examples, batch_size, "Evaluating (sanity check)");
   if (options.eval_metrics) results.merge(options.eval_metrics(examples).metrics);
   deployer.run_log().note("Evaluated one batch as a sanity check");
-  deployer.set_rng_count(rng_count);
   return results;
 }
 

@@ -49,7 +49,7 @@ Fit::Fit(TrainStep& step, RunState& run, const FitOptions& options)
       watch_([this] { return stopping_.signal(); }, [this](int signal) { give_up(signal); }),
       profile_(options.profile, step.device().type(), deployer_.workdir(), deployer_.run_log()),
       hooked_step_(step.state().step),
-      handled_step_(step.state().step) {
+      handled_step_(run.is_evaluation_due ? -1 : step.state().step) {
   done_.first_step = step.state().step;
   step_.skip_nonfinite(options_.on_nonfinite != OnNonfinite::stop);
 }
@@ -97,9 +97,9 @@ Dataset Fit::examples_of_epoch() const {
 
 void Fit::run() {
   check_options();
-  if (options_.eval_examples && options_.eval_sanity_check)
-    check_names(check_evaluation(step_, options_));
-  while (run_.epoch_idx < options_.n_epochs && !is_done()) {
+  if (options_.eval_examples && options_.eval_sanity_check) check_evaluation();
+  while (run_.epoch_idx < options_.n_epochs && !is_over_ &&
+         (run_.is_evaluation_due || !is_at_last_step())) {
     is_restored_ = false;
     std::string place =
         "Epoch " + std::to_string(run_.epoch_idx) + " / " + std::to_string(options_.n_epochs);
@@ -115,7 +115,7 @@ void Fit::run() {
       evaluate_and_save(names, is_epoch_done);
     else
       save(names, false, options_.save_in_background);
-    if (!is_epoch_done) break;
+    if (!is_epoch_done || run_.is_evaluation_due) break;
     ++run_.epoch_idx;
     run_.n_examples = 0;
   }
@@ -151,6 +151,9 @@ bool Fit::train_epoch(const Dataset& examples, const std::string& desc) {
   progress->skip(run_.n_examples);
   auto start = std::chrono::steady_clock::now();
   try {
+    // An evaluation at the end of an epoch, or of the run, follows below.
+    bool is_due = std::exchange(run_.is_evaluation_due, false);
+    if (is_due && run_.n_examples < examples.size && !is_at_last_step()) after_step(ahead);
     while (run_.n_examples < examples.size && !is_done() && !is_restored_) {
       int64_t first = run_.n_examples, n = std::min(batch_size, examples.size - first);
       bool is_left_out = run_.left_out_batches.contains({run_.epoch_idx, first});
@@ -239,8 +242,9 @@ void Fit::after_step(const Dataset& examples) {
   auto is_due = [&](const std::optional<int64_t>& every_k) {
     return is_new && every_k && step % *every_k == 0;
   };
-  // At the end of an epoch an evaluation follows anyway.
-  bool evaluates = is_due(options_.eval_every_k_steps) && run_.n_examples < run_.epoch_size;
+  // At the end of an epoch, or of the run, an evaluation follows anyway.
+  bool evaluates = is_due(options_.eval_every_k_steps) && run_.n_examples < run_.epoch_size &&
+                   !is_at_last_step();
   bool saves = is_due(options_.save_ckpt_every_k_steps);
   writing([&] { deployer_.checkpoints().check(); });
   auto reason = stopping_.after_step();
@@ -251,8 +255,7 @@ void Fit::after_step(const Dataset& examples) {
   if (evaluates)
     evaluate_and_save(names, false);
   else
-    save(names, false, options_.save_in_background);
-  if (reason) stop(*reason);
+    save_or_stop(names, false);
 }
 
 void Fit::handle_left_out(const Dataset& examples, Running& left_out) {

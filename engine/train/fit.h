@@ -54,7 +54,9 @@ class Fit {
   void handle_left_out(const Dataset& examples, Running& left_out);
   void keep_batch(const Dataset& examples, const Running& running);
   void restore();
+  std::vector<std::string> evaluate();
   void evaluate_and_save(std::vector<std::string> names, bool is_epoch_done);
+  void check_evaluation();
   void check_names(const std::map<std::string, double>& results) const;
   bool is_tracked(const std::string& metric, bool is_lower_better) const;
 
@@ -69,6 +71,7 @@ class Fit {
             const std::vector<std::string>& ckpt_names = {});
   void call_on_step();
   void stop(const Stopping::Reason& reason);
+  void save_or_stop(std::vector<std::string> names, bool is_epoch_done);
   std::string end_by(int signal) const;
   void give_up(int signal);
   void save(const std::vector<std::string>& names, bool is_epoch_done, bool in_background);

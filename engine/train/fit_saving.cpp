@@ -51,7 +51,9 @@ void Fit::restore() {
   is_restored_ = true;
 }
 
-void Fit::evaluate_and_save(std::vector<std::string> names, bool is_epoch_done) {
+// Evaluates, and calls the hooks that follow. Returns the names of the best checkpoints.
+std::vector<std::string> Fit::evaluate() {
+  std::vector<std::string> names;
   if (options_.eval_examples) {
     std::string desc = "Evaluating (epoch " + std::to_string(run_.epoch_idx) + " / " +
                        std::to_string(options_.n_epochs) + ")";
@@ -59,19 +61,49 @@ void Fit::evaluate_and_save(std::vector<std::string> names, bool is_epoch_done) 
     bool is_epoch = run_.n_examples >= run_.epoch_size;
     std::string kind = is_epoch ? "epoch" : "step";
     std::string number = std::to_string(is_epoch ? run_.epoch_idx : step);
-    run_.metrics = evaluate(step_, options_, desc, kind + number);
+    run_.metrics = train::evaluate(step_, options_, desc, kind + number);
     Improved improved = note_best(run_.metrics, kind + " " + number);
     if (!run_.metrics.empty())
       deployer_.run_log().evaluation(step, kind + number, run_.metrics, improved.metrics);
     check_names(run_.metrics);
-    names.insert(names.begin(), improved.ckpts.begin(), improved.ckpts.end());
+    names = improved.ckpts;
     if (options_.early_stopping) note_for_early_stopping(run_.metrics);
     step_.observe(run_.metrics);
     call(options_.on_eval, "on_eval", [this] { return run_.metrics; });
   }
   if (run_.n_examples >= run_.epoch_size)
     call(options_.on_epoch, "on_epoch", [this] { return run_.metrics; });
-  save(names, is_epoch_done, options_.save_in_background);
+  return names;
+}
+
+void Fit::evaluate_and_save(std::vector<std::string> names, bool is_epoch_done) {
+  const RunState run = run_;
+  const Tree opt_state = step_.state().opt_state, custom_state = step_.custom_state();
+  const uint64_t rng_count = deployer_.rng_count();
+  const bool was_over = is_over_;
+  std::vector<std::string> best;
+  if (stopping_.run([&] { best = evaluate(); })) {
+    names.insert(names.begin(), best.begin(), best.end());
+    return save_or_stop(std::move(names), is_epoch_done);
+  }
+  // The run that resumes evaluates again, and so must start from the state before the evaluation.
+  run_ = run;
+  run_.is_evaluation_due = true;
+  copy_plain_values(opt_state, step_.state().opt_state);
+  step_.set_custom_state(custom_state);
+  deployer_.set_rng_count(rng_count);
+  is_over_ = was_over;
+  save_or_stop(std::move(names), false);
+}
+
+void Fit::check_evaluation() {
+  stopping_.run([&] { check_names(train::check_evaluation(step_, options_)); });
+  const auto& reason = stopping_.reason();
+  if (!reason) return;
+  // No step has changed what the run started from, so there is nothing to save.
+  if (reason->signal != 0)
+    throw Stopped(reason->signal, end_by(reason->signal) + ", before it has trained a step");
+  stop(*reason);
 }
 
 void Fit::check_names(const std::map<std::string, double>& results) const {
@@ -157,15 +189,26 @@ void Fit::give_up(int signal) {
 }
 
 void Fit::stop(const Stopping::Reason& reason) {
-  is_over_ = true;
-  if (reason.signal == 0)
-    return deployer_.log_info("The time is over at step " + std::to_string(step_.state().step));
-  std::string text = end_by(reason.signal);
-  if (!deployer_.workdir().empty()) {
-    save({"last"}, false, false);
-    text += "; its checkpoint is " + deployer_.ckpts_dir() + "/last";
+  std::string left = run_.is_evaluation_due ? "; the run that resumes evaluates first" : "";
+  if (reason.signal == 0) {
+    if (!std::exchange(is_over_, true))
+      deployer_.log_info("The time is over at step " + std::to_string(step_.state().step) + left);
+    return;
   }
+  std::string text = end_by(reason.signal);
+  if (!deployer_.workdir().empty())
+    text += "; its checkpoint is " + deployer_.ckpts_dir() + "/last" + left;
   throw Stopped(reason.signal, text);
+}
+
+// Saves, and ends the run if it was asked to end. A signal asks for the checkpoint `last`, too.
+void Fit::save_or_stop(std::vector<std::string> names, bool is_epoch_done) {
+  const auto& reason = stopping_.reason();
+  bool has_signal = reason && reason->signal != 0;
+  if (has_signal && !deployer_.workdir().empty() && std::ranges::find(names, "last") == names.end())
+    names.push_back("last");
+  save(names, is_epoch_done, options_.save_in_background && !has_signal);
+  if (reason) stop(*reason);
 }
 
 void Fit::save(const std::vector<std::string>& names, bool is_epoch_done, bool in_background) {

@@ -7,6 +7,7 @@
 #include "random.h"
 #include "record_alike.h"
 #include "shard_params.h"
+#include "stopping.h"
 
 #include "../mesh/spmd_log.h"
 
@@ -105,8 +106,10 @@ std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device
                                   .collate = options_.collate},
                                  deployer.mesh());
   auto progress = deployer.run_log().progress(desc, examples.size, "examples", /*is_kept=*/false);
+  StopCheck stop_check;
   for (int64_t first = 0; first < examples.size; first += batch_size) {
     check_interrupt();
+    stop_check.before_batch();
     int64_t last = std::min(first + batch_size, examples.size);
     Tree batch = make_batch(ahead, std::span(order).subspan(size_t(first), size_t(last - first)),
                             options_.collate, device, deployer.mesh());

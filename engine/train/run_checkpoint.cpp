@@ -23,9 +23,6 @@ Checkpoint checkpoint_of(const TrainStep& step, const RunState& run, bool with_o
           .custom_state = step.custom_state()};
 }
 
-namespace {
-
-// Sets the plain values of a tree to those of another, and keeps its tensors.
 void copy_plain_values(const Tree& from, Tree& to) {
   if (to.is<Tree::Dict>() && from.is<Tree::Dict>()) {
     for (auto& [key, value] : to.as<Tree::Dict>()) copy_plain_values(from.at(key), value);
@@ -36,8 +33,6 @@ void copy_plain_values(const Tree& from, Tree& to) {
     to = from;
   }
 }
-
-}  // namespace
 
 void restore(const Checkpoint& checkpoint, TrainStep& step, RunState& run) {
   at::NoGradGuard no_grad;

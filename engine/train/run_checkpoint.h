@@ -15,4 +15,7 @@ Checkpoint checkpoint_of(const TrainStep& step, const RunState& run, bool with_o
 /// states.
 void restore(const Checkpoint& checkpoint, TrainStep& step, RunState& run);
 
+/// Sets the plain values of a tree to those of another, and keeps its tensors.
+void copy_plain_values(const Tree& from, Tree& to);
+
 }  // namespace redco::train

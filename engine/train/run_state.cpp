@@ -89,6 +89,7 @@ Tree::Dict to_info(const RunState& state, bool is_epoch_done) {
   info["best_places"] = Tree::Dict(state.best_places.begin(), state.best_places.end());
   if (state.early_stopping_best) info["early_stopping_best"] = *state.early_stopping_best;
   info["n_without_improvement"] = state.n_without_improvement;
+  info["is_evaluation_due"] = state.is_evaluation_due;
   Tree::List left_out;
   for (const auto& [epoch, place] : state.left_out_batches)
     left_out.push_back(Tree::List{epoch, place});
@@ -140,6 +141,8 @@ RunState run_state_of(const Tree& info) {
     ++state.epoch_idx;
     return state;
   }
+  const Tree* is_due = fields.find("is_evaluation_due");
+  state.is_evaluation_due = is_due != nullptr && is_due->as<bool>();
   state.epoch_size = fields.integer("epoch_size");
   state.n_examples = fields.integer("n_examples");
   return state;

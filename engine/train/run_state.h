@@ -23,6 +23,8 @@ struct RunState {
   std::map<std::string, std::string> best_places;
   std::optional<double> early_stopping_best;
   int64_t n_without_improvement = 0;  ///< evaluations, for early stopping
+  /// Whether the evaluation after the last step is still to be made, since the run ended in it.
+  bool is_evaluation_due = false;
   /// Batches to skip, by their epoch and the number of examples before them in it.
   std::set<std::pair<int64_t, int64_t>> left_out_batches;
 };

@@ -1,11 +1,15 @@
 #include "stopping.h"
 
+#include "../mesh/alone.h"
+
 #include <redco/detail/forced_stop.h>
 
 #include <ATen/ops/tensor.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <utility>
 
 namespace redco {
@@ -33,8 +37,7 @@ Stopping::Stopping(std::shared_ptr<const Mesh> mesh, std::optional<double> max_s
     : mesh_(std::move(mesh)),
       max_seconds_(max_seconds),
       request_(std::move(request)),
-      start_(Clock::now()),
-      agreed_(start_) {
+      start_(Clock::now()) {
   for (StopRequest* each : {&of_process, request_.get()})
     if (each != nullptr && each->n_listening_++ == 0) each->signal_ = 0;
 }
@@ -50,30 +53,84 @@ int Stopping::signal() const {
 }
 
 std::optional<Stopping::Reason> Stopping::after_step() {
+  agree(steps_);
+  return reason_;
+}
+
+void Stopping::agree(Pace& pace) {
+  if (reason_) return;
   auto now = Clock::now();
   int signal = this->signal();
   bool is_over =
       max_seconds_ && std::chrono::duration<double>(now - start_).count() >= *max_seconds_;
   Group& world = mesh_->world();
   if (world.size() > 1) {
-    if (++steps_since_ < steps_between_) return std::nullopt;
-    double elapsed = std::chrono::duration<double>(now - agreed_).count();
+    if (++pace.steps_since < pace.steps_between) return;
+    double elapsed = std::chrono::duration<double>(now - pace.agreed).count();
     // The slowest process proposes the fewest steps; all processes use its number.
-    auto proposal = int64_t(double(steps_since_) / std::clamp(elapsed, 1e-3, 1e3));
+    auto proposal = int64_t(double(pace.steps_since) / std::clamp(elapsed, 1e-3, 1e3));
     at::Tensor told =
         at::tensor({int64_t(signal), int64_t(is_over), -proposal}, at::kLong).to(mesh_->device());
     told = world.all_reduce(told, ReduceOp::max).cpu();
     signal = int(told[0].item<int64_t>());
     is_over = told[1].item<int64_t>() != 0;
-    steps_between_ = std::clamp<int64_t>(-told[2].item<int64_t>(), 1, 2 * steps_between_);
-    steps_since_ = 0;
-    agreed_ = now;
+    pace.steps_between = std::clamp<int64_t>(-told[2].item<int64_t>(), 1, 2 * pace.steps_between);
+    pace.steps_since = 0;
+    pace.agreed = now;
   }
-  if (signal != 0) return Reason{signal};
-  if (is_over) return Reason{0};
-  return std::nullopt;
+  if (signal != 0)
+    reason_ = Reason{signal};
+  else if (is_over)
+    reason_ = Reason{0};
+}
+
+namespace {
+// Of this thread: the part that runs, and the innermost loop in it.
+thread_local Stopping* running = nullptr;
+thread_local StopCheck* loop = nullptr;
+}  // namespace
+
+bool Stopping::run(const std::function<void()>& part) {
+  Stopping* outer = std::exchange(running, this);
+  auto ended = c10::make_scope_exit([&] { running = outer; });
+  was_ended_ = false;
+  try {
+    part();
+  } catch (const std::exception&) {
+    if (!was_ended_) throw;
+  }
+  // A script may have caught Stopped.
+  if (was_ended_) return false;
+  Pace now;
+  agree(now);
+  return true;
+}
+
+void Stopping::check(Pace& pace) {
+  agree(pace);
+  if (!reason_) return;
+  was_ended_ = true;
+  throw Stopped(reason_->signal, "the run ends, and its evaluation with it");
+}
+
+StopCheck::StopCheck() : stopping_(running), outer_(std::exchange(loop, this)) {}
+StopCheck::~StopCheck() { loop = outer_; }
+
+void StopCheck::before_batch() {
+  inside_ = {};
+  if (stopping_ != nullptr && !mesh::Alone::is_on()) stopping_->check(batches_);
 }
 
 }  // namespace train
+
+void check_stop() {
+  if (train::running == nullptr) return;
+  train::Stopping& stopping = *train::running;
+  train::Stopping::Pace now;
+  if (stopping.mesh_->world().size() == 1)
+    stopping.check(now);
+  else if (train::loop != nullptr && train::loop->stopping_ == &stopping && !mesh::Alone::is_on())
+    stopping.check(train::loop->inside_);
+}
 
 }  // namespace redco

@@ -308,6 +308,49 @@ test("evaluations every k steps, and time that is over", function()
   assert(text_of(workdir .. "/log.txt"):find "The time is over at step")
 end)
 
+test("time that is over in an evaluation ends it, and the resumed run makes it", function()
+  local n_evaluated, waits = 0, false
+  local function loss_fn(rng, state, params, batch, is_training)
+    if not is_training then
+      n_evaluated = n_evaluated + 1
+      local from = os.time()
+      while waits and os.time() < from + 3 do end
+    end
+    return squared_loss(rng, state, params, batch)
+  end
+  local changes = { loss_fn = loss_fn }
+  local options = { eval_examples = examples_of(6), n_epochs = 2, save_last_ckpt = true,
+    eval_sanity_check = false, eval_every_k_steps = 2 }
+  local function with(more)
+    local all = {}
+    for _, each in ipairs { options, more } do
+      for key, value in pairs(each) do all[key] = value end
+    end
+    return all
+  end
+  local whole, cut = new_workdir(), new_workdir()
+  local expected = fit(resumed(whole, changes), options)
+  local n_whole = n_evaluated
+  waits, n_evaluated = true, 0
+  local trainer = fit(resumed(cut, changes), with { max_seconds = 2 })
+  expect_equal(trainer.step, 2)
+  expect_equal(n_evaluated, 1)
+  assert(text_of(cut .. "/log.txt"):find("The time is over at step 2; the run that resumes "
+    .. "evaluates first", 1, true))
+  waits, n_evaluated = false, 0
+  trainer = fit(resumed(cut, changes), options)
+  expect_equal(n_evaluated, n_whole)
+  expect_same(trainer.params, expected.params)
+  local function evaluations(workdir)
+    local lines = {}
+    for _, entry in ipairs(metrics_of(workdir)) do
+      if entry.kind == '"eval"' then lines[#lines + 1] = entry.step .. " " .. entry.loss end
+    end
+    return table.concat(lines, "\n")
+  end
+  expect_equal(evaluations(cut), evaluations(whole))
+end)
+
 -- ---- What is not finite ----
 
 --- A Trainer whose loss of the batch with example 7 is `factor` times what it is.

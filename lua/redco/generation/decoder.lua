@@ -1,5 +1,6 @@
 --- Incremental decoding: scores of the next token, computed with a cache.
 local fail = require "redco.fail"
+local native = require "redco.native"
 local new_cache = require "redco.models.cache"
 local torch = require "redco.torch"
 
@@ -115,6 +116,7 @@ end
 --- Appends one token to each row and returns the next scores. `tokens` [rows] must be the same on
 --- all processes.
 function Decoder:step(tokens)
+  native.check_stop()
   local like = self.ids:narrow(1, 0, 1)
   return self:scores(torch.empty_like(like):copy_(tokens:unsqueeze(1)))
 end

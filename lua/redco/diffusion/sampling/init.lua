@@ -110,6 +110,7 @@ local function denoised(pipeline, params, scheduler, begun, told, o, distance)
   local is_guided = distance > 1
   local latents, timesteps = begun.latents, scheduler.timesteps
   for i = begun.first + 1, #timesteps do
+    native.check_stop()
     local t = timesteps[i]
     local input = scheduler:scale_model_input(latents, t)
     if begun.extra then input = torch.cat({ input, begun.extra }, 1) end
