@@ -2,12 +2,14 @@
 
 #include "guardian.h"
 
+#include <redco/detail/last_error.h>
 #include <redco/detail/run_secret.h>
 #include <redco/error.h>
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -70,9 +72,11 @@ bool kill_all(const std::string& entry) {
 Guardian::Guardian() : value_(random_secret().substr(0, 32)) {
   std::string entry = std::string(1, '\0') + variable + "=" + value_ + std::string(1, '\0');
   int ends[2];
-  require(pipe2(ends, O_CLOEXEC) == 0, "cannot make a pipe: ", std::strerror(errno));
+  // Unlike a pipe, a socket lets `send` do without SIGPIPE: the guardian may have been killed.
+  require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0,
+          "cannot make a pair of sockets: ", LastError{});
   process_ = fork();
-  require(process_ >= 0, "cannot start a process: ", std::strerror(errno));
+  require(process_ >= 0, "cannot start a process: ", LastError{});
   if (process_ == 0) {
     close(ends[1]);
     guard(ends[0], entry);
@@ -82,7 +86,7 @@ Guardian::Guardian() : value_(random_secret().substr(0, 32)) {
 }
 
 Guardian::~Guardian() {
-  (void)!write(to_guardian_, "", 1);
+  (void)!send(to_guardian_, "", 1, MSG_NOSIGNAL);
   close(to_guardian_);
   waitpid(process_, nullptr, 0);
 }

@@ -2,6 +2,7 @@
 
 #include "hosts.h"
 
+#include <redco/detail/last_error.h>
 #include <redco/detail/notices.h>
 #include <redco/detail/run_secret.h>
 #include <redco/error.h>
@@ -11,10 +12,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -237,7 +236,7 @@ Hosts::Hosts(const Processes& place, int64_t n_workers, const Restarts& restarts
       n_workers_(n_workers),
       restarts_(restarts),
       descriptor_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  require(descriptor_ >= 0, "cannot make an event: ", std::strerror(errno));
+  require(descriptor_ >= 0, "cannot make an event: ", LastError{});
   std::unique_ptr<RunStore> store;
   if (place_.size == 1) {
     store = RunStore::open();

@@ -9,6 +9,7 @@
 #include "workers.h"
 
 #include <redco/detail/cores.h>
+#include <redco/detail/last_error.h>
 #include <redco/detail/notices.h>
 #include <redco/detail/printable.h>
 #include <redco/detail/run_secret.h>
@@ -21,11 +22,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -112,7 +111,7 @@ Launch::Launch(const Processes& place, int64_t n_workers, const Restarts& restar
   for (int each : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&signals_, each);
   sigprocmask(SIG_BLOCK, &signals_, nullptr);
   signal_source_ = signalfd(-1, &signals_, SFD_CLOEXEC | SFD_NONBLOCK);
-  require(signal_source_ >= 0, "cannot receive signals: ", std::strerror(errno));
+  require(signal_source_ >= 0, "cannot receive signals: ", LastError{});
   hosts_ = std::make_unique<Hosts>(place_, n_workers_, restarts_);
 }
 

@@ -7,6 +7,7 @@
 #include "plot_command.h"
 #include "prompt.h"
 #include "shared_prompt.h"
+#include "standard_files.h"
 #include "terminal.h"
 
 #include <redco/detail/cores.h>
@@ -170,8 +171,7 @@ ExitCode code_of(redco::ScriptError::Kind kind) {
 }
 
 // Seeds the default generator alike on all processes of a run, and differently in each run.
-void draw_alike() {
-  redco::Processes processes = redco::find_processes();
+void draw_alike(const redco::Processes& processes) {
   if (processes.size == 1) return;
   std::string run =
       processes.store_address + ":" + std::to_string(processes.store_port) + " " + processes.run;
@@ -311,7 +311,8 @@ int run_program(int argc, char** argv) {
       if (auto code = run_workers(args)) return *code;
       redco::keep_to_cores();  // a worker's own
     }
-    draw_alike();
+    const redco::Processes processes = redco::find_processes();
+    draw_alike(processes);
 #if !defined(__SANITIZE_ADDRESS__)  // AddressSanitizer checks only its own allocator's memory
     redco::use_tensor_heap();
 #endif
@@ -350,12 +351,14 @@ int run_program(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  redco::open_standard_files();
+  redco::check_output_at_exit();
   int code = run_program(argc, argv);
 #if !defined(__SANITIZE_ADDRESS__)
   // A third of a short run would be the destruction of LibTorch's tables, which nobody needs.
-  std::fflush(nullptr);
   std::cout.flush();
-  std::quick_exit(code);
+  std::fflush(nullptr);
+  std::quick_exit(redco::checked_exit_code(code));
 #endif
   return code;
 }

@@ -2,6 +2,7 @@
 
 #include "prepared_workers.h"
 
+#include <redco/detail/last_error.h>
 #include <redco/error.h>
 
 #include <ATen/Parallel.h>
@@ -17,7 +18,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <utility>
 
 namespace redco {
@@ -26,14 +26,14 @@ namespace {
 
 std::pair<int, int> make_pipe() {
   int ends[2];
-  require(pipe2(ends, O_CLOEXEC) == 0, "cannot make a pipe: ", std::strerror(errno));
+  require(pipe2(ends, O_CLOEXEC) == 0, "cannot make a pipe: ", LastError{});
   return {ends[0], ends[1]};
 }
 
 std::pair<int, int> make_sockets() {
   int ends[2];
   require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0,
-          "cannot make a pair of sockets: ", std::strerror(errno));
+          "cannot make a pair of sockets: ", LastError{});
   return {ends[0], ends[1]};
 }
 
@@ -78,7 +78,7 @@ bool fork_worker(bool has_prompt, WorkerProcess& worker) {
   auto [prompt, to_prompt] = has_prompt ? make_sockets() : std::pair(-1, -1);
   const pid_t launcher = getpid();
   const pid_t process = fork();
-  require(process >= 0, "cannot start a process: ", std::strerror(errno));
+  require(process >= 0, "cannot start a process: ", LastError{});
   if (process == 0) {
     // The terminal's signals go to the launcher, which hands them on.
     if (!has_prompt) setpgid(0, 0);

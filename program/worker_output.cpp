@@ -2,6 +2,8 @@
 
 #include "worker_output.h"
 
+#include "standard_files.h"
+
 #include <unistd.h>
 
 #include <cerrno>
@@ -49,11 +51,7 @@ void WorkerOutput::hand_on(std::string_view line) const {
 
 void write_line(int to, std::string line) {
   line += '\n';
-  for (size_t done = 0; done < line.size();) {
-    ssize_t n = write(to, line.data() + done, line.size() - done);
-    if (n < 0 && errno != EINTR) return;  // the reader is gone
-    if (n > 0) done += size_t(n);
-  }
+  write_all(to, line);
 }
 
 }  // namespace redco

@@ -1,6 +1,7 @@
 #include "paged_heap.h"
 
 #include <redco/detail/free_memory.h>
+#include <redco/detail/last_error.h>
 #include <redco/error.h>
 #include <redco/tensor_heap.h>
 
@@ -11,9 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <mutex>
 #include <unordered_set>
 
@@ -115,7 +114,7 @@ class TensorHeap final : public c10::Allocator {
     // A move may fail after what was at `to` is gone.
     void* again =
         mmap(to, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    require(again == to, "the heap of tensors cannot map ", size, " bytes: ", std::strerror(errno));
+    require(again == to, "the heap of tensors cannot map ", size, " bytes: ", LastError{});
     madvise(to, size, MADV_HUGEPAGE);
   }
 

@@ -2,19 +2,18 @@
 
 #include "append_file.h"
 
-#include <redco/error.h>
+#include "output_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 
 namespace redco::io {
 
 void append_to_file(const std::string& path, std::string_view bytes) {
   int descriptor = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-  require(descriptor >= 0, "cannot write ", path, ": ", std::strerror(errno));
+  if (descriptor < 0) fail_to_write(path);
   off_t before = lseek(descriptor, 0, SEEK_END);
   ssize_t written = write(descriptor, bytes.data(), bytes.size());
   int cause = written < 0 ? errno : ENOSPC;
@@ -22,7 +21,9 @@ void append_to_file(const std::string& path, std::string_view bytes) {
   // A partial write would corrupt the file for its readers.
   if (!whole && written > 0 && ftruncate(descriptor, before) != 0) cause = errno;
   close(descriptor);
-  require(whole, "cannot write ", path, ": ", std::strerror(cause));
+  if (whole) return;
+  errno = cause;
+  fail_to_write(path);
 }
 
 }  // namespace redco::io

@@ -14,7 +14,9 @@
 namespace redco::io {
 
 void fail_to_write(const std::string& path) {
-  fail("cannot write ", path, ": ", std::strerror(errno));
+  std::string text = "cannot write " + path + ": " + std::strerror(errno);
+  if (errno == ENOSPC || errno == EDQUOT) throw NoSpace(text);
+  throw Error(text);
 }
 
 namespace {

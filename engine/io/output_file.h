@@ -1,5 +1,7 @@
 #pragma once
 
+#include <redco/error.h>
+
 #include <cstddef>
 #include <string>
 
@@ -33,7 +35,13 @@ void sync_file(const std::string& path);
 /// Makes the names in a folder durable: files that were created, renamed or removed there.
 void sync_folder(const std::string& folder);
 
-/// Throws Error for a failure to write `path`, with the reason in errno.
+/// The disk is full, or the user's part of it.
+class NoSpace : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Throws Error for a failure to write `path`, with the reason in errno; NoSpace if that is it.
 [[noreturn]] void fail_to_write(const std::string& path);
 
 }  // namespace redco::io

@@ -8,13 +8,12 @@
 #include "safetensors_writer.h"
 #include "strict_json.h"
 
+#include <redco/detail/last_error.h>
 #include <redco/error.h>
 #include <redco/sharding.h>
 
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <regex>
@@ -105,7 +104,7 @@ void keep_earlier(const fs::path& folder, const std::string& stem, const json& n
 }
 
 void remove_file(const fs::path& path) {
-  if (unlink(path.c_str()) != 0) fail("cannot remove ", path.string(), ": ", std::strerror(errno));
+  if (unlink(path.c_str()) != 0) fail("cannot remove ", path.string(), ": ", LastError{});
 }
 
 // Removes the files of earlier saves, complete or killed, except `kept`.

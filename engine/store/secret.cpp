@@ -4,6 +4,7 @@
 
 #include "../core/require_usage.h"
 
+#include <redco/detail/last_error.h>
 #include <redco/detail/user_folder.h>
 
 #include <fcntl.h>
@@ -44,7 +45,7 @@ std::string checked(std::string text, const std::string& source) {
 std::optional<std::string> read_secret(const std::string& path) {
   int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0 && errno == ENOENT) return std::nullopt;
-  require_usage(file >= 0, "cannot read the secret of the run, ", path, ": ", std::strerror(errno));
+  require_usage(file >= 0, "cannot read the secret of the run, ", path, ": ", LastError{});
   struct stat about = {};
   bool is_known = fstat(file, &about) == 0;
   std::string text(longest + 1, '\0');
@@ -85,7 +86,7 @@ void make_secret(const std::string& path) {
 std::string random_secret() {
   uint8_t bytes[32];
   require(getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes),
-          "cannot draw random bytes: ", std::strerror(errno));
+          "cannot draw random bytes: ", LastError{});
   constexpr const char* digits = "0123456789abcdef";
   std::string text;
   for (uint8_t byte : bytes) text += {digits[byte >> 4], digits[byte & 15]};

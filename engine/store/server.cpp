@@ -2,6 +2,7 @@
 
 #include "server.h"
 
+#include <redco/detail/last_error.h>
 #include <redco/detail/notices.h>
 #include <redco/detail/thread_without_signals.h>
 #include <redco/error.h>
@@ -14,7 +15,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -47,7 +47,7 @@ StoreServer::StoreServer(std::vector<Descriptor> listeners, const std::string& s
       stop_(eventfd(0, EFD_CLOEXEC)),
       table_(most_bytes) {
   require(events_.get() >= 0 && stop_.get() >= 0,
-          "cannot open the store of the run: ", std::strerror(errno));
+          "cannot open the store of the run: ", LastError{});
   watch(stop_.get(), false, true);
   for (const auto& each : listeners_) watch(each.get(), false, true);
   thread_ = thread_without_signals([this] { run(); });

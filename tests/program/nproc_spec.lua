@@ -339,6 +339,58 @@ test("Ctrl-C ends all with 130, SIGTERM with 143, and leaves none", function()
   end
 end)
 
+test("closed standard files are as /dev/null", function()
+  local path = write("closed.lua", head .. [[
+io.stderr:write "to stderr\n"
+print(d.n_processes, io.read())]])
+  for _, n in ipairs { 1, 2 } do
+    for _, closed in ipairs { "<&-", ">&-", "2>&-", "<&- >&- 2>&-" } do
+      local code, out, err = shell(("REDCO_FORK_SERVER=off \"$REDCO_LUA\" --nproc %d %s %s"):format(n,
+        path, closed))
+      expect_code(0, code, out, err)
+      local _, lines = out:gsub(n .. "\tnil\n", "")
+      expect_equal(lines, closed:find("^>", 1) and 0 or closed:find " >" and 0 or n)
+    end
+  end
+end)
+
+test("output that is lost makes a run fail, which says so", function()
+  local path = write("prints.lua", "print(1) io.stdout:flush() if arg[1] then os.exit(tonumber(arg[1])) end")
+  for _, case in ipairs { { "%s", 1 }, { "%s 0", 1 }, { "%s 3", 3 }, { "--nproc 2 %s", 1 } } do
+    local words, expected = unpack(case)
+    local code, out, err = shell(("REDCO_FORK_SERVER=off \"$REDCO_LUA\" %s >/dev/full"):format(
+      words:format(path)))
+    expect_code(expected, code, out, err)
+    assert(expected ~= 1 or err:find "output is lost: standard output could not be written", err)
+  end
+end)
+
+test("a run ends well though its guardian was killed", function()
+  local path = write("guarded.lua", "os.execute 'touch started; sleep 1' print 'done'")
+  local code, out, err = shell(([[
+rm -f started
+REDCO_FORK_SERVER=off "$REDCO_LUA" --nproc 2 %s & launcher=$!
+for i in $(seq 200); do [ -e started ] && break; sleep 0.05; done
+for each in $(cat /proc/$launcher/task/$launcher/children); do
+  [ "$(cat /proc/$each/comm)" = redco-guardian ] && kill -KILL $each && echo killed
+done
+wait $launcher]]):format(path))
+  expect_code(0, code, out, err)
+  expect_equal(sorted_lines(out), "[0] done\n[1] done\nkilled\n")
+end)
+
+test("too few files may be open: the error says so", function()
+  for limit = 6, 14 do
+    local code, out, err = shell(('ulimit -n %d; REDCO_FORK_SERVER=off "$REDCO_LUA" --nproc 2 -e "print(1)"')
+      :format(limit))
+    if code ~= 0 then
+      assert(not err:find("Success", 1, true), err)
+    else
+      expect_equal(sorted_lines(out), "[0] 1\n[1] 1\n")
+    end
+  end
+end)
+
 test("no worker outlives a launcher that is killed", function()
   local code, left, err = with_running("os.execute 'sleep 30'", "kill -KILL $launcher")
   assert(code == 137, err)
