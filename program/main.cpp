@@ -135,6 +135,10 @@ std::optional<int> run_workers(const Arguments& args) {
         "--max-restarts needs a FILE, and so do several machines: a prompt is not restarted, and "
         "its processes are on one machine");
   redco::Restarts restarts = args.restarts;
+  if (restarts.min_hosts > place.size)
+    throw redco::UsageError("--min-processes counts machines: there are " +
+                            std::to_string(place.size) + " (--n-processes), not " +
+                            std::to_string(restarts.min_hosts));
   restarts.next_meeting = std::chrono::seconds(args.rejoin_timeout);
   return redco::launch(place, args.nproc, restarts, worker_command(args), share_prompt);
 }
@@ -246,13 +250,16 @@ int run_program(int argc, char** argv) {
                  "Run FILE, or a prompt, in N processes of this machine, one per device")
       ->type_name("N")
       ->check(CLI::Range(int64_t(1), int64_t(1024)));
+  bool names_secret = false;
   // These set the variables of the same meaning.
   for (const Place& each : places)
     app.add_option_function<std::string>(
            each.flag,
-           [each](const std::string& value) {
+           [each, &names_secret](const std::string& value) {
              setenv(each.variable, value.c_str(), 1);
-             if (each.variable == redco::secret_file_variable) unsetenv(redco::secret_variable);
+             if (each.variable != redco::secret_file_variable) return;
+             names_secret = true;
+             unsetenv(redco::secret_variable);
            },
            each.help)
         ->type_name(each.type);
@@ -305,6 +312,10 @@ int run_program(int argc, char** argv) {
       throw redco::UsageError(
           "plan runs in one process, without --nproc and --max-restarts: --devices N and --servers "
           "say where the training would run");
+    if (args.restarts.min_hosts > 0 && !has_workers)
+      throw redco::UsageError("--min-processes is for restarts: it needs --max-restarts N");
+    // A run on one machine needs no secret, but whoever names one wants it to be there.
+    if (names_secret) (void)redco::find_run_secret();
     if (calibrates) args.script = plan.calibration_words();
     redco::keep_to_cores();
     if (has_workers) {

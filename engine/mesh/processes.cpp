@@ -5,6 +5,12 @@
 
 #include "../core/require_usage.h"
 
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <string>
+#include <utility>
+
 namespace redco {
 
 using namespace mesh;
@@ -13,7 +19,24 @@ namespace {
 
 constexpr int64_t default_port = 11111;
 
-Processes checked(const Processes& found) {
+// The address without the brackets that it has in a URL: `[::1]` is `::1`. What is neither an
+// address nor the name of a host would be looked up until the time is over.
+std::string checked_address(const std::string& address, const std::string& source) {
+  bool has_brackets = address.size() > 2 && address.front() == '[' && address.back() == ']';
+  std::string plain = has_brackets ? address.substr(1, address.size() - 2) : address;
+  if (plain.find_first_of(":/[] ") == std::string::npos) return plain;
+  addrinfo numeric = {};
+  numeric.ai_flags = AI_NUMERICHOST;
+  addrinfo* found = nullptr;
+  bool is_address = getaddrinfo(plain.c_str(), nullptr, &numeric, &found) == 0;
+  if (is_address) freeaddrinfo(found);
+  require_usage(is_address, source, ": the address of host 0, \"", address,
+                "\", is neither a name nor an address such as 10.0.0.1 or fd00::1; its port is "
+                "host0_port (--host0-port, REDCO_HOST0_PORT)");
+  return plain;
+}
+
+Processes checked(Processes found) {
   require_usage(found.rank < found.size, found.source, ": process ", found.rank, " of ", found.size,
                 ": processes count from 0");
   require_usage(found.local_rank < found.local_size, found.source, ": process ", found.local_rank,
@@ -21,6 +44,7 @@ Processes checked(const Processes& found) {
   require_usage(found.store_address.empty() || (found.store_port > 0 && found.store_port < 65536),
                 found.source, ": there is no port ", found.store_port,
                 "; host0_port (--host0-port, REDCO_HOST0_PORT) is 1 to 65535");
+  found.store_address = checked_address(found.store_address, found.source);
   return found;
 }
 
@@ -38,19 +62,25 @@ ProcessOptions read_variables() {
   return read;
 }
 
+constexpr const char* n_processes_options = " (--n-processes, REDCO_N_PROCESSES)";
+constexpr const char* process_id_options = " (--process-id, REDCO_PROCESS_ID)";
+
 // Explicit numbers: one process on each host.
 std::optional<Processes> place(const ProcessOptions& options, const char* source) {
-  require_usage(options.n_processes || !options.process_id, source,
-                ": process_id needs n_processes beside it");
+  require_usage(options.n_processes || !options.process_id, "process_id", process_id_options,
+                " needs n_processes", n_processes_options, ", the number of machines");
   if (!options.n_processes) return std::nullopt;
   Processes stated;
   stated.source = source;
   stated.size = *options.n_processes;
-  require_usage(stated.size > 0, source, ": n_processes = ", stated.size, " must be positive");
-  require_usage(stated.size == 1 || options.process_id, source, ": n_processes = ", stated.size,
-                " needs process_id, another on each");
+  require_usage(stated.size > 0, "n_processes = ", stated.size, n_processes_options,
+                " must be positive");
+  require_usage(stated.size == 1 || options.process_id, "n_processes = ", stated.size,
+                n_processes_options, " needs process_id", process_id_options,
+                ", another number on each machine");
   stated.rank = options.process_id.value_or(0);
-  require_usage(stated.rank >= 0, source, ": process_id = ", stated.rank, " must not be negative");
+  require_usage(stated.rank >= 0, "process_id = ", stated.rank, process_id_options,
+                " must not be negative");
   return stated;
 }
 
@@ -74,15 +104,16 @@ Processes find_processes(const ProcessOptions& options) {
   require_same(by_options, by_scheduler);
   require_same(by_variables, by_scheduler);
   require_same(by_options, by_variables);
-  if (by_scheduler) return checked(*by_scheduler);
+  if (by_scheduler) return checked(std::move(*by_scheduler));
   require_usage(by_options || by_variables || !(stated.host0_address || stated.host0_port),
-                "host0_address and host0_port need n_processes beside them");
+                "the address and the port of host 0 need n_processes", n_processes_options,
+                ", the number of machines");
   if (!by_options && !by_variables) return {};
   Processes found = by_options ? *by_options : *by_variables;
   found.store_address = stated.host0_address.value_or("");
   found.store_port = stated.host0_port.value_or(default_port);
   found.hosts_store = found.rank == 0;
-  return checked(found);
+  return checked(std::move(found));
 }
 
 }  // namespace redco

@@ -75,8 +75,22 @@ TEST_CASE("options") {
   check_usage({.n_processes = 2, .process_id = -1, .host0_address = "h"}, {"negative"});
   check_usage({.n_processes = 2, .process_id = 1, .host0_address = "h", .host0_port = 99999},
               {"port 99999"});
-  check_usage({.process_id = 1}, {"n_processes"});
-  check_usage({.host0_address = "h"}, {"n_processes"});
+  check_usage({.process_id = 1}, {"process_id (--process-id, REDCO_PROCESS_ID) needs n_processes"});
+  check_usage({.host0_address = "h"}, {"n_processes (--n-processes"});
+}
+
+TEST_CASE("the address of host 0 may have the brackets of a URL, and is a name or an address") {
+  auto address_of = [](const char* text) {
+    return find_processes({.n_processes = 2, .process_id = 1, .host0_address = text}).store_address;
+  };
+  CHECK(address_of("[::1]") == "::1");
+  CHECK(address_of("[fd77::1]") == "fd77::1");
+  CHECK(address_of("fd77::1") == "fd77::1");
+  CHECK(address_of("node-1.example") == "node-1.example");
+  for (const char* text : {"node1:29500", "[::1]:29500", "10.0.0.1:29500", "http://node1", "[::1",
+                           "[node1]:1", "node 1", "::x"})
+    check_usage({.n_processes = 2, .process_id = 1, .host0_address = text},
+                {std::string("\"") + text + "\", is neither a name nor an address", "host0_port"});
 }
 
 TEST_CASE("variables of a scheduler that has none of its own") {

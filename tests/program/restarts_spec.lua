@@ -58,12 +58,14 @@ test("the place among several machines is an option or a variable", function()
   for _, words in ipairs {
     "--n-processes 2 --nproc 2", "--n-processes 2 --process-id 2 --host0-address h",
     "--n-processes x", "--process-id 1", "--host0-address h --nproc 2",
-    "--n-processes 2 --process-id 1",
+    "--n-processes 2 --process-id 1", "--n-processes 2 --process-id 1 --host0-address h:1",
+    "--min-processes 3 --nproc 2 --max-restarts 1", "--min-processes 1",
   } do
     local _
     code, _, err = shell(('"$REDCO_LUA" %s %s'):format(words, path))
     expect_equal(code, 2)
-    assert(err:find "n_processes" or err:find "REDCO_N_PROCESSES" or err:find "host0_address", err)
+    assert(err:find "n_processes" or err:find "REDCO_N_PROCESSES" or err:find "host0_port"
+      or err:find "%-%-min%-processes", err)
   end
   local port = 20000 + tonumber(tostring(os.time()):sub(-4))
   code, out, err = shell(([[

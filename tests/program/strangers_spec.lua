@@ -61,6 +61,14 @@ test("secrets that others can read, that are short or missing, are wrong usage",
   end
 end)
 
+test("what --secret-file names must be there, though one host needs no secret", function()
+  for _, words in ipairs { "", "--nproc 2 " } do
+    local code, _, err = program.shell("\"$REDCO_LUA\" --secret-file nowhere " .. words .. "-e 'print(1)'")
+    expect_equal(code, 2)
+    expect_has(err, "there is no file nowhere")
+  end
+end)
+
 test("processes of one host have a secret that nobody is told", function()
   local path = write("secret.lua", [[
 require("redco").Deployer { seed = 1, verbose = false }
