@@ -94,7 +94,9 @@ void meet(const std::string& place, c10d::Store& store, Peers& peers, const Mesh
               options.processes.size, " did not come within ",
               double(options.timeout.count()) / 1000, " s");
       std::this_thread::sleep_for(sleep);
-      if (++looks % (Peers::look_around / sleep) == 0) peers.check(meeting, {rank});
+      if (++looks % (Peers::look_around / sleep) != 0) continue;
+      peers.check(meeting, {rank});
+      peers.check_came(meeting, rank, [&] { return store.check({key(rank)}); });
     }
   }
 }
@@ -112,15 +114,16 @@ void check_hosts_alike(c10d::Store& store, const Processes& processes) {
 
 // Returns the result of `connect`, which may wait forever for processes that do not connect. It
 // runs on a thread that is abandoned when one of them fails.
-Backend connect_watched(std::function<Backend()> connect, Peers& peers,
-                        const std::vector<int64_t>& processes) {
+Backend connect_watched(std::function<Backend()> connect, const GroupParts& parts) {
   auto task = std::make_shared<std::packaged_task<Backend()>>(std::move(connect));
   auto backend = task->get_future();
   Waiting waiting("connections to the other processes");
   thread_without_signals([task] { (*task)(); }).detach();
   while (backend.wait_for(Peers::look_around) != std::future_status::ready) {
     check_interrupt();
-    peers.check(meeting, processes);
+    parts.peers->check(meeting, parts.processes);
+    // Those that connect have numbered the group.
+    parts.peers->check_started(meeting, parts.number, 0, parts.processes);
   }
   return backend.get();
 }
@@ -270,7 +273,7 @@ class Grid : public Mesh, Connection::Lines {
       return make_gloo(store, rank, size, timeout, processes.store_address,
                        processes.local_size == processes.size);
     };
-    Backend backend = connect_watched(std::move(connect), *parts.peers, parts.processes);
+    Backend backend = connect_watched(std::move(connect), parts);
     // Work on a GPU waits for its peers forever and blocks all later work.
     if (backend.runs_on_stream) parts.peers->on_failure(backend.aborter());
     return backend;

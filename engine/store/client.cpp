@@ -54,13 +54,15 @@ void StoreClient::connect(milliseconds time) {
   auto until = steady_clock::now() + time;
   Waiting waiting(name());
   auto say_why_not = [&](const std::string& why) { waiting.change(name() + " (" + why + ")"); };
-  while (true) {
+  for (bool was_refused = false;;) {
     auto left = std::chrono::ceil<milliseconds>(until - steady_clock::now());
     socket_ = connect_to(place_.address, place_.port, std::max(left, milliseconds(1)), say_why_not);
     limit_waits(socket_.get(), time_to_answer);
     stream_.emplace(tls_, socket_.get());
     auto step = stream_->handshake();
     if (step == TlsStream::Step::done) return;
+    // OpenSSL refuses if the clock is set in the middle of a handshake.
+    if (step == TlsStream::Step::refused && !std::exchange(was_refused, true)) continue;
     require(step != TlsStream::Step::refused, "it refuses this process's secret, of ",
             place_.secret_source,
             ": process 0 has another secret, or another program listens there. All hosts must have "

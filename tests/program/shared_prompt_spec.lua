@@ -176,6 +176,25 @@ test("what was made before an error is used after it", function()
   end
 end)
 
+test("what one calls alone ends at once, and says that the others wait at the prompt", function()
+  local alone = { "if r == 0 then trainer:eval_loss(judged) end",
+    "if r == 0 then redco.Deployer { seed = 2, verbose = false } end" }
+  local chunks = { "one = step()" }
+  for _, chunk in ipairs(alone) do
+    for _ = 1, 2 do  -- the second time the groups have to connect again
+      for _, each in ipairs { "from = clock()", chunk, "took()" } do chunks[#chunks + 1] = each end
+    end
+  end
+  chunks[#chunks + 1] = "trainer = redco.Trainer(options)"
+  chunks[#chunks + 1] = "step() == one"
+  local code, out, err = session(chunks, { "--nproc", "2" })
+  expect_code(0, code, out, err)
+  expect_equal(out, ("[0] soon\n"):rep(4) .. "[all] true\n")
+  local _, n = err:gsub("process 1 has ended its part without it and waits at the prompt", "")
+  expect_equal(n, 4)
+  assert(not err:find "still waiting", err)
+end)
+
 test("random numbers are the same on all again", function()
   local code, out, err = session { "x = torch.rand({ 1 }); if r == 1 then error 'early' end " ..
     "x = torch.rand({ 1 }); rng = d:gen_rng()", "('%.6f'):format(torch.rand({ 1 }):item())",

@@ -246,14 +246,27 @@ void Peers::check_started(const What& what, size_t group, int64_t number,
                           const std::vector<int64_t>& among) {
   std::lock_guard lock(mutex_);
   for (int64_t rank : among) {
-    const Sign& sign = signs_[size_t(rank)];
-    // Read more than once, so that a failure would be known by now.
-    bool is_known =
-        sign.n_ended > n_ended_ && sign.times_read > 0 && sign.generation == generation_;
-    if (is_known && (group >= sign.counts.size() || sign.counts[group] < number))
-      fail(what(), " ended, because process ", rank, " has ended its ",
-           has_turns_ ? "part" : "script", " without it");
+    const auto& counts = signs_[size_t(rank)].counts;
+    if (has_ended(rank) && (group >= counts.size() || counts[group] < number))
+      fail_without(rank, what);
   }
+}
+
+void Peers::check_came(const What& what, int64_t rank, const std::function<bool()>& came) {
+  std::lock_guard lock(mutex_);
+  if (has_ended(rank) && !came()) fail_without(rank, what);
+}
+
+// Whether it has ended its script, or the turn that this process is in.
+bool Peers::has_ended(int64_t rank) const {
+  const Sign& sign = signs_[size_t(rank)];
+  // Read more than once, so that a failure would be known by now.
+  return sign.n_ended > n_ended_ && sign.times_read > 0 && sign.generation == generation_;
+}
+
+void Peers::fail_without(int64_t rank, const What& what) const {
+  fail(what(), " ended, because process ", rank, " has ended its ",
+       has_turns_ ? "part without it and waits at the prompt" : "script without it");
 }
 
 void Peers::exchange_now() {

@@ -50,6 +50,10 @@ class REDCO_API Peers {
   void check_started(const What& what, size_t group, int64_t number,
                      const std::vector<int64_t>& among);
 
+  /// Throws Error if the process has ended without coming to a place where all meet. `came` looks
+  /// there again: it may have come before it ended.
+  void check_came(const What& what, int64_t rank, const std::function<bool()>& came);
+
   /// Sends and reads heartbeats at once, which shows most divergences of the processes. To be
   /// called when a collective takes longer than usual. `check` throws the result.
   void exchange_now();
@@ -97,6 +101,8 @@ class REDCO_API Peers {
   bool strays(const Sign& sign) const;
   void exchange_logs();
   const std::optional<RunStore::Failure>& failure() const;
+  bool has_ended(int64_t rank) const;
+  [[noreturn]] void fail_without(int64_t rank, const What& what) const;
 
   const int64_t rank_;
   const std::string where_;
