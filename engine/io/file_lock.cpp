@@ -13,6 +13,9 @@ namespace redco::io {
 
 namespace {
 
+// A symbolic link could lead to any file, which `write` would replace.
+constexpr int common_flags = O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW;
+
 // A lock of the whole file. It belongs to the open file: per-process locks are released when any
 // descriptor of the file is closed.
 struct flock whole_file() {
@@ -32,7 +35,7 @@ FileLock::State take(int descriptor, const std::string& path, bool creates) {
   // Another process may have removed it between opening and locking.
   struct stat own {
   }, named{};
-  bool is_same = fstat(descriptor, &own) == 0 && stat(path.c_str(), &named) == 0 &&
+  bool is_same = fstat(descriptor, &own) == 0 && lstat(path.c_str(), &named) == 0 &&
                  own.st_dev == named.st_dev && own.st_ino == named.st_ino;
   return is_same ? taken : gone;
 }
@@ -42,8 +45,7 @@ FileLock::State take(int descriptor, const std::string& path, bool creates) {
 FileLock::FileLock(std::string path, bool creates)
     : path_(std::move(path)),
       // Opened for writing: network file systems cannot lock other files.
-      descriptor_(
-          open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | (creates ? O_CREAT : 0), 0666)),
+      descriptor_(open(path_.c_str(), O_RDWR | common_flags | (creates ? O_CREAT : 0), 0666)),
       state_(take(descriptor_, path_, creates)) {}
 
 FileLock::~FileLock() {
@@ -51,7 +53,7 @@ FileLock::~FileLock() {
 }
 
 bool FileLock::is_locked(const std::string& path) {
-  int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  int descriptor = open(path.c_str(), O_RDONLY | common_flags);
   if (descriptor < 0) return false;
   auto lock = whole_file();
   bool is_known = fcntl(descriptor, F_OFD_GETLK, &lock) == 0;

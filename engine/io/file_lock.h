@@ -14,7 +14,7 @@ class FileLock {
     taken,
     held,         ///< by another process, or by another FileLock of this one
     gone,         ///< the file was removed or replaced meanwhile
-    unsupported,  ///< the file system has no locks, or the file cannot be opened for writing
+    unsupported,  ///< the file system has no locks, or the file is a symbolic link or not writable
   };
 
   /// Does not wait. With `creates` the file is created if it is missing.

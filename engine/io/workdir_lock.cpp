@@ -106,6 +106,8 @@ std::shared_ptr<WorkdirLock> WorkdirLock::take(const std::string& workdir,
   fs::create_directories(workdir, error);
   require(!error, "cannot make the work folder ", workdir, ": ", error.message());
   std::string path = lock_path(workdir);
+  require(!fs::is_symlink(path, error), "the lock file ", path,
+          " is a symbolic link: remove it; a run makes its own lock file there");
   std::string own = name_of(processes);
   auto give_up = steady_clock::now() + longest_wait_for_itself;
   for (;;) {

@@ -105,6 +105,16 @@ test("a second run in a work folder is refused at its start", function()
   expect_equal(listed "-A run", "ckpts config.toml log.txt metrics.jsonl ")
 end)
 
+test("a lock that is a symbolic link is refused, and what it leads to stays", function()
+  shell "rm -rf run; mkdir run; echo precious > kept; ln -s ../kept run/.lock"
+  for _, words in ipairs { "", "--nproc 2" } do
+    local code, _, err = train(words)
+    expect_equal(code, 1)
+    expect_has(err, "run/.lock is a symbolic link: remove it")
+    expect_equal(program.read(program.folder .. "/kept"), "precious\n")
+  end
+end)
+
 test("a killed run leaves no lock, and its temporary files go; those of a live process stay",
   function()
   shell "rm -rf run go waiting"
