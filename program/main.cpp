@@ -1,5 +1,6 @@
 // The program redco-lua: command line, signals and exit codes.
 
+#include "busy_cores.h"
 #include "completion.h"
 #include "error_file.h"
 #include "launcher.h"
@@ -324,6 +325,7 @@ int run_program(int argc, char** argv) {
     }
     const redco::Processes processes = redco::find_processes();
     draw_alike(processes);
+    if (processes.rank == 0) redco::watch_for_busy_cores();
 #if !defined(__SANITIZE_ADDRESS__)  // AddressSanitizer checks only its own allocator's memory
     redco::use_tensor_heap();
 #endif

@@ -49,6 +49,23 @@ test("workers inherit them", function()
   expect_equal(table.concat(lines, " "), "[0] 3000 [1] 3000")
 end)
 
+test("threads that wait for a core of other programs: a line says what to set", function()
+  -- The program and a busy loop share one core. It ends when the line has come.
+  local path = write("small.lua", [[
+local torch = require("redco").torch
+local x = torch.ones { 300, 300 }
+while true do x = x:matmul(x):tanh() end]])
+  local code, _, err = shell(([[
+core=$(sed -n 's/^Cpus_allowed_list:[^0-9]*\([0-9]*\).*/\1/p' /proc/self/status)
+taskset -c $core sh -c 'while :; do :; done' & loop=$!
+REDCO_FORK_SERVER=off OMP_NUM_THREADS=2 taskset -c $core "$REDCO_LUA" %s 2>said & run=$!
+for i in $(seq 600); do grep -q busy said && break; kill -0 $run || break; sleep 0.1; done
+kill -KILL $loop $run; cat said >&2]]):format(path))
+  assert(err:find "redco%-lua: the cores are busy: the threads of this process waited [%d.]+ s", code
+    .. err)
+  program.expect_has(err, "OMP_NUM_THREADS=1")
+end)
+
 test("a program loader is not started again", function()
   local code, out = shell '/lib64/ld-linux-x86-64.so.2 "$REDCO_LUA" -e "print(1)"'
   expect_equal(code, 0)

@@ -1,0 +1,12 @@
+// Notices that other programs use the cores, where fewer threads would be faster.
+
+#pragma once
+
+namespace redco {
+
+/// Starts a thread that looks every few seconds how long the threads of this process have waited
+/// for a core, and prints a notice the first time that they have waited for long. It does nothing
+/// if operators use one thread.
+void watch_for_busy_cores();
+
+}  // namespace redco
