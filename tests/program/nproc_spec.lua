@@ -345,8 +345,8 @@ io.stderr:write "to stderr\n"
 print(d.n_processes, io.read())]])
   for _, n in ipairs { 1, 2 } do
     for _, closed in ipairs { "<&-", ">&-", "2>&-", "<&- >&- 2>&-" } do
-      local code, out, err = shell(("REDCO_FORK_SERVER=off \"$REDCO_LUA\" --nproc %d %s %s"):format(n,
-        path, closed))
+      local code, out, err = shell(("REDCO_FORK_SERVER=off \"$REDCO_LUA\" --nproc %d %s %s")
+        :format(n, path, closed))
       expect_code(0, code, out, err)
       local _, lines = out:gsub(n .. "\tnil\n", "")
       expect_equal(lines, closed:find("^>", 1) and 0 or closed:find " >" and 0 or n)
@@ -355,7 +355,9 @@ print(d.n_processes, io.read())]])
 end)
 
 test("output that is lost makes a run fail, which says so", function()
-  local path = write("prints.lua", "print(1) io.stdout:flush() if arg[1] then os.exit(tonumber(arg[1])) end")
+  local path = write("prints.lua", [[
+print(1)
+if arg[1] then os.exit(tonumber(arg[1])) end]])
   for _, case in ipairs { { "%s", 1 }, { "%s 0", 1 }, { "%s 3", 3 }, { "--nproc 2 %s", 1 } } do
     local words, expected = unpack(case)
     local code, out, err = shell(("REDCO_FORK_SERVER=off \"$REDCO_LUA\" %s >/dev/full"):format(
@@ -381,8 +383,8 @@ end)
 
 test("too few files may be open: the error says so", function()
   for limit = 6, 14 do
-    local code, out, err = shell(('ulimit -n %d; REDCO_FORK_SERVER=off "$REDCO_LUA" --nproc 2 -e "print(1)"')
-      :format(limit))
+    local code, out, err = shell(([[
+ulimit -n %d; REDCO_FORK_SERVER=off "$REDCO_LUA" --nproc 2 -e "print(1)"]]):format(limit))
     if code ~= 0 then
       assert(not err:find("Success", 1, true), err)
     else

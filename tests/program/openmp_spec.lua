@@ -61,7 +61,7 @@ taskset -c $core sh -c 'while :; do :; done' & loop=$!
 REDCO_FORK_SERVER=off OMP_NUM_THREADS=2 taskset -c $core "$REDCO_LUA" %s 2>said & run=$!
 for i in $(seq 600); do grep -q busy said && break; kill -0 $run || break; sleep 0.1; done
 kill -KILL $loop $run; cat said >&2]]):format(path))
-  assert(err:find "redco%-lua: the cores are busy: the threads of this process waited [%d.]+ s", code
+  assert(err:find "redco%-lua: the cores are busy: the threads of this process waited [%d.]+", code
     .. err)
   program.expect_has(err, "OMP_NUM_THREADS=1")
 end)

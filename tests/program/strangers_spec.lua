@@ -63,7 +63,8 @@ end)
 
 test("what --secret-file names must be there, though one host needs no secret", function()
   for _, words in ipairs { "", "--nproc 2 " } do
-    local code, _, err = program.shell("\"$REDCO_LUA\" --secret-file nowhere " .. words .. "-e 'print(1)'")
+    local code, _, err = shell(('"$REDCO_LUA" --secret-file nowhere %s-e "print(1)"')
+      :format(words))
     expect_equal(code, 2)
     expect_has(err, "there is no file nowhere")
   end
