@@ -416,6 +416,7 @@ PendingMetrics TrainStep::run(const Dataset& examples, std::span<const int64_t> 
     for (const auto& [name, mean] : means) metrics[name] = mean;
     metrics["grad_norm"] = update(params_->take_gradients(), means["loss"]);
   }
+  params_->release();  // a train_step_fn may have read the parameters after the update
   // A train_step_fn that did not use the optimizer counts as well.
   bool is_left_out = n_left_out_ > n_left_out && n_updates_ == n_updates;
   if (!is_left_out) {

@@ -131,9 +131,13 @@ std::vector<at::Tensor> TrainedParams::take_gradients() {
   return grads;
 }
 
+void TrainedParams::release() {
+  if (store_) store_->release();
+}
+
 void TrainedParams::refresh() {
   at::NoGradGuard no_grad;
-  if (store_) store_->release();
+  release();
   int64_t zero = deployer_->zero();
   if (zero == 0 || zero == 3 || !reducer_) return;
   Moving moving(Move::parameters, "zero");
@@ -189,7 +193,7 @@ void TrainedParams::restore(const Tree& params) {
   for (size_t i = 0; i < leaves_.size(); ++i)
     if (!views_[i].is_same(leaves_[i]) && !memory_of(views_[i]).is_alias_of(memory_of(leaves_[i])))
       views_[i].detach().copy_(leaves_[i].detach());
-  if (store_) store_->release();
+  release();
 }
 
 Tree TrainedParams::in_tree(const std::vector<at::Tensor>& values) const {

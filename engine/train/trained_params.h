@@ -55,6 +55,9 @@ class TrainedParams {
   /// Must be called after an update: gathers the parameters of which ZeRO lets this process update
   /// a part.
   void refresh();
+  /// Must be called at the end of a step: frees parameters that ZeRO 3 has gathered, and waits for
+  /// those on their way.
+  void release();
   /// Must be called before a step. After a failed step the processes may be at different steps:
   /// throws Error if they are.
   void rejoin(int64_t step);

@@ -2,6 +2,7 @@
 #include "selection.h"
 #include "thread_mesh.h"
 
+#include "../../engine/plan/cost_model.h"
 #include "../../engine/plan/step_trace.h"
 
 #include <redco/linear_cross_entropy.h>
@@ -276,6 +277,27 @@ TEST_CASE("one gather less than planned is noticed") {
   leaves_out_a_weight = true;
   CHECK(text_of(planned.collectives) != text_of(measured(models[0], layout).at(0)));
   leaves_out_a_weight = false;
+}
+
+TEST_CASE("what a step gathers ahead ends with the step") {
+  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  TracedLayout layout{.mesh = {2, 1}, .zero = 3, .per_device_batch_size = 2};
+  TracedProgram program = program_of(models[0], own);
+  // The last pass reads the parameters and ends early: it needs no gradients.
+  program.options.train_step_fn = [](at::Generator rng, Trainer& trainer,
+                                     const Tree& batch) -> Tree {
+    auto loss = [&](const Tree& params) {
+      return transformer_loss(rng, trainer.state(), params, batch, true).loss;
+    };
+    ValueAndGrad found = trainer.value_and_grad(loss);
+    trainer.apply_gradients(found.grads);
+    loss(trainer.state().params);
+    return Tree::Dict{{"loss", found.value}};
+  };
+  StepTrace planned = trace_step(program, layout, /*n_steps=*/3);
+  const plan::StepLog& log = planned.record.log;
+  plan::CostModel cost(ClusterSpec::from_text("1x A100-80G:2"));
+  CHECK(cost.simulate(log).total > 0);
 }
 
 TEST_CASE("what exists before a planned step exists after it, and nothing else") {
