@@ -32,17 +32,16 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 // "1.50 GiB"
-std::string text_of(int64_t bytes) {
+std::string text_of(int64_t bytes, bool rounds_up = false) {
   constexpr std::array units = {"B", "KiB", "MiB", "GiB", "TiB"};
   auto value = double(bytes);
   size_t unit = 0;
   while (value >= 1024 && unit + 1 < units.size()) value /= 1024, ++unit;
+  const int n_digits = unit == 0 ? 0 : value < 10 ? 2 : 1;
+  const double scale = std::pow(10.0, n_digits);
+  if (rounds_up) value = std::ceil(value * scale) / scale;
   std::ostringstream text;
-  text << std::fixed
-       << std::setprecision(unit == 0    ? 0
-                            : value < 10 ? 2
-                                         : 1)
-       << value << " " << units[unit];
+  text << std::fixed << std::setprecision(n_digits) << value << " " << units[unit];
   return text.str();
 }
 
@@ -76,6 +75,8 @@ class Search {
     std::vector<PlannedLayout> others =
         other_layouts(asked, result_.global_batch_size, options_, program_.options, cluster_);
     if (others.empty() && !asked.why.empty()) fail("plan: ", asked.why);
+    std::vector<PlannedLayout> possible = others;
+    if (asked.why.empty()) possible.insert(possible.begin(), asked);
     std::vector<PlannedLayout>& done = done_;
     if (options_.has_asked) done.push_back(asked.why.empty() ? planned(asked, true) : asked);
     // If it does not fit, another form of it may; or one needs less.
@@ -108,7 +109,7 @@ class Search {
     if (n_slow_ > 0)
       result_.notes.push_back(std::to_string(n_slow_) +
                               " layouts were not tried: they are slower than those shown");
-    if (std::ranges::none_of(done, &PlannedLayout::fits)) add_least(done);
+    if (std::ranges::none_of(done, &PlannedLayout::fits)) add_least(std::move(possible));
     mark_least(done);
     sort_by(options_.objective, done);
     int64_t n = 0;
@@ -125,31 +126,56 @@ class Search {
     std::ostringstream text;
     text << "no layout of " << cluster_.n_devices() << " devices fits in "
          << text_of(result_.memory);
-    for (size_t i = 0; i < result_.layouts.size(); ++i) {
-      const PlannedLayout& layout = result_.layouts[i];
-      if (!layout.is_planned) continue;
-      text << "; row " << i + 1 << " (n_model_shards = " << layout.n_model_shards
-           << ", zero = " << layout.zero << ") " << layout.why;
-      break;
+    auto least = std::ranges::find_if(result_.layouts, &PlannedLayout::is_planned);
+    if (least != result_.layouts.end()) {
+      text << "; devices of " << text_of(memory_for(*least), /*rounds_up=*/true)
+           << " would do, with n_model_shards = " << least->n_model_shards
+           << ", zero = " << least->zero
+           << ", per_device_batch_size = " << least->per_device_batch_size
+           << (least->recompute_blocks ? " and recompute = \"blocks\"" : "") << ", which "
+           << least->why;
     }
     text << "; parameters, gradients and optimizer states are " << text_of(result_.states)
          << ": at least " << result_.least_devices << " such devices must share them";
     return text.str();
   }
 
-  // If nothing fits: plans the layout whose states are least, and finds how many devices they need.
-  void add_least(std::vector<PlannedLayout>& done) {
-    auto least = done.end();
-    for (auto each = done.begin(); each != done.end(); ++each)
-      if (!each->is_planned && !each->is_asked &&
-          (least == done.end() || each->states < least->states))
-        least = each;
-    if (least != done.end()) {
-      least->per_device_batch_size = 1;
-      least->n_accumulated = result_.global_batch_size / least->n_copies;
-      if (program_.options.train_step_fn)
-        std::swap(least->per_device_batch_size, least->n_accumulated);
-      *least = planned(*least, true);
+  // If nothing fits: finds what needs the least memory, also among layouts whose states alone do
+  // not fit. It takes no notice of the time, so that each search finds the same.
+  void add_least(std::vector<PlannedLayout> layouts) {
+    constexpr int64_t most_of_kind = 3;
+    for (PlannedLayout& layout : layouts) layout.states = least_states(whole_, layout);
+    std::ranges::stable_sort(layouts, {}, &PlannedLayout::states);
+    std::map<Kind, int64_t> n_of_kind;
+    std::optional<PlannedLayout> least;
+    auto look_at = [&](const PlannedLayout& form) {
+      auto known = std::ranges::find_if(
+          done_, [&](const PlannedLayout& each) { return each.is_planned && is_same(each, form); });
+      PlannedLayout now = known != done_.end() ? *known : planned(form, true);
+      if (!least || now.total < least->total) least = now;
+    };
+    for (const PlannedLayout& layout : layouts) {
+      if (least && layout.states >= least->total) break;
+      if (n_of_kind[kind_of(layout)]++ >= most_of_kind) continue;
+      PlannedLayout smallest = layout;
+      if (!program_.options.train_step_fn) {
+        look_at(layout);
+        smallest.n_accumulated *= std::exchange(smallest.per_device_batch_size, 1);
+      }
+      look_at(smallest);
+      if (!has_blocks_ || !options_.tries_recompute || layout.recompute_blocks) continue;
+      smallest.recompute_blocks = true;
+      look_at(smallest);
+    }
+    auto is_least = [&](const PlannedLayout& each) {
+      return each.is_planned && is_same(each, *least);
+    };
+    if (least && std::ranges::none_of(done_, is_least)) {
+      std::erase_if(done_, [&](const PlannedLayout& each) {
+        return !each.is_asked && !each.is_planned && is_same(each, *least);
+      });
+      least->is_asked = false;
+      done_.push_back(*least);
     }
     result_.states = whole_.sum();
     result_.least_devices = (result_.states + most_bytes() - 1) / most_bytes();
@@ -158,6 +184,11 @@ class Search {
   // What a step may use of a device's memory.
   int64_t most_bytes() const {
     return std::max<int64_t>(1, int64_t(double(result_.memory) * (1 - options_.margin)));
+  }
+
+  // The memory of a device of which the layout may use as much as it needs.
+  int64_t memory_for(const PlannedLayout& layout) const {
+    return int64_t(std::ceil(double(layout.total + 1) / (1 - options_.margin)));
   }
 
   // The layout with fewer examples at a time, or with blocks that are computed again, if that makes

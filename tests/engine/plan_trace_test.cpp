@@ -367,6 +367,35 @@ TEST_CASE("a plan has the best layouts first, and the one that is asked for") {
   CHECK(none.least_devices == 1);
 }
 
+TEST_CASE("if nothing fits, the plan names the memory that would do") {
+  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  TracedProgram program = program_of(models[0], own);
+  ClusterSpec cluster = ClusterSpec::from_text("1x A100-80G:4");
+  cluster.reserve = {.context = 0, .group = 0, .workspace = 0};
+  auto why_in = [&](int64_t memory, double timeout) {
+    PlanOptions options;
+    options.per_device_batch_size = 4;
+    options.has_asked = false;
+    options.timeout = timeout;
+    cluster.hosts[0].device.memory = memory;
+    return plan_step(program.options, program.examples, cluster, options).why;
+  };
+  auto named = [](const std::string& why) {
+    const std::string before = "devices of ", after = " would do";
+    CAPTURE(why);
+    const size_t begin = why.find(before), end = why.find(after);
+    REQUIRE(end != std::string::npos);
+    return why.substr(begin + before.size(), end - begin - before.size());
+  };
+  const std::string needed = named(why_in(1, 60));
+  const int64_t bytes = parse_bytes(needed, "test");
+  // Less than the states of all layouts, of some, and of none; with and without time.
+  for (double share : {0.1, 0.5, 0.8, 0.97})
+    for (double timeout : {60.0, 0.0})
+      CHECK(named(why_in(int64_t(share * double(bytes)), timeout)) == needed);
+  for (double timeout : {60.0, 0.0}) CHECK(why_in(bytes, timeout) == "");
+}
+
 TEST_CASE("as many steps are planned for ten times the devices") {
   auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
   TracedProgram program = program_of(models[0], own);
