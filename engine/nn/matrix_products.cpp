@@ -10,10 +10,8 @@
 
 #include <dlfcn.h>
 #include <algorithm>
-#include <array>
+#include <cstdlib>
 #include <memory>
-#include <mutex>
-#include <set>
 #include <utility>
 
 namespace at::native {
@@ -45,8 +43,9 @@ bool allows_avx512() {
 
 bool has_wider_kernels() {
 #if defined(__x86_64__)
-  static const bool found =
-      __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f") && allows_avx512();
+  static const bool is_asked_for = std::getenv("REDCO_ONEDNN_PRODUCTS") != nullptr;  // by tests
+  static const bool found = (__builtin_cpu_is("amd") || is_asked_for) &&
+                            __builtin_cpu_supports("avx512f") && allows_avx512();
   return found && at::globalContext().userEnabledMkldnn();
 #else
   return false;
@@ -99,35 +98,11 @@ struct Product {
   int64_t multiplications() const { return a.n * a.rows * a.columns * b.columns; }
 };
 
-// oneDNN makes kernels for each size and layout of a product, and keeps half a megabyte of them.
-// Texts of varying lengths have thousands of sizes: only so many are accepted, the first ones.
-class Sizes {
- public:
-  explicit Sizes(size_t most) : most_(most) {}
-
-  bool accept(const Product& p) {
-    const std::lock_guard lock(mutex_);
-    const std::array key{p.a.n,
-                         p.a.rows,
-                         p.a.columns,
-                         p.b.columns,
-                         int64_t{p.a.is_row_major},
-                         int64_t{p.b.is_row_major},
-                         int64_t{p.beta != 0}};
-    if (seen_.contains(key)) return true;
-    if (seen_.size() == most_) return false;
-    seen_.insert(key);
-    return true;
-  }
-
- private:
-  const size_t most_;
-  std::mutex mutex_;
-  std::set<std::array<int64_t, 7>> seen_;
-};
-Sizes whole_sizes(96), part_sizes(64);
-
 // Whether oneDNN is faster. LibTorch's function does not write the result if alpha is 0.
+//
+// The kernels of oneDNN and MKL round differently, and processes that hold copies of a weight must
+// compute the same: here and below, the sizes and the layout of a product decide, and nothing that
+// one process remembers.
 bool is_for_onednn(const Product& p) {
   // With less, calling oneDNN takes longer than it saves.
   constexpr int64_t fewest_multiplications = 1 << 21;
@@ -135,6 +110,13 @@ bool is_for_onednn(const Product& p) {
   constexpr int64_t fewest_rows = 64;
   return has_wider_kernels() && p.alpha != 0 && p.multiplications() >= fewest_multiplications &&
          (p.b.is_row_major || p.a.rows >= fewest_rows);
+}
+
+// oneDNN makes a kernel for each size and layout of a product, in a millisecond, and keeps half a
+// megabyte of them. Lengths of texts give thousands of sizes: oneDNN gets only round ones.
+bool is_round(const Product& p) {
+  constexpr int64_t grain = 32;
+  return p.a.rows % grain == 0 && p.a.columns % grain == 0 && p.b.columns % grain == 0;
 }
 
 void compute_by_onednn(const Product& p) {
@@ -155,11 +137,14 @@ void compute_by_mkl(const Product& p) {
        &ldc);
 }
 
-// Computes a product whose number of examples varies in parts of two sizes. Examples are the rows
-// of layers' inputs, and those of the transposed matrix of a weight's gradient.
+// Computes a product in parts of few sizes, since the number of examples varies. Examples are the
+// rows of layers' inputs, and those of the transposed matrix of a weight's gradient.
 void compute_in_parts(const Product& p) {
   const bool is_gradient = !p.a.is_row_major;
   const int64_t n_examples = is_gradient ? p.a.columns : p.a.rows;
+  // The sizes of a weight do not vary; those of attention are mostly less.
+  constexpr int64_t least_weight = 1 << 16;
+  const bool has_weight = p.multiplications() >= n_examples * least_weight;
   const auto part = [&](int64_t first, int64_t count) {
     Product result = p;
     if (is_gradient) {
@@ -173,10 +158,10 @@ void compute_in_parts(const Product& p) {
     return result;
   };
   int64_t first = 0;
-  for (int64_t count : {512, 128})
+  for (int64_t count : {512, 256, 128, 64, 32})
     for (; n_examples - first >= count; first += count) {
       const Product some = part(first, count);
-      if (is_for_onednn(some) && part_sizes.accept(some))
+      if (is_for_onednn(some) && (has_weight || is_round(some)))
         compute_by_onednn(some);
       else
         compute_by_mkl(some);
@@ -224,7 +209,6 @@ extern "C" {
             {c, 1, *n, *m, 0, true, *ldc}};
   if (*ldc != *m || !is_for_onednn(p)) return compute_by_mkl(p);
   const auto copy_of_a = make_dense(p.a), copy_of_b = make_dense(p.b);
-  if (whole_sizes.accept(p)) return compute_by_onednn(p);
   compute_in_parts(p);
 }
 
@@ -249,8 +233,7 @@ using SgemmBatch = void(int, const int*, const int*, const int*, const int*, con
     const Product p{*alpha, matrices(b, n, k, *trans_b == not_transposed, ldb),
                     matrices(a, k, m, *trans_a == not_transposed, lda), *beta,
                     matrices(c, n, m, true, ldc)};
-    if (p.a.is_dense() && p.b.is_dense() && p.c.is_dense() && is_for_onednn(p) &&
-        whole_sizes.accept(p))
+    if (p.a.is_dense() && p.b.is_dense() && p.c.is_dense() && is_round(p) && is_for_onednn(p))
       return compute_by_onednn(p);
   }
   static const auto next = reinterpret_cast<SgemmBatch*>(dlsym(RTLD_NEXT, "cblas_sgemm_batch"));

@@ -21,13 +21,15 @@ for _, run in ipairs {
   { 2, "diffusion" }, { 4, "diffusion", full = true }, { 2, "pictures" },
   { 4, "pictures", full = true },
   { 2, "torchscript" }, { 4, "torchscript", full = true },
+  { 2, "copies", environment = "REDCO_ONEDNN_PRODUCTS=1" }, { 3, "copies", full = true },
 } do
   local n, script = unpack(run)
   if run.full and not testing.is_full then goto continue end
   testing.test(("%s.lua in %d processes"):format(script, n), function()
-    local words = { "--nproc", tostring(n), ("%s/%s.lua"):format(here, script) }
-    if not run.takes_options then words[#words + 1] = program.folder end
-    local code, out, err = program.run(words)
+    local command = ("%s \"$REDCO_LUA\" --nproc %d '%s/%s.lua' %s </dev/null"):format(
+      run.environment or "", n, here, script,
+      run.takes_options and "" or "'" .. program.folder .. "'")
+    local code, out, err = program.shell(command)
     if code ~= 0 then error(("exit code %d\n%s%s"):format(code, out, err)) end
   end)
   ::continue::
