@@ -3,6 +3,7 @@
 #include "gathered_view.h"
 
 #include "operators/rules.h"
+#include "results.h"
 
 #include <redco/error.h>
 
@@ -79,6 +80,7 @@ std::shared_ptr<const GatheredView> GatheredView::written(ShardedTensorImpl& vie
   at::Tensor memory = at::empty_strided(held, strides, base.local().options()).expand(sizes);
   overwrite(memory, redistribute_local(base.local(), geometry.sizes, geometry.strides,
                                        base.placements(), worked_on_, mesh));
+  const KeepsTerms keeps_terms;
   at::Tensor same = view_of(wrap(memory, worked_on_, base.mesh(), geometry));
   ShardedTensorImpl& target = *sharded_impl(same);
   require(target.local().is_alias_of(memory), op_.schema().name(),

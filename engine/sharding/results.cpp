@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <utility>
 
 namespace redco::sharding {
 
@@ -72,6 +73,13 @@ bool is_split_along_sequence(at::IntArrayRef sizes, const Placements& placements
          sizes[1] >= mesh.size(Mesh::mp);
 }
 
+namespace {
+thread_local bool keeps_terms = false;
+}  // namespace
+
+KeepsTerms::KeepsTerms() : outer_(std::exchange(keeps_terms, true)) {}
+KeepsTerms::~KeepsTerms() { keeps_terms = outer_; }
+
 at::Tensor Results::wrapped(at::Tensor local) {
   static const OutputPlan whole;
   const OutputPlan& plan = next_ < plan_.outputs.size() ? plan_.outputs[next_] : whole;
@@ -82,7 +90,7 @@ at::Tensor Results::wrapped(at::Tensor local) {
   if (geometry.sizes.empty()) reduce(local, placements);
   // In backward a gradient stays partial: those of several products with one activation are added
   // and reduced once.
-  if (is_split_along_sequence(geometry.sizes, placements, *call_.mesh) &&
+  if (is_split_along_sequence(geometry.sizes, placements, *call_.mesh) && !keeps_terms &&
       !torch::autograd::get_current_node()) {
     Placements split = placements;
     split[Mesh::mp] = Placement::shard(1);

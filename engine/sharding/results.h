@@ -13,6 +13,19 @@ Geometry geometry_of(const OutputPlan& plan, const at::Tensor& local, const Mesh
 /// its local tensor do not determine the memory order.
 bool has_thin_parts(at::IntArrayRef sizes, const Placements& placements, const Mesh& mesh);
 
+/// Within its scope, sequence parallelism does not split what a call of this thread adds up: a view
+/// of a sum shares its memory.
+class KeepsTerms {
+ public:
+  KeepsTerms();
+  ~KeepsTerms();
+  KeepsTerms(const KeepsTerms&) = delete;
+  KeepsTerms& operator=(const KeepsTerms&) = delete;
+
+ private:
+  bool outer_;
+};
+
 /// Wraps the local results of one call as sharded tensors, in order.
 class Results {
  public:
