@@ -155,8 +155,8 @@ void add_optimizer_type(lua_State* L) {
         "Returns the learning rate of the next step; with several, that of the first."},
        {"averages", averages,
         "averages(self, state: table, params) -> table\n"
-        "Returns the averages of `params` that `ema` keeps in `state`, which is that of `init`, "
-        "Trainer.state, or the `state` of a loss_fn."}});
+        "Returns copies of the averages of `params` that `ema` keeps in `state`, which is that of "
+        "`init`, Trainer.state, or the `state` of a loss_fn."}});
 }
 
 }  // namespace redco::lua

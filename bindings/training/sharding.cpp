@@ -328,8 +328,8 @@ void add_sharding_methods(lua_State* L) {
         "tensor that differs between the groups also has `dp_replicate`."},
        {"full", full,
         "full(self) -> Tensor\n"
-        "Gathers a sharded tensor into a plain one; every process must call it. Returns a plain "
-        "tensor itself. Gradients flow through it."},
+        "Returns a copy of the whole tensor, as a plain one; every process must call it. Later "
+        "writes to the tensor do not change the copy. Gradients flow through it."},
        {"to_local", to_local,
         "to_local(self) -> Tensor\n"
         "Returns this process' part of a sharded tensor as a plain tensor that shares its "
@@ -351,7 +351,8 @@ void add_sharding(lua_State* L) {
         "0; negative ones from the end), \"replicate\" (the default), \"partial\" (a sum of terms) "
         "or {dim = 1, block = 768} for blocks that are each split. `dp_replicate` is the same for "
         "the groups that the Deployer's zero_group makes of the data-parallel processes. A sharded "
-        "tensor is redistributed; every process must call it. Gradients flow through it."},
+        "tensor is redistributed; every process must call it. The result is a copy, also on one "
+        "process and where the tensor is placed so already. Gradients flow through it."},
        {"parameter", parameter,
         "parameter(sizes, {dtype = \"float32\", sharded = true}) -> Tensor [sizes...]\n"
         "Returns an uninitialised tensor for a parameter, on the newest Deployer's device; fill it "

@@ -7,6 +7,7 @@
 #include "strict_json.h"
 
 #include <redco/detail/free_memory.h>
+#include <redco/detail/read_whole.h>
 #include <redco/error.h>
 #include <redco/safetensors.h>
 #include <redco/sharding.h>
@@ -85,7 +86,7 @@ void Writer::write(const std::string& path, std::vector<const Tensors::value_typ
     files_.back()->write(header.data(), header.size());
   });
   for (const auto* item : items) {
-    at::Tensor whole = full(item->second.detach());
+    at::Tensor whole = full_to_read(item->second);
     on_first([&] {
       at::Tensor data = whole.to(at::kCPU).resolve_neg().contiguous();
       files_.back()->write(data.const_data_ptr(), data.nbytes());

@@ -13,6 +13,7 @@
 
 #include <redco/detail/free_memory.h>
 #include <redco/detail/printable.h>
+#include <redco/detail/read_whole.h>
 #include <redco/detail/thread_without_signals.h>
 #include <redco/error.h>
 #include <redco/json.h>
@@ -169,7 +170,7 @@ struct Part {
     for (auto* item : by_size) {
       auto& [name, tensor] = *item;
       if (is_sharded(tensor)) freed += tensor.nbytes();
-      at::Tensor whole = full(tensor.detach());
+      at::Tensor whole = full_to_read(tensor);
       if (writer_of[name] == rank) {
         at::Tensor own = whole.to(at::kCPU, type_of(tensor, options)).resolve_neg().contiguous();
         // The run continues and changes the original.

@@ -49,7 +49,9 @@ void read_whole(const c10::OperatorHandle& op, Stack* stack) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (std::find(read.begin(), read.end(), arguments[i].name()) == read.end()) continue;
     c10::IValue& value = torch::jit::peek(*stack, i, arguments.size());
-    if (value.isTensor()) value = full(value.toTensor()).contiguous();
+    if (!value.isTensor()) continue;
+    const at::Tensor& given = value.toTensor();
+    value = (is_sharded(given) ? full(given) : given).contiguous();
   }
   call_composite(op, stack);
 }

@@ -3,10 +3,12 @@
 #include "gathered_view.h"
 #include "sharded_tensor.h"
 
+#include <redco/detail/read_whole.h>
 #include <redco/error.h>
 #include <redco/moves.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/accumulate.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -63,30 +65,26 @@ ShardedTensorImpl* fresh_impl(const at::Tensor& tensor) {
   return impl;
 }
 
-at::Tensor placed(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& mesh,
-                  const Placements& target) {
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
+// The part under `target`: memory of its own, so that a write to one tensor does not change the
+// other in some layouts and leave it in others, unseen by autograd.
+at::Tensor own_part(const at::Tensor& tensor, const Placements& target, const Geometry& geometry,
+                    const Mesh& mesh) {
   ShardedTensorImpl* impl = fresh_impl(tensor);
-  Moving moving(Move::request, "redistribute");
-  at::Tensor source = impl ? impl->local() : tensor;
-  Placements from = impl ? impl->placements() : Placements();
-  if (from == target) {
-    at::Tensor same = wrap(alias_of(source), target, mesh, geometry_of(tensor));
-    if (impl) sharded_impl(same)->share_memory_of(*impl);
-    return same;
-  }
-  Geometry geometry = dense_geometry(tensor.sizes(), tensor.strides());
-  at::Tensor local = laid_out(
-      redistribute_local(source, tensor.sizes(), tensor.strides(), from, target, *mesh), geometry);
-  // Copy a part, so that the memory of the whole tensor can be freed.
-  return wrap(local.is_alias_of(source) ? local.clone() : local, target, mesh, geometry);
+  const at::Tensor& local = impl ? impl->local() : tensor;
+  at::Tensor part = laid_out(redistribute_local(local, tensor.sizes(), tensor.strides(),
+                                                placements_of(tensor), target, mesh),
+                             geometry);
+  return part.is_alias_of(local) ? part.clone() : part;
 }
 
 class Redistribute : public torch::autograd::Function<Redistribute> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
                             const std::shared_ptr<const Mesh>& mesh, const Placements& target) {
-    return placed(tensor, mesh, target);
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    Moving moving(Move::request, "redistribute");
+    Geometry geometry = dense_geometry(tensor.sizes(), tensor.strides());
+    return wrap(own_part(tensor, target, geometry, *mesh), target, mesh, geometry);
   }
   // The gradient may keep any placement.
   static variable_list backward(AutogradContext*, const variable_list& grads) {
@@ -98,12 +96,8 @@ class Full : public torch::autograd::Function<Full> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
-    ShardedTensorImpl* impl = fresh_impl(tensor);
-    Placements from = impl->placements();
     Moving moving(Move::request, "full");
-    return redistribute_local(impl->local(), tensor.sizes(), tensor.strides(), from, {},
-                              *impl->mesh())
-        .alias();
+    return own_part(tensor, {}, dense_geometry(tensor.sizes(), tensor.strides()), *mesh_of(tensor));
   }
   static variable_list backward(AutogradContext*, const variable_list& grads) { return grads; }
 };
@@ -171,7 +165,19 @@ at::Tensor shard(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& me
 at::Tensor redistribute(const at::Tensor& tensor, const Placements& placements) {
   std::shared_ptr<const Mesh> mesh = mesh_of(tensor);
   require(mesh != nullptr, "redistribute: expected a sharded tensor; shard it first");
-  return Redistribute::apply(tensor, mesh, effective(placements, *mesh, tensor.sizes()));
+  Placements target = effective(placements, *mesh, tensor.sizes());
+  return placements_of(tensor) == target ? tensor : Redistribute::apply(tensor, mesh, target);
+}
+
+at::Tensor shard_to_read(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& mesh,
+                         const Placements& placements) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  Placements target = effective(placements, *mesh, tensor.sizes());
+  ShardedTensorImpl* impl = fresh_impl(tensor);
+  if (placements_of(tensor) != target) return Redistribute::apply(tensor, mesh, target);
+  at::Tensor same = wrap(alias_of(memory_of(tensor)), target, mesh, geometry_of(tensor));
+  if (impl) sharded_impl(same)->share_memory_of(*impl);
+  return same;
 }
 
 at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Mesh>& mesh,
@@ -222,7 +228,12 @@ const at::Tensor& memory_of(const at::Tensor& tensor) {
 }
 
 at::Tensor full(const at::Tensor& tensor) {
-  return is_sharded(tensor) ? Full::apply(tensor) : tensor;
+  return is_sharded(tensor) ? Full::apply(tensor) : tensor.clone();
+}
+
+at::Tensor full_to_read(const at::Tensor& tensor) {
+  at::NoGradGuard no_grad;
+  return placements_of(tensor) == Placements() ? alias_of(memory_of(tensor)) : full(tensor);
 }
 
 at::Tensor to_local(const at::Tensor& tensor) {

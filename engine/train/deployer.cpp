@@ -8,6 +8,7 @@
 #include "../mesh/store/agreement.h"
 #include "random.h"
 
+#include <redco/detail/read_whole.h>
 #include <redco/error.h>
 #include <redco/random.h>
 #include <redco/sharding.h>
@@ -222,12 +223,12 @@ void Deployer::log_metrics(const std::map<std::string, double>& metrics, int64_t
 }
 
 void Deployer::log_image(const std::string& name, const at::Tensor& pixels, int64_t step) {
-  run_log_.image(step, name, full(pixels));
+  run_log_.image(step, name, full_to_read(pixels));
 }
 
 void Deployer::log_histogram(const std::string& name, const Tree& values, int64_t step) {
   for (const auto& [path, tensor] : named_tensors(values))
-    run_log_.histogram(step, path.empty() ? name : name + "/" + path, full(tensor));
+    run_log_.histogram(step, path.empty() ? name : name + "/" + path, full_to_read(tensor));
 }
 
 void Deployer::log_hparams(const Tree::Dict& values) { run_log_.settings(values); }

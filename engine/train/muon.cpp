@@ -2,8 +2,8 @@
 
 #include "with_learning_rate.h"
 
+#include <redco/detail/read_whole.h>
 #include <redco/error.h>
-#include <redco/sharding.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/addmm.h>
@@ -51,8 +51,8 @@ class Muon : public WithLearningRate<MuonOptions> {
             options_.nesterov ? at::lerp(grad, buffers[i], options_.momentum) : buffers[i];
         // The iterations amplify rounding, so they run on the whole matrix on every process: the
         // result does not depend on the layout.
-        at::Tensor change = orthogonal(full(momentum)).to(param.scalar_type());
-        if (is_sharded(param)) change = shard(change, mesh_of(param), placements_of(param));
+        at::Tensor change = orthogonal(full_to_read(momentum)).to(param.scalar_type());
+        if (is_sharded(param)) change = shard_to_read(change, mesh_of(param), placements_of(param));
         if (group.weight_decay != 0) param.mul_(1 - learning_rate * group.weight_decay);
         param.sub_(change, learning_rate * factor(param));
       }

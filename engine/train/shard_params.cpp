@@ -4,6 +4,7 @@
 
 #include "record_alike.h"
 
+#include <redco/detail/read_whole.h>
 #include <redco/error.h>
 
 #include <ATen/core/grad_mode.h>
@@ -54,7 +55,7 @@ bool is_split_on(Mesh::Role role, const at::Tensor& tensor) {
 
 // The same tensor in a separate storage that holds nothing else.
 at::Tensor with_own_memory(const at::Tensor& param) {
-  at::Tensor local = to_local(param);
+  const at::Tensor& local = memory_of(param);
   bool is_own = local.storage().use_count() == 1 && local.nbytes() == local.storage().nbytes();
   if (is_own) return param;
   return from_local(local.clone(), mesh_of(param), placements_of(param), param.sizes());
@@ -82,9 +83,9 @@ LaidOut lay_out(const Tree& params, const Deployer& deployer,
     at::Tensor& param = seen[whole.unsafeGetTensorImpl()];
     if (param.defined()) return param;
     // A parameter of another Deployer's mesh is gathered over that mesh.
-    at::Tensor source = mesh_of(whole) == mesh ? whole : full(whole);
+    at::Tensor source = mesh_of(whole) == mesh ? whole : full_to_read(whole);
     Placements placements = placements_on(Mesh::model, decided[name]);
-    param = shard(source, mesh, placements).detach();
+    param = shard_to_read(source, mesh, placements).detach();
     auto part = deployer.zero() == 3 ? zero_placement(param, deployer) : std::nullopt;
     if (part) {
       placements[Mesh::dim_of(Mesh::zero)] = *part;

@@ -175,7 +175,8 @@ Tree averages_of(const Optimizer& optimizer, const Tree& opt_state, const Tree& 
     const at::Tensor& average = found->second.tensor();
     require(average.sizes() == param.sizes(), "optimizer: the average of '", name, "' has shape ",
             average.sizes(), ", the parameter ", param.sizes());
-    return is_sharded(param) ? redistribute(average, placements_of(param)) : average;
+    return is_sharded(param) ? shard(average, mesh_of(param), placements_of(param))
+                             : average.clone();
   });
 }
 

@@ -82,6 +82,35 @@ test("a plain tensor answers the same questions", function()
   expect_equal(whole:to_local(), whole)
 end)
 
+test("shard and full give memory of their own, in every placement", function()
+  local function copies(x)
+    return { redco.shard(x, {}), redco.shard(x, { dp = 0 }), redco.shard(x, { mp = 1 }),
+      redco.shard(x, { dp = 0, mp = 1 }), redco.shard(x, { mp = 0 }), x:full(),
+      x:expand { 4, 6 }:full(), redco.shard(x:t(), { mp = 1 }):t() }
+  end
+  for _, given in ipairs { whole:clone(), redco.shard(whole, {}), halves * 1,
+    redco.shard(whole, { dp = 0 }), redco.shard(whole, { dp = 0, mp = 1 }),
+    redco.shard(whole, { mp = "partial" }) } do
+    local leaf = given:double():detach():requires_grad_()
+    local before = leaf:detach():full()
+    local x = leaf * 1
+    local made = copies(x)
+    for _, copy in ipairs(made) do
+      copy:mul_(3)
+      expect_close(x:detach():full(), before)
+      expect_close(copy:detach():full(), 3 * before)
+    end
+    -- Each copy's write is in its own gradient alone.
+    local gradient = torch.autograd.grad(x:sum(), { leaf })[1]
+    expect_close(gradient:full(), torch.ones_like(before))
+    gradient = torch.autograd.grad(made[4]:sum() + made[6]:sum(), { leaf })[1]
+    expect_close(gradient:full(), torch.full({ 4, 6 }, 6, { dtype = "float64" }))
+    -- And the tensor's writes are not in the copies.
+    torch.no_grad(function() x:fill_(-1) end)
+    for _, copy in ipairs(made) do expect_close(copy:detach():full(), 3 * before) end
+  end
+end)
+
 test("gradients flow through shard, full and to_local", function()
   local x = whole:clone():requires_grad_()
   local doubled = redco.shard(x, { mp = 1 }) * 2
