@@ -358,7 +358,8 @@ test("errors", function()
   fails_with(1, { "n_model_shards = 3 does not divide the 2 devices" }, "--shards=3")
   fails(1, { "global_batch_size = 3 is no multiple of 8", "the nearest: 8" }, "--servers",
     "1x A100-80G:2", "--max-mp", "1", "train.lua", "--global-batch-size=3")
-  fails(1, { "no layout of 2 devices fits in 15.8 GiB", "GiB would do, with n_model_shards = ", "of which ",
+  fails(1, { "no layout of 2 devices fits in 15.8 GiB",
+    "GiB would do, with n_model_shards = ", "of which ",
     "at least 5 such devices" }, "--servers", "1x V100-16G:2", "train.lua", "--width=24576")
 end)
 

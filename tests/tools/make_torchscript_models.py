@@ -1,4 +1,5 @@
-"""Writes the TorchScript modules that tests/cluster/torchscript.lua trains, in float64.
+"""Writes the TorchScript modules of tests/cluster: those that torchscript.lua trains, in float64, and
+script_functions.pt, the functions of random programs.
 
     PYTHONHASHSEED=0 python tests/tools/make_torchscript_models.py tests/cluster
 
@@ -113,7 +114,33 @@ class Decoder(nn.Module):
         return self.unembedding(self.norm(x))
 
 
+class Functions(nn.Module):
+    """Functions of one tensor with one dimension or more, by number."""
+
+    def forward(self, x: torch.Tensor, number: int):
+        if number == 0:
+            return torch.tanh(x) * 2 + x
+        if number == 1:
+            y = x.clone()
+            y.mul_(0.5)
+            y += x
+            return y.relu_()
+        if number == 2:
+            total = torch.zeros_like(x[0])
+            for i in range(x.size(0)):
+                total = total + x[i] * (i + 1)
+            return total
+        if number == 3:
+            return F.dropout(x, 0.3, training=True) + F.dropout(x, 0.0, training=True)
+        if number == 4:
+            return (x - x.mean(-1, keepdim=True)) / (x.square().mean(-1, keepdim=True) + 1).sqrt()
+        if number == 5:
+            return torch.softmax(x, -1).unsqueeze(-1) * x.unsqueeze(-2)
+        return x.reshape(-1).cumsum(0).view(x.shape)
+
+
 folder = pathlib.Path(sys.argv[1])
-for name, make in {"conv": ConvNet, "lstm": LSTM, "encoder": Encoder, "decoder": Decoder}.items():
+for name, make in {"conv": ConvNet, "lstm": LSTM, "encoder": Encoder, "decoder": Decoder,
+                   "functions": Functions}.items():
     torch.manual_seed(20250611)
     torchscript.save(make().double(), folder / f"script_{name}.pt")

@@ -10,9 +10,12 @@ local bit = require "bit"
 local Compare = {}
 Compare.__index = Compare
 
---- What redco documents that it refuses on sharded tensors alone.
+--- What redco documents that it refuses: on sharded tensors, and where a block is computed again,
+--- which a plain run does not do.
 local refusals = {
   "reaches memory outside of the elements of this sharded tensor",
+  "modified in place since the function read it",
+  "exists outside of the function, which modifies it in place",
 }
 
 local function is_refusal(message)
@@ -68,6 +71,7 @@ local function run_plain(steps, new_env, orders)
   if not training.is_training(steps) then return env, run_some(steps, env, 1, #steps) end
   local n = training.n_head
   run_some(steps, env, 1, n)
+  training.compute(env)
   if orders and orders.trained then
     training.reorder(env, orders.trained)
   end
@@ -78,6 +82,7 @@ local function run_plain(steps, new_env, orders)
     run_some(steps, own, 1, n)
     training.reorder(own, orders.evaluated)
     for key in pairs(own.p) do own.p[key] = env["u" .. key]:clone() end
+    training.compute(own)
     run_some(steps, own, n + 1, #steps)
     env.ue = torch.is_tensor(own.loss) and own.loss:detach() or nil
   end

@@ -4,6 +4,7 @@ local Random = require "programs.random"
 local environment = require "programs.environment"
 local groups = require "programs.operators"
 local place = require "programs.placeholders"
+local training = require "programs.training"
 local torch = require "redco.torch"
 
 local Draw = {}
@@ -194,7 +195,10 @@ end
 --- The variables after the program so far, with copies of some.
 function Draw:replay(copied)
   local env = environment.plain()
-  for _, step in ipairs(self.steps) do pcall(setfenv(loadstring(step), env)) end
+  for i, step in ipairs(self.steps) do
+    pcall(setfenv(loadstring(step), env))
+    if self.is_training and i == training.n_head then training.compute(env) end
+  end
   for name in pairs(copied) do env[name] = env[name]:clone() end
   return env
 end
@@ -381,7 +385,12 @@ function Draw:head(shapes)
     or { rows, self:size(), self:size() } }
   self:run(("p = { %s }"):format(tensors(names, shapes, ":requires_grad_()")))
   self:run(("b = { %s }"):format(tensors({ "x", "y" }, batch, "")))
+  if self.dtype == "float32" and random:chance(0.7) then
+    rules[#rules + 1] = ("compute_dtype = %q"):format(random:choice { "bfloat16", "bfloat16",
+      "float64" })
+  end
   self:run(("rules = { %s }"):format(table.concat(rules, ", ")))
+  training.compute(self.env)
   for _, text in ipairs { "p.a", "p.b", "p.c", "b.x", "b.y", "b.x * 1", "p.a * 1" } do
     local name = self:new_name()
     self:run(name .. " = " .. text, { name })
@@ -418,7 +427,7 @@ function draw(seed, is_training, without)
     self.group_weights[i] = random:choice { 0.2, 1, 1, 4 }
     self.group_total = self.group_total + self.group_weights[i]
   end
-  if is_training and self.dtype:find "16" then self.dtype = "float64" end
+  if is_training and self.dtype:find "16" then self.dtype = "float32" end
   local shapes = {}
   for i = 1, is_training and 3 or random:between(2, 4) do
     local shape = {}
@@ -449,11 +458,13 @@ function draw(seed, is_training, without)
   local wanted = #self.steps + random:choice { 3, 4, 5, 6, 8, 10, 12, 15 }
   for _ = 1, wanted * 4 do
     if #self.steps >= wanted then break end
-    if is_training and random:chance(0.08) then self:write_parameter() end
+    if is_training and self.env.masters == self.env.p and random:chance(0.08) then
+      self:write_parameter()
+    end
     self:step()
   end
   if is_training then
-    self.leaves = { "p.a", "p.b", "p.c" }
+    self.leaves = { "masters.a", "masters.b", "masters.c" }
     if not self:add_loss() then return draw(seed, false, without) end
   elseif #self.leaves > 0 then
     local first = self:differentiate(self:terms(), "loss", "g")

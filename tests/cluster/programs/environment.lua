@@ -17,7 +17,12 @@ end
 
 local globals = { torch = torch, unpack = unpack, pairs = pairs, ipairs = ipairs, math = math,
   vmap = redco.vmap, gradient = redco.grad, value_and_grad = redco.value_and_grad,
-  checkpoint = redco.checkpoint, no_grad = torch.no_grad, nan = 0 / 0, inf = math.huge }
+  checkpoint = redco.checkpoint, block = redco.nn.block, no_grad = torch.no_grad, nan = 0 / 0,
+  inf = math.huge }
+
+local functions = torch.jit.load(os.getenv "REDCO_SOURCE" .. "/tests/cluster/script_functions.pt")
+--- A function of TorchScript, by its number.
+function globals.script(x, number) return functions(nil, x, number) end
 
 --- Calls f with random numbers that depend on the seed and the elements' places alone.
 function globals.with_rng(seed, f, ...) return redco.with_rng(redco.Rng(seed), f, ...) end
@@ -80,7 +85,7 @@ end
 --- On plain tensors.
 function environment.plain()
   return made {
-    shard = function(x) return x end,
+    shard = function(x) return x:clone() end,
     terms = function(x) return x end,
   }
 end

@@ -451,4 +451,32 @@ x2 = p.b:long():double():matmul(randn(6444, { 7, 7 }))
 x3 = p.c:to("float32"):double():matmul(randn(6444, { 7, 7 })):ceil()
 x4 = (p.c * 300):to("bfloat16"):matmul(randn(6444, { 7, 7 }, "bfloat16"))
 loss = total(p.a, 0.4)]],
+  -- Written to in place: with sequence_parallel, views of a sum are split along the sequence.
+  [[
+x1 = shard(randn(5, { 2, 8, 4 }), { mp = 2 }):requires_grad_()
+x2 = shard(randn(6, { 6, 4 }), { mp = 1 }):requires_grad_()
+x3 = torch.linear(x1, x2):add_(randn(7, { 6 }))
+x4 = torch.linear(x1[{ {}, { 0, 8, 2 } }], x2, randn(7, { 6 }))
+x5 = torch.linear(x1, x2)
+x5:select(1, 0):zero_()
+x6 = torch.linear(x1:reshape { 16, 4 }, x2)
+x7 = x6:view { 2, 8, 6 }
+x7:tanh_()
+x8 = x6 * 2
+x6:mul_(0.5)
+x9 = x7 + 1
+loss = term(x3, 0.3) + term(x4, 0.4) + term(x5, 0.5) + term(x8, 0.6) + term(x9, 0.7)
+gx1, gx2 = grads(loss, { x1, x2 })]],
+  -- A copy in the placement that the tensor has.
+  [[
+x1 = shard(randn(8, { 4, 3 }), { dp = 0 }):requires_grad_()
+x2 = x1 * 1
+x3 = shard(x2, { dp = 0 })
+x4 = shard(x2, { dp = 0, mp = 1 })
+x5 = x2:full()
+x3:relu_()
+x4:mul_(2)
+x5:tanh_()
+loss = term(x2, 0.3) + term(x3, 0.4) + term(x4, 0.5) + term(x5, 0.6)
+gx1 = grads(loss, { x1 })]],
 }

@@ -240,12 +240,25 @@ local function joining(list)
   end
 end
 
+--- Copies with another placement, which the script may write to.
+local function placements(list)
+  for _, text in ipairs { "shard(<x>, <placement>)", "<x>:full()" } do
+    list[#list + 1] = { text, kind = "any", weight = 4 }
+    for _, write in ipairs { "mul_(<c>)", "add_(<b>)", "tanh_()", "fill_(<c>)" } do
+      list[#list + 1] = { text .. ":" .. write }
+    end
+  end
+  list[#list + 1] = { "shard(<x>, <placement>):full()", kind = "any" }
+end
+
+lists.placements = placements
 lists.pointwise, lists.other_dtypes = pointwise, other_dtypes
 lists.views, lists.in_place = views, in_place
 lists.indexing, lists.joining = indexing, joining
 
 local groups = {}
-for _, name in ipairs { "pointwise", "other_dtypes", "views", "in_place", "indexing", "joining" } do
+for _, name in ipairs { "pointwise", "other_dtypes", "views", "in_place", "indexing", "joining",
+  "placements" } do
   groups[name] = {}
   lists[name](groups[name])
 end

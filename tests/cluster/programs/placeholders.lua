@@ -85,6 +85,12 @@ end
 --- A place for a new dimension.
 function place.u(g, v) return v.x.ndim < 5 and tostring(g.random:below(v.x.ndim + 1)) or nil end
 
+--- How the processes may share x.
+function place.placement(g, v) return g:placement(v.x.shape) end
+
+--- One of the functions of script_functions.pt that draw nothing.
+function place.script(g) return g.random:choice { "0", "1", "2", "4", "5", "6" } end
+
 function place.k(g) return g.random:chance(0.4) and ", true" or "" end
 function place.n(g) return tostring(g.random:between(1, 3)) end
 function place.o(g) return tostring(g.random:between(-1, 1)) end

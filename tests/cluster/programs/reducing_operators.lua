@@ -225,5 +225,28 @@ for _, row in ipairs {
   transforms[#transforms + 1] = row
 end
 
-return { reductions = reductions, products = products, layers = layers, losses = losses,
-  transforms = transforms }
+-- Computed again in backward: checkpoints always, blocks if the Trainer is told so.
+local recomputed = {}
+for _, row in ipairs {
+  { "h:tanh():square()" }, { "(h * <s>):softmax(-1)" }, { "h:clone():mul_(2):sin()" },
+  { "torch.linear(h, <w>):tanh()", w = { "n", -1 } },
+  { "torch.linear(h, <w>, <w2>):relu_()", w = { "n", -1 }, w2 = { "n" } },
+  { "h + torch.linear(torch.linear(h, <w>):tanh(), <w2>)", w = { "n", -1 }, w2 = { -1, "n" } },
+  { "with_rng(<seed>, torch.dropout, h, 0.4, true) * h" }, { "script(h, <script>)" },
+  { "shard(h, <placement>):exp()", when = is_finite },
+  { "block(function(q) return q:sin() end, h)" },
+  { "h" }, { "h:transpose(0, -1)" }, { "h:unsqueeze(0)" },
+} do
+  for _, how in ipairs { "block", "checkpoint" } do
+    recomputed[#recomputed + 1] = { ("%s(function(h) return %s end, <x>)"):format(how, row[1]),
+      dims = { 1 }, w = row.w, w2 = row.w2, when = row.when }
+  end
+end
+
+local scripts = {
+  { "script(<x>, <script>)", dims = { 1 } },
+  { "with_rng(<seed>, script, <x>, 3)", dims = { 1 } },
+}
+
+return { recomputed = recomputed, scripts = scripts, reductions = reductions, products = products,
+  layers = layers, losses = losses, transforms = transforms }

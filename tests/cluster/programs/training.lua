@@ -1,5 +1,6 @@
 --- Programs that are the loss function of a training step: their first line makes the parameters
---- `p`, the second the batch `b`, the third the sharding `rules`; the others compute `loss`.
+--- `p`, the second the batch `b`, the third the sharding `rules`, with a `compute_dtype` if it is
+--- another than that of the parameters; the others compute `loss`.
 local redco = require "redco"
 local torch = require "redco.torch"
 
@@ -21,20 +22,34 @@ local function sorted_keys(t)
   return keys
 end
 
+--- After the head of a plain run: casts parameters and batch, as a Trainer does.
+function training.compute(env)
+  env.masters = env.p
+  if not env.rules.compute_dtype then return end
+  env.p = {}
+  for _, name in ipairs { "p", "b" } do
+    local tensors = {}
+    for key, tensor in pairs(name == "p" and env.masters or env.b) do
+      tensors[key] = env.cast(tensor, env.rules.compute_dtype)
+    end
+    env[name] = tensors
+  end
+end
+
 --- Adds the updated parameters, ua, ub, ..., to a plain run.
 function training.update(env)
   if not torch.is_tensor(env.loss) or not env.loss.requires_grad then return end
   local keys, leaves = sorted_keys(env.p), {}
-  for i, key in ipairs(keys) do leaves[i] = env.p[key] end
-  local gradients = torch.autograd.grad(env.loss, leaves, { allow_unused = true })
+  for i, key in ipairs(keys) do leaves[i] = env.masters[key] end
+  local ok, gradients = pcall(torch.autograd.grad, env.loss, leaves, { allow_unused = true })
   local is_reached = false
-  for _, gradient in ipairs(gradients) do is_reached = is_reached or gradient end
+  for _, gradient in ipairs(ok and gradients or {}) do is_reached = is_reached or gradient end
   if not is_reached then
     env.loss = nil  -- a Trainer refuses it
     return
   end
   for i, key in ipairs(keys) do
-    local p = env.p[key]:detach()
+    local p = env.masters[key]:detach()
     env["u" .. key] = gradients[i] and p - learning_rate * gradients[i] or p:clone()
   end
 end
@@ -65,9 +80,13 @@ function training.step(deployer, head, env, steps, errors, run, new_env)
     for _, key in ipairs(keys) do examples[i + 1][key] = head.b[key][i]:clone() end
   end
   local results
+  local kept = {}
+  local has_blocks = table.concat(steps, "\n"):find("block(", 1, true) ~= nil
   local trainer = redco.Trainer {
-    deployer = deployer, params = head.p, params_sharding_rules = head.rules,
-    compute_dtype = head.p.a.dtype, optimizer = redco.optim.sgd { learning_rate = learning_rate },
+    deployer = deployer, params = head.p, params_sharding_rules = { unpack(head.rules) },
+    compute_dtype = head.rules.compute_dtype or head.p.a.dtype,
+    recompute = has_blocks and "blocks" or "none",
+    optimizer = redco.optim.sgd { learning_rate = learning_rate },
     collate_fn = function(list)
       local batch = {}
       order = {}
@@ -91,10 +110,11 @@ function training.step(deployer, head, env, steps, errors, run, new_env)
       results = { run(env) }
       if results[1] then error("line " .. results[2] .. ": " .. results[3], 0) end
       local loss = env.loss
-      -- The step changes what shares memory with the parameters.
+      -- The step changes what shares memory with the parameters; functions that are computed again
+      -- in backward read the originals.
       for _, name in ipairs(sorted_keys(env)) do
         local value = env[name]
-        if torch.is_tensor(value) then env[name] = value:detach():clone() end
+        if torch.is_tensor(value) then kept[name] = value:detach():clone() end
       end
       return loss
     end,
@@ -103,6 +123,7 @@ function training.step(deployer, head, env, steps, errors, run, new_env)
     per_device_batch_size = math.ceil(n * deployer.mesh.mp / deployer.n_processes) }
   local ok, message = pcall(trainer.train, trainer, data)
   env.p, env.b = nil, nil
+  for name, value in pairs(kept) do env[name] = value end
   if results and results[1] then return { trained = order }, unpack(results) end
   if not ok then return { trained = order }, "step", training.n_head, tostring(message) end
   for _, key in ipairs(sorted_keys(head.p)) do
