@@ -6,8 +6,10 @@
 #include <redco/error.h>
 #include <redco/sharding.h>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/eq.h>
 #include <ATen/ops/masked_fill.h>
+#include <ATen/ops/where.h>
 
 #include <algorithm>
 #include <numeric>
@@ -48,6 +50,20 @@ Tree in_dtype(const Tree& tree, at::ScalarType dtype) {
   return map_tensors(tree, [&](const std::string&, const at::Tensor& tensor) {
     return tensor.is_floating_point() ? tensor.to(dtype) : tensor;
   });
+}
+
+void take_back(const Tree& masters, const Tree& copies) {
+  at::NoGradGuard no_grad;
+  auto kept = named_tensors(masters), written = named_tensors(copies);
+  for (size_t i = 0; i < kept.size(); ++i) {
+    at::Tensor &master = kept[i].second, &copy = written[i].second;
+    if (master.requires_grad() || !master.is_floating_point() || copy.is_same(master)) continue;
+    // Batch normalization does not increment the version for its writes, so vectors are always
+    // compared. Unchanged elements keep their full precision.
+    if (copy._version() > 0 || master.dim() <= 1)
+      master.copy_(
+          at::where(copy.eq(master.to(copy.scalar_type())), master, copy.to(master.scalar_type())));
+  }
 }
 
 void check_examples(const char* what, const Dataset& examples) {

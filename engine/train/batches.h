@@ -26,6 +26,10 @@ Tree batch_to_device(Tree batch, at::Device device);
 /// The tree with its real floating-point tensors cast to `dtype`.
 Tree in_dtype(const Tree& tree, at::ScalarType dtype);
 
+/// Copies a loss_fn's in-place changes of untrained parameters, such as running statistics, from
+/// the copies that `in_dtype` made back to the masters.
+void take_back(const Tree& masters, const Tree& copies);
+
 /// Throws Error, which begins with `what`, for an empty dataset.
 void check_examples(const char* what, const Dataset& examples);
 

@@ -2,7 +2,7 @@
 
 #include "train_step.h"
 
-#include "backward_order.h"
+#include "backward.h"
 #include "batches.h"
 #include "loss_scaler.h"
 #include "parameter_groups.h"
@@ -18,11 +18,8 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_div.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/where.h>
 #include <ATen/record_function.h>
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -38,73 +35,9 @@ using namespace mesh;
 
 namespace {
 
-void check_loss(const at::Tensor& loss) {
-  require(loss.defined(), "loss_fn returned no loss");
-  require(loss.numel() == 1, "loss_fn returned a tensor of shape ", loss.sizes(),
-          "; the loss must be one number: take its mean");
-  require(loss.is_floating_point(), "loss_fn returned a loss of type ", loss.scalar_type(),
-          "; it must be a floating-point number");
-}
-
-void check_has_graph(const at::Tensor& loss) {
-  require(loss.requires_grad(),
-          "loss_fn returned a loss that does not depend on any trained parameter: it must be "
-          "computed from the params it is given, with gradients on");
-}
-
 // Synchronises with the device.
 bool is_finite(const at::Tensor& number) {
   return !number.defined() || std::isfinite(full(number).item<double>());
-}
-
-// Converts to at least float32: a mean of many 16-bit losses would lose most of its digits in 16
-// bits, and float16 cannot represent all token counts above 2048.
-at::Tensor for_sums(const at::Tensor& number) {
-  at::Tensor value = number.detach();
-  return at::isReducedFloatingType(value.scalar_type()) ? value.to(at::kFloat) : value;
-}
-
-// The gradient that backward begins with, and what it lacks of the loss's factor: `gradient` *
-// `rest` is the factor. `rest` is undefined unless the loss has 16 bits: bfloat16 would round a
-// weight of 1001 tokens to 1000, and float16 has no 65536.
-struct FirstGradient {
-  FirstGradient(const at::Tensor& factor, at::ScalarType type) {
-    constexpr double largest_power_of_half = 32768;
-    gradient = (type == at::kHalf ? factor.clamp_max(largest_power_of_half) : factor).to(type);
-    if (!at::isReducedFloatingType(type)) return;
-    at::Tensor missing = factor / gradient.to(factor.scalar_type());
-    rest = at::where(gradient.eq(0), at::ones_like(missing), missing);
-  }
-  at::Tensor gradient, rest;
-};
-
-// Makes gradients that lack the factor `from` lack `to` instead. An undefined factor is 1.
-void change_missing_factor(const std::vector<at::Tensor>& gradients, const at::Tensor& from,
-                           const at::Tensor& to) {
-  if (!from.defined() && !to.defined()) return;
-  at::Tensor divisor = to.defined() ? to : at::ones_like(from);
-  if (from.defined()) divisor = divisor / from;
-  at::NoGradGuard no_grad;
-  std::vector<at::Tensor> defined;
-  for (const at::Tensor& gradient : gradients)
-    if (gradient.defined()) defined.push_back(gradient);
-  if (!defined.empty()) at::_foreach_div_(defined, divisor);
-}
-
-// Copies a loss_fn's in-place changes of untrained parameters, such as running statistics, from the
-// cast copies back to the masters.
-void take_back(const Tree& masters, const Tree& copies) {
-  at::NoGradGuard no_grad;
-  auto kept = named_tensors(masters), written = named_tensors(copies);
-  for (size_t i = 0; i < kept.size(); ++i) {
-    at::Tensor &master = kept[i].second, &copy = written[i].second;
-    if (master.requires_grad() || !master.is_floating_point() || copy.is_same(master)) continue;
-    // Batch normalization does not increment the version for its writes, so vectors are always
-    // compared. Unchanged elements keep their full precision.
-    if (copy._version() > 0 || master.dim() <= 1)
-      master.copy_(
-          at::where(copy.eq(master.to(copy.scalar_type())), master, copy.to(master.scalar_type())));
-  }
 }
 
 // The untrained vectors of a tree, such as running statistics, which a loss_fn may change in place.
@@ -441,82 +374,6 @@ void TrainStep::read_custom_state() {
 void TrainStep::set_custom_state(const Tree& saved) {
   if (set_custom_state_fn_ && !saved.is_none()) set_custom_state_fn_(saved);
   read_custom_state();
-}
-
-Tree TrainStep::run_custom(const Dataset& examples, std::span<const int64_t> indices) {
-  check_interrupt();
-  if (before_batch_) before_batch_();
-  BackwardOnThisThread on_this_thread;
-  at::AutoGradMode with_grad(true);
-  Tree batch = batch_of(examples, indices);
-  at::Generator rng = batch_rng(train_stream, 0, indices.size());
-  WithRng with_rng(rng);
-  RecordDraws record_draws;
-  Autocast region = precision_.autocast(device().type());
-  is_in_custom_ = true;
-  auto left = c10::make_scope_exit([this] { is_in_custom_ = false; });
-  Tree metrics = custom_(rng, batch);
-  require(metrics.is_none() || metrics.is<Tree::Dict>(), "train_step_fn returned a ",
-          metrics.kind(), "; it must return a dictionary of metrics");
-  return metrics;
-}
-
-ValueAndGrad TrainStep::value_and_grad(
-    const std::function<at::Tensor(const Tree& params)>& function) const {
-  BackwardOnThisThread on_this_thread;
-  at::AutoGradMode with_grad(true);
-  at::Tensor value;
-  {
-    Autocast region = precision_.autocast(device().type());
-    RecomputeBlocks recompute(recompute_blocks_);
-    Tree params = computed_params();
-    value = function(params);
-    if (needs_cast_) take_back(state_.params, params);
-  }
-  // As for a loss_fn, backward runs without autocast.
-  Autocast off(device().type(), std::nullopt);
-  check_loss(value);
-  check_has_graph(value);
-  at::Tensor factor = at::ones_like(for_sums(value));
-  if (state_.loss_scale) factor = factor * state_.loss_scale->scale;
-  FirstGradient first_gradient(factor, value.scalar_type());
-  run_conversions_early(value);
-  auto grads = torch::autograd::grad({value}, params_->leaves(), {first_gradient.gradient},
-                                     std::nullopt, false, /*allow_unused=*/true);
-  if (state_.loss_scale) {
-    at::Tensor divisor = factor;
-    if (first_gradient.rest.defined()) divisor = divisor / first_gradient.rest;
-    for (at::Tensor& grad : grads)  // not in place: two leaves may have one gradient
-      if (grad.defined()) grad = grad / divisor;
-  }
-  return {value.detach().reshape({}), params_->in_tree(grads)};
-}
-
-at::Tensor TrainStep::apply_gradients(const Tree& grads) {
-  at::NoGradGuard no_grad;
-  Autocast off(device().type(), std::nullopt);  // a train_step_fn runs under autocast
-  auto given = named_tensors(grads);
-  std::map<std::string, at::Tensor> by_name(given.begin(), given.end());
-  std::vector<at::Tensor> ordered(params_->names().size());
-  for (size_t i = 0; i < ordered.size(); ++i) {
-    const std::string& name = params_->names()[i];
-    auto found = by_name.find(name);
-    if (found == by_name.end()) continue;
-    const at::Tensor& leaf = params_->leaves()[i];
-    at::Tensor grad = found->second;
-    by_name.erase(found);
-    if (!grad.defined()) continue;
-    require(grad.sizes() == leaf.sizes(), "apply_gradients: the gradient of '", name,
-            "' has shape ", grad.sizes(), ", the parameter ", leaf.sizes());
-    // The optimizers need the gradients in the memory order of the parameters, and clip in place.
-    ordered[i] = at::empty_like(params_->optimizer_views()[i].detach()).copy_(grad);
-  }
-  for (const auto& [name, grad] : by_name)
-    require(!grad.defined(), "apply_gradients: there is no trained parameter '", name, "'");
-  int64_t n_updates = n_updates_;
-  at::Tensor norm = update(std::move(ordered), {});
-  if (!is_in_custom_) state_.step += n_updates_ - n_updates;
-  return norm;
 }
 
 }  // namespace redco::train

@@ -67,7 +67,7 @@ class TrainStep {
   at::Generator batch_rng(Stream stream, size_t first, size_t size) const;
 
   /// See Trainer.
-  ValueAndGrad value_and_grad(const std::function<at::Tensor(const Tree& params)>& function) const;
+  ValueAndGrad value_and_grad(const std::function<at::Tensor(const Tree& params)>& function);
   at::Tensor apply_gradients(const Tree& grads);
   std::optional<double> learning_rate() const;
 
@@ -110,6 +110,8 @@ class TrainStep {
                                                std::span<const int64_t> indices, int64_t micro);
   void add_up(std::vector<at::Tensor>& sums, bool is_last);
   Tree run_custom(const Dataset& examples, std::span<const int64_t> indices);
+  // The gradients of the leaves; undefined where `value` does not depend on one.
+  std::vector<at::Tensor> gradients_of(const at::Tensor& value, const at::Tensor& first_gradient);
   // Returns the norm; counts in n_updates_ or n_left_out_. `loss` may be undefined; it is only
   // checked.
   at::Tensor update(std::vector<at::Tensor> grads, const at::Tensor& loss);

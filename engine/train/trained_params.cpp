@@ -135,6 +135,10 @@ void TrainedParams::release() {
   if (store_) store_->release();
 }
 
+void TrainedParams::set_gradients(std::vector<at::Tensor> gradients) {
+  for (size_t i = 0; i < leaves_.size(); ++i) leaves_[i].mutable_grad() = std::move(gradients[i]);
+}
+
 void TrainedParams::refresh() {
   at::NoGradGuard no_grad;
   release();

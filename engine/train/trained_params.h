@@ -51,6 +51,8 @@ class TrainedParams {
   void clear_gradients();
   /// Returns the gradients of the leaves and clears them.
   std::vector<at::Tensor> take_gradients();
+  /// Gives the leaves these gradients, one for each; undefined ones clear it.
+  void set_gradients(std::vector<at::Tensor> gradients);
 
   /// Must be called after an update: gathers the parameters of which ZeRO lets this process update
   /// a part.

@@ -200,7 +200,7 @@ const LossFn& Trainer::loss_fn() const { return impl_->step.loss_fn(); }
 std::optional<double> Trainer::learning_rate() const { return impl_->step.learning_rate(); }
 
 ValueAndGrad Trainer::value_and_grad(
-    const std::function<at::Tensor(const Tree& params)>& function) const {
+    const std::function<at::Tensor(const Tree& params)>& function) {
   return impl_->step.value_and_grad(function);
 }
 

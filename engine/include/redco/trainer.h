@@ -305,8 +305,9 @@ class REDCO_API Trainer {
   std::optional<double> learning_rate() const;
   /// Returns `function` of the parameters in compute_dtype, and its gradients with respect to the
   /// master parameters: undefined for parameters that are not trained or not used. Gradients of a
-  /// float16 loss are unscaled, and may not be finite.
-  ValueAndGrad value_and_grad(const std::function<at::Tensor(const Tree& params)>& function) const;
+  /// float16 loss are unscaled, and may not be finite. With ZeRO 2 and 3 they are split over the
+  /// processes, as in the Trainer's own steps.
+  ValueAndGrad value_and_grad(const std::function<at::Tensor(const Tree& params)>& function);
   /// Updates the parameters. Inside a train_step_fn all calls together are one optimizer step:
   /// they see the same `step()`, which then counts one. Gradients are found by their dotted
   /// paths; parameters without a gradient, or with an undefined one, stay unchanged. Returns the

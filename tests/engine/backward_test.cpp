@@ -1,6 +1,6 @@
 // Gradients of parameters that are cast for the loss: when they arrive, and what is in memory until
 // then.
-#include "../../engine/train/backward_order.h"
+#include "../../engine/train/backward.h"
 #include "../../engine/plan/imagined_mesh.h"
 #include "../../engine/plan/peak.h"
 #include "../../engine/plan/step_trace.h"
@@ -93,7 +93,7 @@ Loss loss_cast_first(at::Generator rng, const TrainState& state, const Tree& par
 struct Variant {
   std::string name;
   int64_t n_accumulated = 1;
-  bool has_autocast = false, trains_adapters_only = false;
+  bool has_autocast = false, trains_adapters_only = false, has_own_step = false;
   LossFn loss = loss_of_layers;
 };
 
@@ -122,6 +122,13 @@ Backward backward_of(const Variant& variant, at::ScalarType dtype, plan::TracedL
     options.autocast_dtype = dtype;
   else
     options.compute_dtype = dtype;
+  if (variant.has_own_step)
+    options.train_step_fn = [](at::Generator rng, Trainer& trainer, const Tree& batch) -> Tree {
+      auto [loss, gradients] = trainer.value_and_grad([&](const Tree& params) {
+        return loss_of_layers(rng, trainer.state(), params, batch, true).loss;
+      });
+      return Tree::Dict{{"loss", loss}, {"norm", trainer.apply_gradients(gradients)}};
+    };
   Dataset examples{
       64, [](const std::vector<int64_t>& indices) -> Tree {
         return Tree::Dict{{"ids", at::zeros({int64_t(indices.size()), length}, at::kLong)}};
@@ -170,4 +177,17 @@ TEST_CASE("conversions by the script come as early as those of the Trainer") {
     plan::TracedLayout layout{.mesh = {16, 1}, .zero = zero, .per_device_batch_size = 1};
     CHECK(backward_of(variant, at::kFloat, layout).share >= 0.9);
   }
+}
+
+TEST_CASE("value_and_grad sends gradients that ZeRO splits while backward runs") {
+  const Variant variant{.name = "a step of one's own", .has_own_step = true};
+  for (int64_t zero : {2, 3})
+    for (at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      CAPTURE(zero);
+      CAPTURE(dtype);
+      plan::TracedLayout layout{.mesh = {16, 1}, .zero = zero, .per_device_batch_size = 1};
+      Backward own = backward_of(variant, dtype, layout);
+      CHECK(own.share >= 0.9);
+      CHECK(own.bytes <= backward_of(variants[0], dtype, layout).bytes);
+    }
 }
