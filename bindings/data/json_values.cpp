@@ -3,12 +3,12 @@
 #include "json_values.h"
 
 #include "state/context.h"
+#include "state/null.h"
 #include "state/values.h"
 #include "table_order.h"
 
 #include <redco/error.h>
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -30,19 +30,12 @@ std::string join(const std::string& path, const std::string& key) {
   return path.empty() ? key : path + "." + key;
 }
 
-// Returns the number of entries of the list at `table`. Sets `is_list` if the table is marked as a
-// list, which counts nulls.
-size_t length_of(lua_State* L, int table, bool& is_list) {
-  int64_t remembered = remembered_length(L, table);
-  is_list = remembered >= 0;
-  size_t length = is_list ? size_t(remembered) : lua_objlen(L, table);
-  if (!is_list) return length;
-  for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) {
+// Whether the table at `table` was read from an empty list and has got no named entries.
+bool was_empty_list(lua_State* L, int table) {
+  bool is_list = is_remembered_list(L, table);
+  for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1))
     if (lua_type(L, -2) == LUA_TSTRING) is_list = false;
-    auto index = test_integer(L, -2);
-    if (index && *index > 0) length = std::max(length, size_t(*index));
-  }
-  return is_list ? length : lua_objlen(L, table);
+  return is_list;
 }
 
 Json json_at(lua_State* L, int index, const char* what, const std::string& path, int depth);
@@ -50,19 +43,18 @@ Json json_at(lua_State* L, int index, const char* what, const std::string& path,
 Json table_at(lua_State* L, int table, const char* what, const std::string& path, int depth) {
   luaL_checkstack(L, 8, "a deeply nested table");
   auto where = [&] { return "the table at '" + path + "' of " + what; };
-  bool is_list = false;
-  if (size_t length = length_of(L, table, is_list); length > 0 || is_list) {
+  if (size_t length = lua_objlen(L, table); length > 0 || was_empty_list(L, table)) {
     Json::List list;
     for (size_t i = 1; i <= length; ++i) {
       lua_rawgeti(L, table, int(i));
       list.push_back(json_at(L, lua_gettop(L), what, join(path, std::to_string(i)), depth + 1));
       lua_pop(L, 1);
     }
-    size_t n_keys = 0, n_nulls = 0;
+    size_t n_keys = 0;
     for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) ++n_keys;
-    for (const Json& entry : list) n_nulls += entry.get<std::monostate>() != nullptr;
-    require(n_keys + n_nulls == length && (is_list || n_nulls == 0), where(),
-            " has both list entries and named ones: make it one or the other");
+    require(n_keys == length, where(),
+            " has both list entries and named ones, or entries after a hole: make it one or the "
+            "other, and write redco.null for a null");
     return list;
   }
   for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1))
@@ -89,6 +81,9 @@ Json json_at(lua_State* L, int index, const char* what, const std::string& path,
   switch (lua_type(L, index)) {
     case LUA_TNIL:
       return {};
+    case LUA_TLIGHTUSERDATA:
+      if (is_null(L, index)) return {};
+      break;
     case LUA_TBOOLEAN:
       return lua_toboolean(L, index) != 0;
     case LUA_TSTRING:
@@ -126,16 +121,13 @@ void push_json(lua_State* L, const Json& value) {
   } else if (auto list = value.get<Json::List>()) {
     lua_createtable(L, int(list->size()), 0);
     for (size_t i = 0; i < list->size(); ++i) {
-      push_json(L, (*list)[i]);
+      if ((*list)[i].get<std::monostate>())
+        push_null(L);
+      else
+        push_json(L, (*list)[i]);
       lua_rawseti(L, -2, int(i) + 1);
     }
-    bool has_nulls = std::any_of(list->begin(), list->end(), [](const Json& entry) {
-      return entry.get<std::monostate>() != nullptr;
-    });
-    if (list->empty() || has_nulls) {
-      lua_pushinteger(L, static_cast<lua_Integer>(list->size()));
-      remember_keys(L);
-    }
+    if (list->empty()) remember_list(L);
   } else if (auto text = value.get<std::string>()) {
     push_string(L, *text);
   } else if (auto integer = value.get<int64_t>()) {

@@ -17,7 +17,7 @@ namespace {
 
 // Fields of the metatable: the list of names in order, and the set of null names. A removed name
 // stays in the list, and a name that was added again occurs twice: its last position counts. A list
-// that is empty or has nulls has its length instead of the names.
+// that was empty has `true` instead of the names.
 constexpr const char* keys_field = "__keys";
 constexpr const char* nulls_field = "__nulls";
 // The metamethod in the registry: a single function object, which copy_value finds by identity.
@@ -231,11 +231,16 @@ void remember_keys(lua_State* L) {
   lua_setmetatable(L, -2);
 }
 
-int64_t remembered_length(lua_State* L, int table) {
+void remember_list(lua_State* L) {
+  lua_pushboolean(L, 1);
+  remember_keys(L);
+}
+
+bool is_remembered_list(lua_State* L, int table) {
   push_meta(L, table, keys_field);
-  int64_t length = lua_isnumber(L, -1) ? int64_t(lua_tointeger(L, -1)) : -1;
+  bool is_list = lua_isboolean(L, -1);
   lua_pop(L, 1);
-  return length;
+  return is_list;
 }
 
 void set_null(lua_State* L, std::string_view name) {

@@ -23,13 +23,15 @@ struct Name {
 /// visits, and those that stand for JSON nulls.
 std::vector<Name> names_of(lua_State* L, int table);
 
-/// Pops the list of a table's names in their order, or the length of a list that has nulls. The
-/// table, which is then on top of the stack, remembers it. Names that are set later come last.
+/// Pops the list of a table's names in their order. The table, which is then on top of the stack,
+/// remembers it. Names that are set later come last.
 void remember_keys(lua_State* L);
 
-/// Returns the remembered length of the table at the absolute index `table`, or -1 if there is
-/// none.
-int64_t remembered_length(lua_State* L, int table);
+/// Marks the empty table on top of the stack as a list, not an object.
+void remember_list(lua_State* L);
+
+/// Whether the table at the absolute index `table` was marked as a list.
+bool is_remembered_list(lua_State* L, int table);
 
 /// Marks a name of the table on top of the stack, which remembers its order, as a JSON null.
 void set_null(lua_State* L, std::string_view name);

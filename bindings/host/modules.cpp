@@ -11,6 +11,7 @@
 #include "state/collector.h"
 #include "state/context.h"
 #include "state/habits.h"
+#include "state/null.h"
 #include "state/options.h"
 #include "state/registry.h"
 #include "state/values.h"
@@ -22,16 +23,20 @@
 #include "training/training_objects.h"
 
 #include <redco/detail/check_stop.h>
+#include <redco/detail/notices.h>
 #include <redco/error.h>
 #include <redco/grouped_linear.h>
 #include <redco/linear.h>
 #include <redco/linear_cross_entropy.h>
+#include <redco/mesh.h>
 #include <redco/run_log.h>
 #include <redco/sharding.h>
 #include <redco/version.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -87,6 +92,15 @@ int embedded_text(lua_State* L) {
 
 // The wrapper of C functions adds the script line to the message.
 int fail_at_script(lua_State* L) { throw Error(luaL_checkstring(L, 1)); }
+
+// notice(text): shows it to the user, on the first process of the run
+int show_notice(lua_State* L) {
+  const char* text = luaL_checkstring(L, 1);
+  std::shared_ptr<const Mesh> mesh = current_mesh(L);
+  const int64_t rank = mesh ? mesh->processes().rank : find_processes({}).rank;
+  if (rank == 0) notice(text);
+  return 0;
+}
 
 // try(f, ...) -> true, results, or false, message, traceback. Unlike pcall, it also has the
 // traceback of an error that passed through C++.
@@ -182,6 +196,8 @@ int open_redco(lua_State* L) {
   // Functions for this library's Lua files only.
   lua_pushcfunction(L, fail_at_script);
   lua_setfield(L, -2, "fail");
+  lua_pushcfunction(L, show_notice);
+  lua_setfield(L, -2, "notice");
   lua_pushcfunction(L, nearest_name);
   lua_setfield(L, -2, "nearest");
   lua_pushcfunction(L, name_advice);
@@ -219,6 +235,8 @@ int open_redco(lua_State* L) {
   lua_pushliteral(L, REDCO_VERSION);
   lua_setfield(L, -2, "version");
   add_decoders(L);
+  push_null(L);
+  lua_setfield(L, -2, "null");
   add_ordered_tables(L);
   add_data_files(L);
   register_functions(

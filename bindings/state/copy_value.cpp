@@ -2,6 +2,7 @@
 
 #include "copy_value.h"
 
+#include "null.h"
 #include "object.h"
 #include "torch/tensor.h"
 #include "values.h"
@@ -94,6 +95,10 @@ class Copier {
         lua_pushlstring(to_, text, size);
         break;
       }
+      case LUA_TLIGHTUSERDATA:
+        if (!is_null(from_, index)) refuse("is a light userdata");
+        push_null(to_);
+        break;
       case type_cdata: {
         auto integer = test_integer(from_, index);
         if (!integer) refuse("is a cdata");

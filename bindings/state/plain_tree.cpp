@@ -3,6 +3,7 @@
 #include "plain_tree.h"
 
 #include "context.h"
+#include "null.h"
 #include "torch/tensor.h"
 #include "values.h"
 
@@ -28,7 +29,7 @@ Tree plain_top(lua_State* L, int depth) {
   constexpr int most_levels = 20;  // a table may contain itself
   if (at::Tensor* tensor = test_tensor(L, -1)) return full(*tensor);
   if (lua_type(L, -1) == LUA_TSTRING || lua_type(L, -1) == LUA_TNUMBER ||
-      lua_type(L, -1) == LUA_TBOOLEAN || lua_isnil(L, -1))
+      lua_type(L, -1) == LUA_TBOOLEAN || lua_isnil(L, -1) || is_null(L, -1))
     return check_tree(L, lua_gettop(L));
   if (!lua_istable(L, -1) || depth == most_levels) return text_of_top(L);
   luaL_checkstack(L, 4, "a deeply nested table");

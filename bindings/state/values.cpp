@@ -2,6 +2,7 @@
 
 #include "values.h"
 
+#include "null.h"
 #include "restricted/confinement.h"
 #include "torch/tensor.h"
 
@@ -116,6 +117,9 @@ Tree tree_at(lua_State* L, int index, const char* what, const std::string& path,
     case type_cdata:
       if (auto integer = test_int64_cdata(L, index)) return Tree(*integer);
       break;
+    case LUA_TLIGHTUSERDATA:
+      if (is_null(L, index)) return {};
+      break;
     case LUA_TTABLE: {
       luaL_checkstack(L, 4, "a deeply nested tree");
       int table = index < 0 ? lua_gettop(L) + index + 1 : index;
@@ -206,6 +210,7 @@ static std::string describe_table(lua_State* L, int index) {
 std::string describe(lua_State* L, int index) {
   if (at::Tensor* tensor = test_tensor(L, index)) return "Tensor " + describe(*tensor);
   if (test_generator(L, index)) return "Generator";
+  if (is_null(L, index)) return "redco.null";
   switch (lua_type(L, index)) {
     case LUA_TNONE:
       return "nothing";
@@ -362,7 +367,10 @@ void push_tree(lua_State* L, const Tree& tree) {
     const auto& list = tree.as<Tree::List>();
     lua_createtable(L, int(list.size()), 0);
     for (size_t i = 0; i < list.size(); ++i) {
-      push_tree(L, list[i]);
+      if (list[i].is_none())
+        push_null(L);
+      else
+        push_tree(L, list[i]);
       lua_rawseti(L, -2, int(i) + 1);
     }
   } else if (tree.is<std::string>()) {

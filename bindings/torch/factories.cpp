@@ -2,6 +2,7 @@
 
 #include "state/context.h"
 #include "state/levels.h"
+#include "state/null.h"
 #include "state/registry.h"
 #include "state/values.h"
 #include "tensor.h"
@@ -60,7 +61,8 @@ void take_element(lua_State* L, int index, Nested& nested) {
   } else {
     if (lua_type(L, index) != LUA_TNUMBER)  // `require` would format its text for every element
       fail("torch.tensor: ", text_of(nested.position), " is ", describe(L, index),
-           "; expected a number, a boolean, a table or a Tensor");
+           is_null(L, index) ? "; a tensor has no nulls: replace them before"
+                             : "; expected a number, a boolean, a table or a Tensor");
     element = Element::number;
     number = lua_tonumber(L, index);
   }

@@ -148,8 +148,7 @@ class RowReader {
     }
     Tree::List list;
     do {
-      Tree value = read(element);
-      list.push_back(value.is_none() ? Tree(false) : std::move(value));
+      list.push_back(read(element));
     } while (goes_on(node));
     return list;
   }

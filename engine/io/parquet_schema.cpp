@@ -6,6 +6,7 @@
 
 #include <redco/error.h>
 
+#include <set>
 #include <utility>
 
 namespace redco::io {
@@ -82,10 +83,19 @@ class Schema {
     require(!elements_.empty(), where_, "it has no schema");
     int64_t n_columns = elements_[0].n_children;
     for (int64_t i = 0; i < n_columns; ++i) result_.columns.push_back(node(0, 0, "", 0));
+    check_names(result_.columns, "");
     require(next_ == elements_.size(), where_, "its schema has nodes outside of the tree");
   }
 
  private:
+  // Fields of one name would hide each other.
+  void check_names(const std::vector<ParquetNode>& nodes, const std::string& of) const {
+    std::set<std::string> names;
+    for (const ParquetNode& node : nodes)
+      require(names.insert(node.name).second, where_, "the name ", node.name, of,
+              " is there twice");
+  }
+
   const Element& take(int depth) {
     require(depth <= max_depth, where_, "its schema is nested more than ", max_depth, " deep");
     require(next_ < elements_.size(), where_, "its schema is cut short");
@@ -141,6 +151,7 @@ class Schema {
     result.first_leaf = result_.leaves.size();
     for (int64_t i = 0; i < element.n_children; ++i)
       result.children.push_back(node(definition, repetition, path, depth + 1));
+    check_names(result.children, " of the column " + path);
     return finished(std::move(result));
   }
 

@@ -27,6 +27,9 @@ bool is_blank_line(RecordKind kind, std::string_view line) {
   });
 }
 
+// Whether "\r" alone ends a line, as in Python. Between two values of JSON it is a blank.
+bool ends_with_cr(RecordKind kind) { return kind != RecordKind::full_line; }
+
 void remove_newline(std::string& record) {
   if (record.ends_with('\n')) record.pop_back();
   if (record.ends_with('\r')) record.pop_back();
@@ -37,7 +40,7 @@ void remove_newline(std::string& record) {
 void remove_csv_end(std::string& record) {
   while (true) {
     remove_newline(record);
-    size_t end = record.rfind('\n');
+    size_t end = record.find_last_of("\r\n");
     if (end == std::string::npos) return;
     if (!is_blank_line(RecordKind::csv, std::string_view(record).substr(end + 1))) return;
     record.resize(end + 1);
@@ -52,12 +55,27 @@ class Scan {
 
   // `offset` is the position of the piece in the text.
   void add(std::string_view piece, uint64_t offset) {
-    for (size_t begin = 0; begin < piece.size();) {
-      const void* found = std::memchr(piece.data() + begin, '\n', piece.size() - begin);
-      size_t end = found ? size_t(static_cast<const char*>(found) - piece.data()) : piece.size();
+    size_t begin = 0;
+    if (after_cr_) {
+      after_cr_ = false;
+      begin = piece.front() == '\n' ? 1 : 0;
+      end_line(offset + begin);
+    }
+    size_t lf = piece.find('\n', begin);
+    size_t cr = ends_with_cr(kind_) ? piece.find('\r', begin) : piece.npos;
+    while (begin < piece.size()) {
+      if (lf < begin) lf = piece.find('\n', begin);
+      if (cr < begin) cr = piece.find('\r', begin);
+      size_t end = std::min(lf, cr);
       look_at(piece.substr(begin, end - begin));
+      if (end == piece.npos) return;
       begin = end + 1;
-      if (found) end_line(offset + begin);
+      if (end == cr && begin == piece.size()) {
+        after_cr_ = true;
+        return;
+      }
+      if (end == cr && piece[begin] == '\n') ++begin;
+      end_line(offset + begin);
     }
   }
 
@@ -113,6 +131,7 @@ class Scan {
   uint64_t line_start_;
   std::vector<uint64_t>& starts_;
   bool is_empty_ = true, continues_ = false;
+  bool after_cr_ = false;  // whether the last piece ends with "\r", which a "\n" may follow
   Place place_ = Place::start;
 };
 
@@ -179,11 +198,16 @@ int64_t RecordFile::line_number(int64_t index) const {
   require(index >= 0 && index < size(), "there is no record ", index, " among ", size());
   uint64_t start = starts_[size_t(index)];
   int64_t number = 1;
+  bool after_cr = false;
   std::string chunk;
   for (uint64_t offset = 0; offset < start; offset += chunk.size()) {
     chunk.resize(size_t(std::min<uint64_t>(start - offset, chunk_size)));
     read_bytes(chunk.data(), chunk.size(), offset);
-    number += std::count(chunk.begin(), chunk.end(), '\n');
+    for (char c : chunk) {
+      if (c == '\n' && !after_cr) ++number;
+      after_cr = c == '\r' && ends_with_cr(kind_);
+      if (after_cr) ++number;
+    }
   }
   return number;
 }

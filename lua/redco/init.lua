@@ -6,6 +6,7 @@ local transforms = require "redco.transforms"
 
 local redco = {
   version = native.version,
+  null = native.null,
   Deployer = native.Deployer,
   Trainer = native.Trainer,
   Predictor = native.Predictor,
@@ -38,5 +39,7 @@ return registry.define("redco", [[
 redco
 Trains and runs models on any number of devices. A script defines three functions, collate_fn,
 loss_fn and pred_fn, and passes them to three classes: `redco.Deployer`, `redco.Trainer` and
-`redco.Predictor`. `redco.version` is the version of this library, such as "0.1.0".]],
+`redco.Predictor`. `redco.version` is the version of this library, such as "0.1.0". `redco.null` is a
+null in a list that was read from JSON or Parquet: `list[i] == redco.null`. It is not false. A null
+that is no entry of a list is nil.]],
 strict("redco", redco, parts, function(name) return require("redco." .. name) end))

@@ -40,6 +40,8 @@ TEST_CASE("lines") {
   check_records("a\n\n\r\n b \n", RecordKind::line, {"a", "", "", " b "});
   check_records("", RecordKind::line, {});
   check_records("\n", RecordKind::line, {""});
+  check_records("a\rb\r\n\r\nc\r\rd", RecordKind::line, {"a", "b", "", "c", "", "d"});
+  check_records("\r", RecordKind::line, {""});
   check_records("\xEF\xBB\xBFx\n", RecordKind::line, {"x"});
   check_records("\xEF\xBB\xBF", RecordKind::line, {});
   check_records(std::string("\0\n\0", 3), RecordKind::line,
@@ -59,6 +61,9 @@ TEST_CASE("full lines, paragraphs and records of CSV") {
     auto records = RecordFile::of_text("a;\"b\nc\"\n", RecordKind::csv, delimiter);
     CHECK(records.size() == (delimiter == ';' ? 1 : 2));
   }
+  check_records("a,b\r1,\"x\ry\"\r\r \r2,3\r", RecordKind::csv, {"a,b", "1,\"x\ry\"", "2,3"});
+  check_records("a\rb\r\rc\r", RecordKind::paragraph, {"a\rb", "c"});
+  check_records("{\r}\n[]\r\n", RecordKind::full_line, {"{\r}", "[]"});
   check_records("a,\"never closed\nb\n", RecordKind::csv, {"a,\"never closed\nb"});
 }
 
@@ -74,6 +79,17 @@ TEST_CASE("records across the pieces that a file is read in, and their lines") {
   auto records = RecordFile::of_text(text, RecordKind::full_line);
   CHECK(records.line_number(0) == 3);  // the first is empty, and a blank one follows
   CHECK(records.line_number(5) == 9);
+}
+
+TEST_CASE("a CR at the end of a piece, which a LF may follow") {
+  constexpr size_t piece = 1 << 20;
+  for (std::string end : {"\r", "\r\n"}) {
+    std::string first(piece - 1, 'a');
+    check_records(first + end + "b" + end, RecordKind::line, {first, "b"});
+    auto records = RecordFile::of_text(first + end + end + "b", RecordKind::csv);
+    CHECK(records.size() == 2);
+    CHECK(records.line_number(1) == 3);
+  }
 }
 
 TEST_CASE("a record that is not there, and a file that was shortened") {

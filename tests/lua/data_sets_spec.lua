@@ -110,6 +110,31 @@ test("csv: names, quotes, line breaks in values, tabs", function()
   expect_equal(#data.csv { path, path }, 4)
 end)
 
+test("csv: lines that end in CR, and in several ways", function()
+  local function records(text, options)
+    local texts = {}
+    for i, row in data.csv(write("ends.csv", text), options):ipairs() do
+      texts[i] = row.a .. "|" .. row.b
+    end
+    return table.concat(texts, ",")
+  end
+  expect_equal(records "a,b\r1,2\r3,4\r", "1|2,3|4")
+  expect_equal(records "a,b\r1,2\r3,4", "1|2,3|4")
+  expect_equal(records "a,b\r\n1,2\r3,4\n5,6\r\r\n\n7,8", "1|2,3|4,5|6,7|8")
+  expect_equal(records 'a,b\r"1\r\n2","3\r"\r4,\r', "1\r\n2|3\r,4|")
+  local set = data.csv(write("ends.csv", 'a,b\r1,2\r"x\ry",2,3\r\n'))
+  expect_error(function() return set[2] end, "ends.csv:3:", "3 values")
+  expect_equal(table.concat(data.lines(write("ends.txt", "a\rb\r\n\rc\n")):tolist(), ","), "a,b,,c")
+  expect_equal(#data.paragraphs(write("ends.txt", "a\rb\r\rc\r")), 2)
+end)
+
+test("csv: two columns of one name are an error that names it", function()
+  local path = write("twice.csv", "a,b,a\n1,2,3\n")
+  expect_error(function() data.csv(path) end, "data_sets_spec.lua:", "twice.csv", "1 and 3", "'a'",
+    "header = false")
+  expect_equal(table.concat(data.csv(path, { header = false })[2], ","), "1,2,3")
+end)
+
 test("csv: what is wrong is said with file and line, when it is read", function()
   local set = data.csv(write("bad.csv", 'a,b\n1,2\n"x\ny",2,3\n"open,1\n'))
   expect_equal(set[1].b, "2")

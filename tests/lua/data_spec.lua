@@ -146,6 +146,33 @@ test("idx: bytes with and without sign, of any number of dimensions, packed or n
   expect_equal(data.idx(write("none", idx(8, { 0, 5 }, ""))):numel(), 0)
 end)
 
+test("json: a null in a list keeps its place", function()
+  local null = redco.null
+  local found = data.json(write("nulls.json",
+    '[[1, 2, null], [null, 2], [null], {"a": [1, null, 3]}]'))
+  expect_equal(#found[1] + #found[2] + #found[3] + #found[4].a, 9)
+  assert(found[1][3] == null and found[2][1] == null and found[2][2] == 2)
+  local n = 0
+  for _, entry in ipairs(found[4].a) do n = n + (entry == null and 10 or 1) end
+  expect_equal(n, 12)
+  assert(null ~= nil and null ~= false and type(null) == "userdata")
+  local lines = data.jsonl(write("nulls.jsonl", '{"l": [null, true], "x": null}\nnull\n[null]\n'))
+  assert(lines[1].l[1] == null and lines[1].l[2] == true and lines[1].x == nil)
+  assert(lines[2] == null and lines[3][1] == null)
+  for _, given in ipairs { found[1], found[2], found[3], { null } } do
+    expect_error(function() torch.tensor(given) end, "data_spec.lua:", "redco.null",
+      "a tensor has no nulls")
+  end
+  expect_error(function() data.default_collate { found[1], found[1] } end, "redco.null")
+  -- In outputs, which are JSON, and in checkpoints it stays what it is.
+  local deployer = redco.Deployer { seed = 1, workdir = folder .. "/nulls", verbose = false }
+  deployer:save_outputs({ { list = { 1, null } } }, { desc = "nulls", step = 0 })
+  assert(data.read(folder .. "/nulls/outputs_nulls.json"):find "null")
+  local path = folder .. "/nulls.pt"
+  torch.save({ list = { 1, null, "x" } }, path)
+  assert(torch.load(path).list[2] == null)
+end)
+
 test("idx: what is wrong is said with the file", function()
   local function expect(bytes, ...)
     local path = write("bad-idx", bytes)

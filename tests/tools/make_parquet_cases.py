@@ -57,13 +57,13 @@ table = pa.table({
 
 
 def json_of(value):
-    """A row as the reader gives it: no nulls but in lists, where they are false."""
+    """A row as the reader gives it: no nulls but in lists."""
     if isinstance(value, dict):
         return {key: json_of(x) for key, x in value.items() if x is not None}
     if isinstance(value, tuple):  # of a map
         return {"key": value[0], "value": value[1]}
     if isinstance(value, list):
-        return [False if x is None else json_of(x) for x in value]
+        return [None if x is None else json_of(x) for x in value]
     if isinstance(value, bytes):
         return value.decode()
     if hasattr(value, "toordinal") and not hasattr(value, "hour"):

@@ -16,7 +16,7 @@ namespace redco {
 ///
 /// A row is a dictionary of the columns: numbers, booleans and strings (bytes), dictionaries for
 /// structs, lists. A list of numbers is a tensor: integers are int64, others have their own type.
-/// Dates and times are the integers that are stored. A null is left out; in a list it is false.
+/// Dates and times are the integers that are stored. A null is left out; in a list it is none.
 ///
 /// It reads what pyarrow, Polars and DuckDB write by default: the encodings PLAIN, RLE and
 /// dictionaries; no compression, Snappy, gzip and Zstandard. Decimals, 96-bit times and encrypted

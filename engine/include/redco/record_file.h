@@ -15,8 +15,8 @@ class InputFile;
 
 /// How a text file is divided into records.
 enum class RecordKind {
-  line,       ///< a line, without its "\n" or "\r\n"
-  full_line,  ///< a line that is not blank
+  line,       ///< a line, without its "\n", "\r\n" or "\r"
+  full_line,  ///< a line that ends in "\n" and is not blank
   paragraph,  ///< consecutive lines that are not blank
   csv,        ///< a line of more than spaces, continued in a value in quotes (RFC 4180)
 };

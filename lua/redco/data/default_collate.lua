@@ -1,5 +1,6 @@
 --- default_collate: batches of examples that all have the same structure.
 local fail = require "redco.fail"
+local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -8,10 +9,14 @@ local function shape_text(value)
     or "is a " .. type(value)
 end
 
+-- "example 2", "examples.x of example 2"
+local function place(path, i)
+  return (path == "examples" and "" or path .. " of ") .. "example " .. i
+end
+
 local function check_keys(first, value, path, i)
   if type(value) ~= "table" then
-    fail("default_collate: %s of example %d is a %s, but a table in example 1", path, i,
-      type(value))
+    fail("default_collate: %s is a %s, but a table in example 1", place(path, i), type(value))
   end
   for key in pairs(first) do
     if value[key] == nil then
@@ -30,8 +35,8 @@ local function collate(values, path)
   if torch.is_tensor(first) then
     for i, value in ipairs(values) do
       if not torch.is_tensor(value) or value.shape ~= first.shape then
-        fail("default_collate: %s of example %d %s, but %s in example 1; write a collate_fn that "
-          .. "pads them", path, i, shape_text(value), (shape_text(first):gsub("^has ", "")))
+        fail("default_collate: %s %s, but %s in example 1; write a collate_fn that pads them",
+          place(path, i), shape_text(value), (shape_text(first):gsub("^has ", "")))
       end
     end
     return torch.stack(values)
@@ -39,7 +44,7 @@ local function collate(values, path)
   if type(first) == "number" or type(first) == "boolean" then return torch.tensor(values) end
   if type(first) == "string" then return values end
   if type(first) ~= "table" then
-    fail("default_collate: %s: cannot make a batch of a %s", path, type(first))
+    fail("default_collate: %s: cannot make a batch of %s", path, native.describe(first))
   end
   for i, value in ipairs(values) do check_keys(first, value, path, i) end
   local batch = {}

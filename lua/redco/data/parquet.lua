@@ -32,8 +32,8 @@ local options = arguments("parquet", { decode = true, max_memory = 2 ^ 32 }, { "
 return registry.define("redco.data.parquet", [[
 parquet(path: string or list of strings, {columns: list of strings = nil, decode = true, max_memory: integer = 2^32}) -> Dataset of tables
 Returns the rows of a Parquet file, or of several shards, as tables by column. A list of numbers or
-booleans is a tensor, of whole numbers int64; other lists and structs are tables. A null is nil, in a
-list false. Dates and times are the integers that are stored.
+booleans is a tensor, of whole numbers int64; other lists and structs are tables. A null is nil. In a
+list it is `redco.null`, and a list of numbers with a null is a table. Dates and times are the integers that are stored.
 
 In files of Hugging Face datasets, columns of images become uint8 pixels [3, height, width], unless
 `decode` is false. The data set has the description of the columns as `features`, such as the

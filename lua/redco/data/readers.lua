@@ -74,9 +74,9 @@ end
 
 readers.lines = registry.define("redco.data.lines", [[
 lines(path: string or list of strings) -> Dataset of strings
-Returns the lines of a text file or of several. Only the positions of the lines are held in memory:
-a line is read on access. A file whose name ends in `.gz` is held whole. The same is true of
-`paragraphs`, `jsonl` and `csv`.]], text_reader "line")
+Returns the lines of a text file or of several. A line ends in "\n", "\r\n" or "\r". Only the
+positions of the lines are held in memory: a line is read on access. A file whose name ends in `.gz`
+is held whole. The same is true of `paragraphs`, `jsonl` and `csv`.]], text_reader "line")
 
 readers.paragraphs = registry.define("redco.data.paragraphs", [[
 paragraphs(path: string or list of strings) -> Dataset of strings
@@ -87,7 +87,7 @@ readers.jsonl = registry.define("redco.data.jsonl", [[
 jsonl(path: string or list of strings) -> Dataset
 Returns the values of a file, or of several, with one JSON text on each line. Blank lines are
 skipped. A line is decoded on access. A line that is not JSON raises an error with its number
-then.]],
+then. A null is nil, in an array or alone on a line `redco.null`.]],
 function(paths)
   return over_files(paths, function(path)
     local file = records_of(path, "full_line")
@@ -95,7 +95,7 @@ function(paths)
       local text = file:record(i)
       local ok, value = pcall(native.json_decode, path, text)
       -- Lines are counted only for an error.
-      if ok then return value end
+      if ok then return value == nil and native.null or value end
       local line = file:line_number(i)
       if text:find "^\31\139" then fail("%s:%d: this file is compressed with gzip", path, line) end
       if text:find "^%s*[%[{]%s*$" then
@@ -107,13 +107,25 @@ function(paths)
   end)
 end)
 
+local function check_names(path, names)
+  local first = {}
+  for i, name in ipairs(names) do
+    if first[name] then
+      fail("%s: the columns %d and %d have the same name '%s', and one would hide the other: "
+        .. "rename one, or pass header = false for lists", path, first[name], i, name)
+    end
+    first[name] = i
+  end
+end
+
 local csv_options = arguments("csv", { header = true }, { "delimiter" })
 
 readers.csv = registry.define("redco.data.csv", [[
 csv(path: string or list of strings, {header = true, delimiter = nil}) -> Dataset
 Returns the records of a file, or of several, of comma-separated values (RFC 4180). A quoted value
 may contain delimiters, line breaks and doubled quotes. A record is a table of strings, with the
-names in the first record as keys. With header = false it is a list of strings. The default
+names in the first record as keys; a name that occurs twice is an error. With header = false it is a
+list of strings, and an empty value is "". A record ends in "\n", "\r\n" or "\r". The default
 delimiter is ",", or a tab if the file's name ends in `.tsv`. A record whose number of values
 differs from the first one's raises an error with its line number on access. `loadtxt` reads a table
 of numbers as a tensor.]], function(paths, options)
@@ -131,6 +143,7 @@ of numbers as a tensor.]], function(paths, options)
     end
     if #file == 0 then return dataset.new(0) end
     local names = fields(1)
+    if o.header then check_names(path, names) end
     local skipped = o.header and 1 or 0
     return dataset.new(#file - skipped, function(i)
       local values = fields(i + skipped)
@@ -205,8 +218,8 @@ end)
 
 readers.json = registry.define("redco.data.json", [[
 json(path) -> value
-Reads a JSON file. Objects and arrays become tables, null becomes nil. Tables of objects remember
-the order of their keys, which `pairs` follows.]], function(path)
+Reads a JSON file. Objects and arrays become tables. A null is nil, in an array `redco.null`. Tables
+of objects remember the order of their keys, which `pairs` follows.]], function(path)
   return native.json_decode(path, read_all(path))
 end)
 
