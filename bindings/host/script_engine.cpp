@@ -211,6 +211,19 @@ void load(lua_State* L, const std::string& code, const std::string& chunk) {
   throw lua::take_error(L);
 }
 
+// Shows a warning for each line that compares a tensor with a number by ==.
+void look_for_comparisons(lua_State* L, const std::string& code, const std::string& path) {
+  if (code.find("torch") == code.npos || code.find_first_of("=~") == code.npos) return;
+  lua::balanced(L, [&] {
+    lua_getfield(L, LUA_GLOBALSINDEX, "require");
+    lua_pushliteral(L, "redco.comparisons");
+    lua::call(L, 1, 1);
+    lua_pushlstring(L, code.data(), code.size());
+    lua_pushlstring(L, path.data(), path.size());
+    lua::call(L, 2, 0);
+  });
+}
+
 // Adds the script's folder to the search path of `require`.
 void add_script_folder(lua_State* L, const std::string& script) {
   lua::balanced(L, [&] {
@@ -322,7 +335,10 @@ void ScriptEngine::run_file(const std::string& path, const std::vector<std::stri
   std::string code(std::istreambuf_iterator<char>(file), {});
   if (code.starts_with("#")) code.insert(0, "--");  // the `#!...` line of an executable script
   Entry(impl_).protect([&](lua_State* L) {
-    if (!impl_->options.restricted) add_script_folder(L, path);
+    if (!impl_->options.restricted) {
+      add_script_folder(L, path);
+      look_for_comparisons(L, code, path);
+    }
     load(L, code, "@" + path);
     call_with(L, path, args);
   });

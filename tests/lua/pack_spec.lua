@@ -166,8 +166,44 @@ for _, config in ipairs(configs) do
       for name, param in pairs(packed) do
         expect_close(param.grad, params[name].grad, 1e-8, 1e-10)
       end
+      -- Labels that are the inputs, as for transformers.
+      local aligned = {}
+      for i, ids in ipairs(sequences) do aligned[i] = { input_ids = ids, labels = ids } end
+      rows = data.pack(aligned, { seq_len = 16 })
+      assert(#rows < #sequences)
+      expect_close(model.loss(packed, data.default_collate(rows:tolist()), { shift = true }),
+        separate:detach(), 1e-10, 1e-10)
     end)
 end
+
+test("shift: labels of padding on either side do not count", function()
+  local model = redco.models.from_config(configs[1], { generator = torch.Generator(1),
+    dtype = "float64" })
+  local sum, n = 0, 0
+  for _, ids in ipairs { { 5, 6, 7, 8, 9 }, { 4, 3, 2 } } do
+    ids = torch.tensor { ids }
+    local batch = { input_ids = ids, labels = ids }
+    local loss, count = model.loss(model.params, batch, { shift = true })
+    expect_equal(count:item(), ids:size(1) - 1)
+    sum, n = sum + loss * count, n + count
+  end
+  for _, rows in ipairs {
+    { { 4, 3, 2, 0, 0 }, { 1, 1, 1, 0, 0 }, { 0, 1, 2, 2, 2 } },
+    { { 0, 0, 4, 3, 2 }, { 0, 0, 1, 1, 1 }, { 0, 0, 0, 1, 2 } },
+  } do
+    local ids = torch.tensor { { 5, 6, 7, 8, 9 }, rows[1] }
+    local loss, count = model.loss(model.params, { input_ids = ids, labels = ids,
+      attention_mask = torch.tensor { { 1, 1, 1, 1, 1 }, rows[2] },
+      position_ids = torch.tensor { { 0, 1, 2, 3, 4 }, rows[3] } }, { shift = true })
+    expect_equal(count:item(), n:item())
+    expect_close(loss, sum / n, 1e-10, 1e-10)
+  end
+  local bert = redco.models.from_pretrained "../cases/bert"
+  local ids = torch.tensor { { 1, 2, 3 } }
+  expect_error(function()
+    bert.loss(bert.params, { input_ids = ids, labels = ids }, { shift = true })
+  end, "shift is for decoders")
+end)
 
 test("segments without positions, or with a cache, are refused", function()
   local model = redco.models.from_config(configs[1], { generator = torch.Generator(1) })

@@ -1,4 +1,4 @@
--- docs/for_redco_users.md and docs/for_pytorch_users.md name what there is: in their column "here".
+-- The pages docs/for_*_users.md name what there is: in their column "here".
 local redco = require "redco"
 local registry = require "redco.registry"
 local testing = require "testing"
@@ -59,7 +59,7 @@ local function check_page(page, check)
 end
 
 for page, check in pairs { ["for_redco_users.md"] = is_of_redco,
-  ["for_pytorch_users.md"] = has_values } do
+  ["for_pytorch_users.md"] = has_values, ["for_transformers_users.md"] = has_values } do
   testing.test(page .. " names what there is", function()
     local n, wrong = check_page(page, check)
     testing.expect_equal(wrong, "")

@@ -9,13 +9,14 @@ local files = require "redco.models.files"
 local generate = require "redco.generation"
 local native = require "redco.native"
 local nn = require "redco.nn"
+local next_labels = require "redco.models.next_labels"
 local set_features = require "redco.models.features"
 local set_texts = require "redco.models.texts"
 local torch = require "redco.torch"
 
 local call_options = arguments("model", { train = false }, { "rng", "cache" })
 local loss_options = arguments("model.loss",
-  { train = false, ignore_index = -100, label_smoothing = 0 }, { "rng" })
+  { train = false, ignore_index = -100, label_smoothing = 0, shift = false }, { "rng" })
 
 local save_options = arguments("model.save_pretrained", { max_shard_size = "5GB" }, { "params" })
 
@@ -118,6 +119,23 @@ local function new_model(family, config, params)
     return p[weight], b and is_buffer[bias] and b:detach() or b
   end
 
+  -- Decoders predict the next token; the labels of others are those of the same place.
+  local is_decoder = not encode and not family.task and not family.loss
+  local is_checked = false  -- whether labels were compared with the inputs
+  local function labels_of(inputs, o)
+    if o.shift then
+      if not is_decoder then
+        fail("model.loss: shift is for decoders, which predict the next token; the labels of a %s "
+          .. "are not shifted", family.architecture or config.model_type)
+      end
+      return next_labels.shifted(inputs, o.ignore_index)
+    end
+    if is_decoder and not is_checked then
+      is_checked = next_labels.warn_of_copies(inputs, o.ignore_index)
+    end
+    return inputs.labels
+  end
+
   local router_loss = family.router_loss and family.router_loss(config)
   local cap = family.logits_cap and family.logits_cap(config)
   function model.logits(p, hidden)
@@ -133,14 +151,15 @@ local function new_model(family, config, params)
     end
     local hidden, routers = model.hidden_states(p, inputs, { train = o.train, rng = o.rng })
     if family.loss then return family.loss(config, model.logits(p, hidden), inputs, o) end
+    local labels = labels_of(inputs, o)
     local settings = { ignore_index = o.ignore_index, label_smoothing = o.label_smoothing }
     local loss, count
     if cap then
-      loss, count = nn.cross_entropy(model.logits(p, hidden), inputs.labels, settings)
+      loss, count = nn.cross_entropy(model.logits(p, hidden), labels, settings)
     else
       local last
       last, settings.bias = head(p)
-      loss, count = nn.linear_cross_entropy(hidden, last, inputs.labels, settings)
+      loss, count = nn.linear_cross_entropy(hidden, last, labels, settings)
     end
     if not routers or not routers[1] then return loss, count end
     local mask = inputs.attention_mask

@@ -35,9 +35,12 @@ return logits [images, texts]. Their parts alone, and a ViT without a classifier
   cache: from `redco.models.new_cache`; the inputs are then only the new tokens]],
 
   ["Model.loss"] = [[
-loss(params, inputs, {train = false, rng = nil, ignore_index = -100, label_smoothing = 0}) -> loss, count, metrics
+loss(params, inputs, {train = false, rng = nil, ignore_index = -100, label_smoothing = 0, shift = false}) -> loss, count, metrics
 Returns the mean cross-entropy of inputs.labels and the number of labels, without holding all
-logits. For language models the collate_fn must shift the labels; for encoder-decoders it must not.
+logits. For decoders the label of a token is the next token. With shift = true, labels are aligned
+with input_ids, `labels = input_ids`, and shifted here, as in transformers; labels of padding (by
+attention_mask), of what follows padding and of the next sequence of a row (by segment_ids) do not
+count. Labels of encoder-decoders are not shifted.
 Classifiers of sequences and images have the loss of the configuration's problem_type. CLIP and
 SigLIP have their contrastive loss of all pairs in the batch, where image i belongs to text i; it
 takes no ignore_index and label_smoothing, and the count is the number of pairs. Mixtures of experts
@@ -83,7 +86,8 @@ and `temperature` means sampling. The second result is then a list of segments f
 end, tokens} in seconds.
 
   max_length: includes the prompt; by default, at most 20 new tokens
-  max_new_tokens, min_new_tokens: exclude the prompt; they replace max_length and min_length
+  max_new_tokens, min_new_tokens: limits of the new tokens alone; max_length and min_length count the
+    prompt too, and are ignored if these are given
   sequence_bias: a list of {tokens, number}; the number is added to the score of the last token of
     `tokens` if the row ends in the others
   bad_words_ids: a list of lists of tokens

@@ -1,0 +1,71 @@
+-- Warnings about scripts that run, but not as their authors mean.
+local program = require "program"
+local testing = require "testing"
+
+local test, expect_equal = testing.test, testing.expect_equal
+
+-- Runs a script of this text, which must end well; returns its output and its errors.
+local function run(code)
+  local path = program.write("script.lua", 'local redco = require "redco"\n'
+    .. "local torch = redco.torch\n" .. code)
+  local exit_code, out, err = program.run { path }
+  if exit_code ~= 0 then error(err, 2) end
+  return out, err
+end
+
+test("a comparison of a tensor with a number is found in the text", function()
+  for line, remedy in pairs {
+    ["if x == 1 then print(x) end"] = "script.lua:4: `== 1` is false for every tensor: x:eq(1)",
+    ["print(x[0] ~= -2)"] = "script.lua:4: `~= -2` is true for every tensor: x:ne(-2)",
+    ["print(x:sum() == 2)"] = "script.lua:4:", ["print(torch.sum(x) == 2)"] = "script.lua:4:",
+    ["local y = x:view { 3 } * 2\nprint(y == true)"] = "script.lua:5:",
+  } do
+    local _, err = run("local x = torch.ones(3)\n" .. line)
+    program.expect_has(err, "warning: ", remedy)
+  end
+end)
+
+test("other comparisons have no warning", function()
+  local _, err = run [[
+local x, n = torch.ones(3), 3
+print(#x == 3, x:size(0) == 3, x:sum():item() == 3, x.shape[1] == 3, x:dim() == 1, n == 3)
+local y = x:tolist()
+print(y[1] == 1, "x == 1", torch.equal(x, x) == true) -- x == 1
+local function f(x) return x == 1 end
+for x = 1, 2 do print(x == 1, f(x)) end
+]]
+  expect_equal(err, "")
+end)
+
+local model = [[
+local model = redco.models.from_config({ model_type = "gpt2", n_positions = 8, n_embd = 8,
+  n_layer = 1, n_head = 1, vocab_size = 9, bos_token_id = 0, eos_token_id = 0 })
+local ids = torch.tensor { { 1, 2, 3, 4 }, { 5, 6, 7, 8 } }
+local labels = ids:clone()
+labels[{ 0, { 0, 2 } }] = -100
+]]
+
+test("labels that equal the inputs have one warning", function()
+  local _, err = run(model .. [[
+for _ = 1, 2 do model.loss(model.params, { input_ids = ids, labels = labels }) end]])
+  program.expect_has(err, "warning: the labels equal input_ids", "shift = true")
+  expect_equal(select(2, err:gsub("warning", "")), 1)
+  _, err = run(model .. [[
+local deployer = redco.Deployer { seed = 1, verbose = false }
+local trainer = redco.Trainer { deployer = deployer, params = model.params,
+  loss_fn = model.loss_fn, optimizer = redco.optim.sgd { learning_rate = 0.1 },
+  collate_fn = function() return { input_ids = ids, labels = ids } end }
+trainer:fit { train_examples = { 1, 2, 3, 4 }, per_device_batch_size = 2, n_epochs = 1 }]])
+  expect_equal(select(2, err:gsub("the labels equal input_ids", "")), 1)
+end)
+
+test("shifted labels, and those of an encoder, have none", function()
+  local _, err = run(model .. [[
+model.loss(model.params, { input_ids = ids, labels = labels }, { shift = true })
+labels[{ 1, 0 }] = 1
+model.loss(model.params, { input_ids = ids, labels = labels })]])
+  expect_equal(err, "")
+end)
+
+program.remove_folder()
+testing.finish()
