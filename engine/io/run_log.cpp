@@ -5,6 +5,7 @@
 #include "append_file.h"
 #include "atomic_file.h"
 #include "outputs_json.h"
+#include "resumed_metrics.h"
 #include "tensorboard.h"
 
 #include <redco/detail/article.h>
@@ -187,10 +188,23 @@ std::string step_tag(const std::string& name) {
   return (measured.contains(name) ? "system/" : "train/") + name;
 }
 
+// What metrics.jsonl has of evaluations and of a script's own metrics at `step`, by tag.
+std::map<std::string, double> logged_at(const std::string& path, int64_t step) {
+  std::map<std::string, double> by_tag;
+  visit_kept_metrics(path, step, [&](const std::string&, const nlohmann::json& line) {
+    for (const auto& [name, value] : line.items())
+      if (value.is_number() && name != "step")
+        by_tag[line.contains("kind") ? "eval/" + name : step_tag(name)] = value.get<double>();
+  });
+  return by_tag;
+}
+
 }  // namespace
 
 void RunLog::metrics(int64_t step, const std::map<std::string, double>& values) {
   if (!writes_files()) return;
+  if (events_ && events_->is_new() && step > 0 && values.contains("step_seconds"))
+    events_->resume(step, logged_at(path("metrics.jsonl"), step));
   append_metrics(step, nullptr, values);
   if (!events_) return;
   std::map<std::string, double> by_tag;

@@ -135,6 +135,13 @@ std::string summary_value(const std::string& tag, std::string_view value) {
   return bytes_field(1, bytes_field(1, tag).append(value));
 }
 
+std::string scalar_summary(const std::map<std::string, double>& values) {
+  std::string summary;
+  for (const auto& [tag, value] : values)
+    summary += summary_value(tag, float_field(2, float(value)));
+  return summary;
+}
+
 std::string text_summary(const std::string& tag, const std::string& text) {
   // TensorBoard renders Markdown: indentation preserves lines and uses a monospaced font.
   std::string shown = text;
@@ -168,9 +175,10 @@ void EventFile::append(int64_t step, std::string_view summary) {
   std::string path = path_, records;
   if (path.empty()) {
     path = new_path(folder_);
-    // Evaluations at `step` itself are kept.
-    int64_t first_dropped = step == 0 ? 0 : step + 1;
+    int64_t first_dropped = resumed_.value_or(step == 0 ? 0 : step + 1);
     records = record(version_event()) + record(start_event(first_dropped));
+    if (!kept_.empty())
+      records += record(event(first_dropped, bytes_field(5, scalar_summary(kept_))));
     for (const std::string& text : waiting_) records += record(event(step, bytes_field(5, text)));
   }
   append_to_file(path, records + record(event(step, bytes_field(5, summary))));
@@ -186,10 +194,13 @@ void EventFile::append_without_step(std::string summary) {
     append(step_, summary);
 }
 
+void EventFile::resume(int64_t step, std::map<std::string, double> kept) {
+  resumed_ = step;
+  kept_ = std::move(kept);
+}
+
 void EventFile::scalars(int64_t step, const std::map<std::string, double>& values) {
-  std::string summary;
-  for (const auto& [tag, value] : values)
-    summary += summary_value(tag, float_field(2, float(value)));
+  std::string summary = scalar_summary(values);
   if (!summary.empty()) append(step, summary);
 }
 

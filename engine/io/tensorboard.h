@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,10 +32,17 @@ struct Histogram {
 /// The file begins with a SessionLog START, at which TensorBoard drops later steps of earlier files
 /// in the folder: a killed run may have got further than the checkpoint from which this one
 /// resumes. The file is therefore created with the first number or image, which has a step; texts
-/// without a step wait for it.
+/// without a step wait for it. Evaluations at the first step itself are kept.
 class EventFile {
  public:
   explicit EventFile(std::string folder) : folder_(std::move(folder)) {}
+
+  /// Whether no file has been created yet.
+  bool is_new() const { return path_.empty(); }
+
+  /// Lets the file begin at `step`, which an earlier process may have done already. TensorBoard
+  /// drops everything at this step and later ones; `kept` are scalars at it by tag that stay.
+  void resume(int64_t step, std::map<std::string, double> kept);
 
   /// Writes a scalar for each value by tag.
   void scalars(int64_t step, const std::map<std::string, double>& values);
@@ -53,6 +61,8 @@ class EventFile {
   std::string folder_;
   std::string path_;  // empty until the file exists
   int64_t step_ = 0;  // of the last event
+  std::optional<int64_t> resumed_;
+  std::map<std::string, double> kept_;  // at the step `resumed_`
   std::vector<std::string> waiting_;
 };
 

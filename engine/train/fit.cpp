@@ -171,7 +171,7 @@ bool Fit::train_epoch(const Dataset& examples, const std::string& desc) {
   } catch (...) {
     // Log the last completed step, whatever stopped the next one.
     try {
-      if (running_) deployer_.log_metrics(running_->metrics.read(), running_->metrics.step());
+      if (running_) log(running_->metrics);
     } catch (const std::exception&) {
       // It failed too, for the same reason.
     }

@@ -2,6 +2,7 @@
 
 #include <redco/trainer.h>
 
+#include "../io/resumed_metrics.h"
 #include "batches.h"
 #include "evaluation.h"
 #include "fit.h"
@@ -16,6 +17,8 @@
 #include <redco/error.h>
 
 #include <cmath>
+#include <memory>
+#include <mutex>
 #include <set>
 #include <utility>
 #include <vector>
@@ -47,6 +50,17 @@ void log_size(const Tree& params, Deployer& deployer) {
       "Parameters");
 }
 
+// Removes from the log what an earlier process did after step `step`. The Trainers of a Deployer
+// share its log, so only the first one that resumes does it.
+void remove_later_metrics(const std::shared_ptr<Deployer>& deployer, int64_t step) {
+  static std::mutex mutex;
+  static std::weak_ptr<Deployer> last;
+  std::scoped_lock lock(mutex);
+  if (!deployer->run_log().writes_files() || last.lock() == deployer) return;
+  last = deployer;
+  io::remove_later_metrics(deployer->workdir() + "/metrics.jsonl", step);
+}
+
 // A resumed run goes on with its seed.
 uint64_t seed_of(const Tree& last_ckpt_info, uint64_t otherwise) {
   if (last_ckpt_info.is_none()) return otherwise;
@@ -63,6 +77,13 @@ struct Trainer::Impl {
         is_resuming(!options.last_ckpt_info.is_none()),
         step(options, std::move(custom),
              seed_of(options.last_ckpt_info, options.deployer->new_trainer_seed())) {}
+
+  // Whether the pass that starts now resumes; if so, later steps are removed from the log.
+  bool resumes() {
+    if (!std::exchange(is_resuming, false)) return false;
+    remove_later_metrics(step.deployer(), step.state().step);
+    return true;
+  }
 
   RunState run;
   bool is_resuming;  // whether the next pass starts at the position in `run`
@@ -100,7 +121,7 @@ void Trainer::setup_running_step(const Dataset& examples, int64_t per_device_bat
 }
 
 void Trainer::fit(const FitOptions& options) {
-  if (!std::exchange(impl_->is_resuming, false)) impl_->run = {};
+  if (!impl_->resumes()) impl_->run = {};
   Fit(impl_->step, impl_->run, options).run();
 }
 
@@ -109,7 +130,7 @@ void Trainer::train(const Dataset& examples, int64_t per_device_batch_size,
   FitOptions options;
   options.per_device_batch_size = per_device_batch_size;
   RunState& run = impl_->run;
-  if (!std::exchange(impl_->is_resuming, false)) run.n_examples = 0;
+  if (!impl_->resumes()) run.n_examples = 0;
   Fit(impl_->step, run, options).train_epoch(examples, desc);
   ++run.epoch_idx;
   run.n_examples = 0;

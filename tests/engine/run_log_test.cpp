@@ -1,3 +1,5 @@
+#include "../../engine/io/resumed_metrics.h"
+
 #include <redco/error.h>
 #include <redco/image.h>
 #include <redco/run_log.h>
@@ -99,6 +101,38 @@ TEST_CASE("metrics are one line of JSON each; what is not finite is null") {
         "Eval results (step 4): accuracy 0.1235, loss 1.5 (best)");
   CHECK(folder.read("eval_results_epoch0.json") ==
         "{\n    \"accuracy\": 0.123456,\n    \"loss\": 1.5\n}\n");
+}
+
+TEST_CASE("a run that resumes removes what an earlier one logged after the checkpoint") {
+  Folder folder;
+  auto step_of_trainer = [](double loss) {
+    return std::map<std::string, double>{{"loss", loss}, {"step_seconds", 1}};
+  };
+  {
+    RunLog log({.workdir = folder.path});
+    for (int64_t step = 0; step < 4; ++step) {
+      log.metrics(step, step_of_trainer(double(step)));
+      log.evaluation(step + 1, "all", {{"accuracy", double(step + 1)}});
+      log.metrics(step + 1, {{"own", double(step + 1)}});  // of on_eval, after step + 1 steps
+    }
+    std::ofstream(folder.path + "/metrics.jsonl", std::ios::app) << "{\"step\":4,\"lo";
+  }
+  const std::string path = folder.path + "/metrics.jsonl";
+  io::remove_later_metrics(path, 2);
+  const std::string kept =
+      R"({"step":0,"loss":0.0,"step_seconds":1.0}
+{"step":1,"kind":"eval","accuracy":1.0}
+{"step":1,"own":1.0}
+{"step":1,"loss":1.0,"step_seconds":1.0}
+{"step":2,"kind":"eval","accuracy":2.0}
+{"step":2,"own":2.0}
+)";
+  CHECK(folder.read("metrics.jsonl") == kept);
+  io::remove_later_metrics(path, 2);
+  CHECK(folder.read("metrics.jsonl") == kept);
+
+  io::remove_later_metrics(folder.path + "/none.jsonl", 2);
+  CHECK(!std::filesystem::exists(folder.path + "/none.jsonl"));
 }
 
 TEST_CASE("outputs are JSON for a reader") {

@@ -266,6 +266,25 @@ test("tied weights stay tied", function()
   assert(torch.equal(trainer.params.a, trainer.params.b))
 end)
 
+test("a run that resumes logs each step once", function()
+  local workdir = new_workdir()
+  local options = { eval_examples = examples_of(4), eval_every_k_steps = 2,
+    save_ckpt_every_k_steps = 4 }
+  -- As one that is killed after step 6.
+  options.max_steps = 7
+  fit(resumed(workdir), options)
+  options.max_steps = nil
+  local trainer = fit(resumed(workdir), options)
+  local steps, evals, whole = {}, {}, new_workdir()
+  for _, entry in ipairs(metrics_of(workdir)) do
+    local list = entry.kind and evals or steps
+    list[#list + 1] = entry.step
+  end
+  expect_equal(table.concat(steps, " "), "0 1 2 3 4 5 6 7 8 9 10 11")
+  expect_equal(table.concat(evals, " "), "2 3 4 6 8 9 10 12")
+  expect_same(trainer.params, fit(resumed(whole), options).params)
+end)
+
 -- ---- Ends ----
 
 test("early_stopping ends after so many evaluations that are no better, also over a resume",

@@ -164,10 +164,28 @@ test("the axis is that of the run, not of its first steps", function()
     lines[step] = ('{"step":%d,"loss":%g}'):format(step, step <= 10 and 100 or 2 - step / 200)
   end
   local raw, means = unpack(curves_of(lines))
+  -- The first ten are above the picture, and the frame hides them.
+  expect_equal(#raw, 190)
+  assert(raw[2][2] > 64 and raw[2][2] < 69, raw[2][2])
+  assert(math.abs(means[#means][2] - 230) < 5, means[#means][2])
+  local svg = program.read(program.folder .. "/long.svg")
+  local id = svg:match 'points="[^"]*"[^>]* clip%-path="url%(#([^)]*)%)"'
+  expect_has(svg, ('<clipPath id="%s"><rect y="63.00" width="100%%" height="168.00"/>'):format(id))
+  -- In the terminal no line runs along the frame.
+  local text = expect_drawn "--metric=loss"
+  assert(not text:find "%+%*%*%*", text)
+end)
+
+test("first steps within twice the range of the others are shown", function()
+  local lines = {}
+  for step = 1, 200 do
+    lines[step] = ('{"step":%d,"loss":%g}'):format(step,
+      step <= 10 and 3.2 - step / 10 or 2.2 - step / 100)
+  end
+  local raw = unpack(curves_of(lines))
+  expect_equal(#raw, 200)
   expect_equal(raw[1][2], 64)
-  expect_equal(raw[10][2], 64)
-  assert(raw[12][2] > 64 and raw[12][2] < 69, raw[12][2])
-  assert(math.abs(means[200][2] - 230) < 5, means[200][2])
+  for i = 2, 200 do assert(raw[i][2] > raw[i - 1][2], i) end
 end)
 
 test("errors tell what to do", function()

@@ -1,6 +1,7 @@
 --- Draws metrics as a grid of small charts, on any canvas. A canvas has the methods
---- `line(x1, y1, x2, y2, colour)`, `curve(points, colour)`, `mark(x, y, colour)`,
---- `text(x, y, text, anchor, colour)` and `bytes()`; x grows to the right, y downwards.
+--- `line(x1, y1, x2, y2, colour)`, `curve(points, colour, top, bottom)`, `mark(x, y, colour)`,
+--- `text(x, y, text, anchor, colour)` and `bytes()`; x grows to the right, y downwards. A curve is
+--- not drawn above `top` and below `bottom`, if they are given.
 local axis = require "redco.plot.axis"
 local series = require "redco.plot.series"
 
@@ -32,15 +33,14 @@ local function draw_chart(canvas, x, y, panel, across)
     return x + left + axis.place(across, step) * (width - left - right)
   end
   local function place_y(value)
-    local place = math.max(0, math.min(1, axis.place(up, value)))
-    return y + height - bottom - place * (height - top - bottom)
+    return y + height - bottom - axis.place(up, value) * (height - top - bottom)
   end
   local function draw_curve(steps, values, colour)
     steps, values = series.thinned(steps, values, most_points)
     local points = {}
     for i, step in ipairs(steps) do points[i] = { place_x(step), place_y(values[i]) } end
     if #points == 1 then points[2] = { points[1][1] + 2, points[1][2] } end
-    canvas:curve(points, colour)
+    canvas:curve(points, colour, y + top, y + height - bottom)
   end
   canvas:text(x + left, y + top - 12, panel.name, "start", black)
   for _, value in ipairs(axis.ticks(up, 5)) do
@@ -68,7 +68,10 @@ local function draw_chart(canvas, x, y, panel, across)
   if eval then
     draw_curve(eval.steps, eval.values, colours.eval.line)
     for i = 1, #eval.steps <= most_marks and #eval.steps or 0 do
-      canvas:mark(place_x(eval.steps[i]), place_y(eval.values[i]), colours.eval.line)
+      local place = axis.place(up, eval.values[i])
+      if place >= 0 and place <= 1 then
+        canvas:mark(place_x(eval.steps[i]), place_y(eval.values[i]), colours.eval.line)
+      end
     end
     add_legend("eval", eval.values[#eval.values])
   end

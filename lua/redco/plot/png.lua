@@ -1,4 +1,5 @@
 --- A canvas (charts.lua) that writes a PNG file.
+local clip = require "redco.plot.clip"
 local font = require "redco.plot.font"
 local native = require "redco.native"
 local torch = require "redco.torch"
@@ -34,10 +35,12 @@ function Png:line(x1, y1, x2, y2, colour, thickness)
   end
 end
 
-function Png:curve(points, colour)
-  for i = 2, #points do
-    local from, to = points[i - 1], points[i]
-    self:line(from[1], from[2], to[1], to[2], colour, 3)
+function Png:curve(points, colour, top, bottom)
+  for _, piece in ipairs(clip(points, top or -math.huge, bottom or math.huge)) do
+    for i = 2, #piece do
+      local from, to = piece[i - 1], piece[i]
+      self:line(from[1], from[2], to[1], to[2], colour, 3)
+    end
   end
 end
 

@@ -112,16 +112,24 @@ function series.smoothed(one)
   return means
 end
 
---- Returns the values that an axis has to show: of a long series not its first steps and rare
---- peaks, which would hide the run.
+--- Returns the values that an axis has to show: of a long series not rare peaks, and not its first
+--- steps if these would take more than half of the axis. Such values leave the frame.
 function series.shown(one)
   local values, n = one.values, #one.values
   if n < fewest_to_smooth or one.name == "lr" then return values end
-  local rest = {}
-  for i = math.max(11, math.ceil(n / 20)), n do rest[#rest + 1] = values[i] end
+  local n_first, rest, whole = math.max(10, math.ceil(n / 20) - 1), {}, {}
+  for i = n_first + 1, n do rest[#rest + 1] = values[i] end
   table.sort(rest)
   local rare = math.floor(#rest / 200)
-  return { rest[1 + rare], rest[#rest - rare] }
+  local low, high = rest[1 + rare], rest[#rest - rare]
+  whole.low, whole.high = low, high
+  for i = 1, n_first do
+    whole.low, whole.high = math.min(whole.low, values[i]), math.max(whole.high, values[i])
+  end
+  if high == low or whole.high - whole.low <= 2 * (high - low) then
+    low, high = whole.low, whole.high
+  end
+  return { low, high }
 end
 
 --- Reduces a series to about `most` points and keeps every peak: of each interval of steps it takes

@@ -15,11 +15,26 @@ function Svg:line(x1, y1, x2, y2, colour)
   self:add('<line x1="%.2f" y1="%.2f" x2="%.2f" y2="%.2f" stroke="%s"/>', x1, y1, x2, y2, colour)
 end
 
-function Svg:curve(points, colour)
-  local places = {}
-  for i, point in ipairs(points) do places[i] = ("%.2f,%.2f"):format(point[1], point[2]) end
-  self:add('<polyline points="%s" fill="none" stroke="%s" stroke-width="1.5"/>',
-    table.concat(places, " "), colour)
+-- Returns the attribute that hides what is above `top` and below `bottom`.
+function Svg:clipped(top, bottom)
+  if not top then return "" end
+  local id = ("rows_%.0f_%.0f"):format(top, bottom)
+  if not self.clips[id] then
+    self.clips[id] = true
+    self:add('<clipPath id="%s"><rect y="%.2f" width="100%%" height="%.2f"/></clipPath>', id,
+      top - 1, bottom - top + 2)
+  end
+  return (' clip-path="url(#%s)"'):format(id)
+end
+
+function Svg:curve(points, colour, top, bottom)
+  local places, far = {}, 1e5
+  for i, point in ipairs(points) do
+    places[i] = ("%.2f,%.2f"):format(point[1], math.max(-far, math.min(far, point[2])))
+  end
+  local clip = self:clipped(top, bottom)
+  self:add('<polyline points="%s" fill="none" stroke="%s" stroke-width="1.5"%s/>',
+    table.concat(places, " "), colour, clip)
 end
 
 --- Fills what is between two curves with the same xs.
@@ -49,7 +64,7 @@ function Svg:bytes()
 end
 
 return function(width, height)
-  local svg = setmetatable({ parts = {} }, Svg)
+  local svg = setmetatable({ parts = {}, clips = {} }, Svg)
   svg:add('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" '
     .. 'font-family="sans-serif" font-size="12">', width, height, width, height)
   svg:add '<rect width="100%%" height="100%%" fill="white"/>'

@@ -1,5 +1,6 @@
 --- Draws series as text charts, one below the other.
 local axis = require "redco.plot.axis"
+local clip = require "redco.plot.clip"
 local series = require "redco.plot.series"
 
 local terminal = {}
@@ -38,14 +39,19 @@ local function draw_line(dots, x1, y1, x2, y2)
 end
 
 local function dots_of(one, across, up, n_across, n_down)
-  local dots, before_x, before_y = {}, nil, nil
+  local dots, points = {}, {}
   local steps, values = series.thinned(one.steps, one.values, 4 * n_across)
   for i, step in ipairs(steps) do
-    local x = math.floor(axis.place(across, step) * (n_across - 1) + 0.5)
-    local place = math.max(0, math.min(1, axis.place(up, values[i])))
-    local y = math.floor((1 - place) * (n_down - 1) + 0.5)
-    draw_line(dots, before_x or x, before_y or y, x, y)
-    before_x, before_y = x, y
+    points[i] = { axis.place(across, step) * (n_across - 1),
+      (1 - axis.place(up, values[i])) * (n_down - 1) }
+  end
+  for _, piece in ipairs(clip(points, 0, n_down - 1)) do
+    local before_x, before_y
+    for _, point in ipairs(piece) do
+      local x, y = math.floor(point[1] + 0.5), math.floor(point[2] + 0.5)
+      draw_line(dots, before_x or x, before_y or y, x, y)
+      before_x, before_y = x, y
+    end
   end
   return dots
 end
