@@ -2,6 +2,7 @@
 
 #include "context.h"
 
+#include "collector.h"
 #include "habits.h"
 #include "values.h"
 
@@ -15,6 +16,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -25,14 +27,29 @@
 
 namespace redco::lua {
 
+// The error of a failed allocation. LibTorch's has its file, line and condition before the message,
+// or advice on environment variables after it.
+static std::string out_of_memory_text(std::string text) {
+  constexpr std::string_view tried = "you tried to allocate ";
+  if (size_t at = text.find(tried); at != std::string::npos) {
+    constexpr double gib = 1024.0 * 1024.0 * 1024.0;
+    char amount[40];
+    std::snprintf(amount, sizeof(amount), "%.1f",
+                  std::atof(text.c_str() + at + tried.size()) / gib);
+    text = "out of memory: cannot allocate " + std::string(amount) + " GiB";
+  }
+  text = text.substr(0, text.find(" If reserved but unallocated memory"));
+  return text +
+         ". To train with less: a smaller per_device_batch_size, recompute = \"blocks\" or more "
+         "processes. redco-lua plan shows what takes the memory";
+}
+
 std::string text_of(const std::exception& error) {
   if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error)) {
     static const bool trace = std::getenv("REDCO_TRACE") != nullptr;
     if (trace) return torch_error->what();
     std::string text = torch_error->what_without_backtrace();
-    // Before the message of a failed allocation are LibTorch's file, line and condition.
-    if (size_t message = text.find("DefaultCPUAllocator: "); message != std::string::npos)
-      text.erase(0, message);
+    if (is_out_of_memory(error)) return out_of_memory_text(text);
     // LibTorch appends pages about registered backends to the error of a missing kernel.
     return text.substr(0, text.find(". This could be because the operator doesn't exist for this"));
   }
@@ -163,8 +180,20 @@ bool is_interrupted(Context& ctx) {
   return ctx.interrupted.load(std::memory_order_relaxed);
 }
 
+// Whether the function at `level` is in a loop `for ... in` over something that is not a function.
+bool is_in_loop_over_value(lua_State* L, int level) {
+  lua_Debug frame;
+  if (!lua_getstack(L, level, &frame)) return false;
+  bool found = false;
+  for (int n = 1; const char* name = lua_getlocal(L, &frame, n); ++n) {
+    found = found || (std::strcmp(name, "(for generator)") == 0 && !lua_isfunction(L, -1));
+    lua_pop(L, 1);
+  }
+  return found;
+}
+
 void add_advice(lua_State* L) {
-  std::string message = with_advice(lua_tostring(L, 1));
+  std::string message = with_advice(lua_tostring(L, 1), is_in_loop_over_value(L, 1));
   lua_pushlstring(L, message.data(), message.size());
   lua_replace(L, 1);
 }

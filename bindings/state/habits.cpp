@@ -101,6 +101,27 @@ constexpr Habit fields[] = {
     {"train|eval", "models have no mode: loss_fn has the argument is_training"},
 };
 
+// Methods of others' models, tokenizers and lists.
+constexpr Habit methods[] = {
+    {"eval|train",
+     "models have no mode: model.loss(params, batch, { train = true }) applies dropout, and "
+     "without `train` it does not. A Trainer does both"},
+    {"(named_)?parameters|(load_)?state_dict",
+     "the parameters are the table model.params: redco.tree.leaves(model.params) lists them"},
+    {"to|cuda|cpu",
+     "a Trainer and a Predictor move parameters and batches to their device; redco.tree.map moves "
+     "a table of tensors"},
+    {"half|float|bfloat16", "compute_dtype = \"bfloat16\" of a Trainer computes in it"},
+    {"word_ids|char_to_token|token_to_chars",
+     "tokenizer(text, { return_offsets_mapping = true }) returns the place of each token in the "
+     "text"},
+    {"zero_grad|backward",
+     "a Trainer makes the steps; in a loop, redco.value_and_grad(f)(params) returns new gradients"},
+    {"append|push_back|add", "a value is appended by list[#list + 1] = value"},
+    {"keys|values|items", "write: for name, value in pairs(t) do ... end"},
+    {"startswith|endswith|strip|split|replace", "texts have Lua's methods: text:find, text:gsub"},
+};
+
 // Names that others have for arguments, an argument of the function here, and its use.
 constexpr struct {
   const char *pattern, *needs, *text;
@@ -128,6 +149,8 @@ constexpr struct {
     {"callbacks?", "on_step", "on_step, on_eval, on_epoch and on_save are functions to call"},
     {"compute_metrics|metrics", "eval_metric_fn",
      "eval_metric_fn(examples, predictions) returns metrics"},
+    {"enable_thinking|tools|documents|thinking|reasoning_effort|date_string", "variables",
+     "variables = { enable_thinking = false } gives values to the template"},
 };
 
 // Lua's own errors that mean something else to their users, by a part and their last words.
@@ -141,6 +164,12 @@ constexpr std::string_view on_loop =
     "for i = 0, #x - 1 with x[i]";
 constexpr std::string_view on_model =
     "a model of redco.models is called itself: model(params, inputs) computes logits";
+constexpr std::string_view on_table =
+    "a table is not a function. Parameters of a layer are the first argument of the function "
+    "that computes with them: nn.linear(params, x)";
+constexpr std::string_view on_userdata =
+    "an element or row of a tensor is x[i]; an optimizer is given to redco.Trainer or used by "
+    "optimizer:update";
 constexpr Advice advices[] = {
     {"attempt to call field 'Tensor'", "(a table value)", "torch.tensor makes a tensor"},
     {"'step' (a number value)", "(a number value)",
@@ -148,13 +177,12 @@ constexpr Advice advices[] = {
     {"attempt to call field 'forward'", "(a nil value)", on_model},
     {"attempt to call field 'apply'", "(a nil value)", on_model},
     {"attempt to call method", "(a number value)", "it is a field: write it with a dot"},
-    {"attempt to call a ", "table value", on_loop},
-    {"attempt to call a ", "userdata value", on_loop},
     {"bad argument #1 to 'pairs'", "got userdata)", on_loop},
     {"bad argument #1 to 'ipairs'", "got userdata)", on_loop},
-    {"attempt to call ", "(a table value)",
-     "a table is not a function. Parameters of a layer are the first argument of the function "
-     "that computes with them: nn.linear(params, x)"},
+    {"attempt to call a table value", "", on_table},
+    {"attempt to call ", "(a table value)", on_table},
+    {"attempt to call a userdata value", "", on_userdata},
+    {"attempt to call ", "(a userdata value)", on_userdata},
     {"attempt to compare ", "userdata with number", on_comparison},
     {"attempt to compare ", "number with userdata", on_comparison},
     {"attempt to compare ", "two userdata values", on_comparison},
@@ -245,10 +273,12 @@ std::string advice_on_argument(const std::string& name, const std::set<std::stri
   return "";
 }
 
-std::string with_advice(const std::string& message) {
+std::string with_advice(const std::string& message, bool is_loop) {
   // A list of places that were searched may follow the first line.
   size_t end = std::min(message.find('\n'), message.size());
   std::string_view first = std::string_view(message).substr(0, end);
+  if (is_loop && first.find("attempt to call a ") != std::string_view::npos)
+    return message + "; " + std::string(on_loop);
   for (const Advice& each : advices)
     if (first.ends_with(each.end) && first.find(each.part) != std::string_view::npos)
       return std::string(first.substr(0, first.ends_with(':') ? end - 1 : end)) + "; " +
@@ -257,6 +287,9 @@ std::string with_advice(const std::string& message) {
   static const std::regex nil_global(R"(global '(\w{1,50})' \(a nil value\)$)");
   if (std::regex_search(first.begin(), first.end(), found, nil_global))
     return message + advice_on_name(found[1]);
+  static const std::regex nil_method(R"((method|field) '(\w{1,50})' \(a nil value\)$)");
+  if (std::regex_search(first.begin(), first.end(), found, nil_method))
+    return message + advice_of(methods, found[2]);
   return message;
 }
 

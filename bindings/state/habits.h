@@ -22,7 +22,8 @@ std::string advice_on_field(const std::string& name);
 std::string advice_on_argument(const std::string& name, const std::set<std::string>& known);
 
 /// Returns the message of an error that Lua itself raised, with advice if there is some: on a call
-/// of a table, on a comparison of a tensor and a number.
-std::string with_advice(const std::string& message);
+/// of a table, on a comparison of a tensor and a number. `is_loop` tells whether the error comes
+/// from a `for ... in` loop over something that is not a function.
+std::string with_advice(const std::string& message, bool is_loop);
 
 }  // namespace redco::lua

@@ -6,9 +6,11 @@
 #include "state/context.h"
 #include "state/values.h"
 
+#include <redco/error.h>
 #include <redco/sharding.h>
 
 #include <new>
+#include <string>
 
 namespace redco::lua {
 
@@ -71,8 +73,24 @@ at::Tensor* test_tensor(lua_State* L, int index) {
   return test_box<at::Tensor>(L, index, tensor_tag);
 }
 
+// The name of the function that runs if it is a method of tensors, else "".
+static std::string running_method(lua_State* L) {
+  lua_Debug frame;
+  std::string name;
+  if (!lua_getstack(L, 0, &frame) || !lua_getinfo(L, "f", &frame)) return name;
+  lua_rawgeti(L, LUA_REGISTRYINDEX, slot_tensor_metatable);
+  lua_getfield(L, -1, "methods");
+  for (lua_pushnil(L); lua_next(L, -2); lua_pop(L, 1))
+    if (lua_rawequal(L, -1, -5) && lua_type(L, -2) == LUA_TSTRING) name = lua_tostring(L, -2);
+  lua_pop(L, 3);
+  return name;
+}
+
 at::Tensor& check_tensor(lua_State* L, int index) {
   at::Tensor* tensor = test_tensor(L, index);
+  if (std::string method; tensor == nullptr && index == 1 && !(method = running_method(L)).empty())
+    fail("Tensor:", method, ": expected a Tensor, got ", described(L, index),
+         "; a method is called with a colon: tensor:", method, "(...)");
   require(tensor != nullptr, "argument ", index, ": expected a Tensor, got ", described(L, index));
   return *tensor;
 }

@@ -53,12 +53,21 @@ size_t edit_distance(const std::string& a, const std::string& b) {
 }
 
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {
+  constexpr size_t longest = 64;  // the time grows with the product of the lengths
+  if (word.size() >= longest) return "";
+  auto is_part_of = [&](const std::string& name) {
+    return word.size() >= 3 && (name.starts_with(word + "_") || name.ends_with("_" + word));
+  };
   auto rank = [&](const std::string& name) {
     auto [end, _] = std::mismatch(word.begin(), word.end(), name.begin(), name.end());
-    return std::tuple(edit_distance(word, name), word.end() - end, name);
+    size_t distance = is_part_of(name) ? 1 : edit_distance(word, name);
+    return std::tuple(distance, word.end() - end, name);
   };
-  auto best = std::tuple(word.size() / 3 + 2, std::ptrdiff_t{0}, std::string());
-  for (const std::string& name : candidates) best = std::min(best, rank(name));
+  // A word of one letter must match; in one of two or three letters, one may differ.
+  size_t too_far = word.size() > 3 ? word.size() / 3 + 2 : std::min<size_t>(word.size(), 2);
+  auto best = std::tuple(too_far, std::ptrdiff_t{0}, std::string());
+  for (const std::string& name : candidates)
+    if (name.size() < longest) best = std::min(best, rank(name));
   return std::get<2>(best);
 }
 

@@ -16,6 +16,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -64,8 +65,6 @@ Tree& option(Tree& options, const std::string& key, const std::string& where) {
                       : "; did you mean '" + near + "'?");
 }
 
-void write_table(std::ostream& stream, const Tree& table, const std::string& prefix);
-
 // ---- the command line ----
 
 std::optional<Tree> parse_number(const std::string& text) {
@@ -106,9 +105,7 @@ void apply_argument(Tree& options, const std::string& argument) {
   size_t equals = argument.find('=');
   std::string key = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
   if (argument == "--help" && !options.as<Tree::Dict>().count("help")) {
-    std::ostringstream all;
-    write_table(all, options, "");
-    misuse("the options of this script, written --name=value, and their values:\n", all.str());
+    misuse(format_options(options));
   }
   Tree* table = &options;
   for (size_t dot; (dot = key.find('.')) != std::string::npos; key.erase(0, dot + 1)) {
@@ -216,14 +213,21 @@ std::string value_text(const Tree& value) {
 }
 
 // Writes the values of a table before its subtables, as TOML requires.
-void write_table(std::ostream& stream, const Tree& table, const std::string& prefix) {
+void write_table(std::ostream& stream, const Tree& table, const std::string& prefix,
+                 const std::map<std::string, std::string>& comments = {}) {
   const auto& entries = table.as<Tree::Dict>();
-  for (const auto& [key, value] : entries)
-    if (!value.is<Tree::Dict>()) stream << key_text(key) << " = " << value_text(value) << "\n";
+  for (const auto& [key, value] : entries) {
+    if (value.is<Tree::Dict>()) continue;
+    stream << key_text(key) << " = " << value_text(value);
+    auto comment = comments.find(prefix + key);
+    if (comment == comments.end()) comment = comments.find(key);
+    if (comment != comments.end()) stream << "  # " << comment->second;
+    stream << "\n";
+  }
   for (const auto& [key, value] : entries) {
     if (!value.is<Tree::Dict>()) continue;
     stream << "\n[" << prefix << key_text(key) << "]\n";
-    write_table(stream, value, prefix + key_text(key) + ".");
+    write_table(stream, value, prefix + key_text(key) + ".", comments);
   }
 }
 
@@ -244,6 +248,14 @@ Tree resolve_options(const Tree& defaults, const std::string& file,
   if (!source.empty()) apply_file(options, source);
   for (const std::string& argument : rest) apply_argument(options, argument);
   return options;
+}
+
+std::string format_options(const Tree& options,
+                           const std::map<std::string, std::string>& descriptions) {
+  std::ostringstream text;
+  text << "the options of this script, written --name=value, and their values:\n";
+  write_table(text, options, "", descriptions);
+  return text.str();
 }
 
 void write_toml(const std::string& path, const Tree& values) {

@@ -43,12 +43,15 @@ local function answer(question)
     io.write(text)
     io.flush()
   end
-  model.generate(params, { input_ids = torch.tensor({ prompt }, { dtype = "int64" }) }, {
+  local inputs = { input_ids = torch.tensor({ prompt }, { dtype = "int64" }) }
+  local ok, message = pcall(model.generate, params, inputs, {
     max_new_tokens = o.max_new_tokens, repetition_penalty = o.repetition_penalty,
     do_sample = o.temperature > 0, temperature = o.temperature > 0 and o.temperature or nil,
     top_k = o.top_k, top_p = o.top_p, rng = rng,
     streamer = function(tokens) show(stream:step(tokens:item())) end,
   })
+  -- Ctrl-C ends the answer, a second one the program.
+  if not ok and not tostring(message):find "interrupted$" then error(message, 0) end
   show(stream:finish())
   io.write "\n"
   say("assistant", table.concat(parts))

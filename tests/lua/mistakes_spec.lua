@@ -192,6 +192,15 @@ test("Python's loops, comparisons and formats", function()
     ["for y in x do print(y) end"] = "for i = 0, #x - 1 with x[i]",
     ["for y in { 1 } do print(y) end"] = "for i, x in ipairs(list)",
     ["for i, y in pairs(x) do print(y) end"] = "loops are written",
+    ["print(redco.nn.Linear(2, 2)(x))"] = "a table value; a table is not a function",
+    ["for i, l in ipairs { { redco.nn.Linear(2, 2) } } do l[1](x) end"] = "nn.linear(params, x)",
+    ["local f = redco.optim.sgd { learning_rate = 1 }\nprint(({ f })[1](x))"] =
+      "given to redco.Trainer",
+    ["print(x(1))"] = "an element or row of a tensor is x[i]",
+    ["local model = { params = {} }\nmodel:eval()"] = "models have no mode",
+    ["local model = { params = {} }\nprint(model:parameters())"] = "redco.tree.leaves(model.par",
+    ["local model = { params = {} }\nmodel:to 'cuda'"] = "a Trainer and a Predictor move",
+    ["local batch = { input_ids = x }\nbatch:word_ids()"] = "return_offsets_mapping = true",
     ["local list = { x }\nprint(list[0]:sum())"] = "lists count from 1",
     ["print((x == x):float())"] = "x:eq(y) compares the elements",
     ["print(('%.3f'):format(x))"] = "x:item() is the number",
@@ -204,6 +213,33 @@ test("Python's loops, comparisons and formats", function()
     local text = message_of(start .. code)
     assert(text:find(advice, 1, true), code .. "\n" .. text)
   end
+end)
+
+test("methods of tensors are called with a colon", function()
+  local x = torch.ones { 2 }
+  for _, name in ipairs { "size", "item", "dim", "tolist" } do
+    expect_mistake(function() x[name]() end,
+      ("Tensor:%s: expected a Tensor, got nothing"):format(name),
+      ("a method is called with a colon: tensor:%s(...)"):format(name))
+  end
+  expect_mistake(function() x.size(0) end, "Tensor:size: expected a Tensor, got number 0")
+end)
+
+test("names of which only a part is known, and those that are like no other", function()
+  expect_mistake(function() return optim.cosine end, "did you mean 'cosine_schedule'?")
+  for name, wrong in pairs { foo = "fix", a = "T" } do
+    local message = expect_mistake(function() return torch.ones({ 2 })[name] end, name)
+    assert(not message:find("did you mean '" .. wrong .. "'", 1, true), message)
+  end
+  -- The time to find the nearest one grows with the length.
+  local long = ("x"):rep(1e5)
+  local message = expect_mistake(function() return torch[long] end, "torch has no 'xxx")
+  assert(not message:find "did you mean", message:sub(-100))
+end)
+
+test("an allocation that fails tells how much in GiB, and what to do", function()
+  expect_mistake(function() torch.zeros { 2 ^ 44 } end, "out of memory", "65536.0 GiB",
+    "per_device_batch_size", "redco-lua plan")
 end)
 
 test("modules are called with a dot", function()
@@ -342,6 +378,8 @@ test("ragged examples", function()
     "examples.x.3: example 1 has none, but example 2 has")
   expect_mistake(function() collate { { x = { 1 } }, { x = 1 } } end,
     "examples.x of example 2 is a number, but a table in example 1")
+  expect_mistake(function() collate { torch.ones { 2 }, torch.ones { 3 } } end,
+    "default_collate: example 2 has shape [3], but shape [2] in example 1")
 end)
 
 test("tensors that are no list", function()

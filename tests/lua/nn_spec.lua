@@ -270,6 +270,30 @@ for name, options in pairs(loss_options) do
   end)
 end
 
+test("cross_entropy with class weights: equals torch, and micro-batches are exact", function()
+  local generator = torch.Generator(3)
+  local logits = torch.randn({ 7, 4 }, { generator = generator })
+  local labels = torch.tensor { 3, 0, -100, 1, 1, 2, 0 }
+  local weight = torch.tensor { 0.1, 2, 0.5, 3 }
+  local loss, sum = nn.cross_entropy(logits, labels, { weight = weight })
+  expect_close(loss, torch.cross_entropy_loss(logits, labels, weight))
+  expect_close(sum, torch.tensor(3 + 0.1 + 2 + 2 + 0.5 + 0.1))
+  expect_close(nn.cross_entropy(logits, labels, { weight = weight, label_smoothing = 0.2 }),
+    torch.cross_entropy_loss(logits, labels, weight, { label_smoothing = 0.2 }))
+  local total, weights = 0, 0
+  for _, rows in ipairs { { 0, 3 }, { 3, 4 } } do
+    local l, n = nn.cross_entropy(logits:narrow(0, unpack(rows)), labels:narrow(0, unpack(rows)),
+      { weight = weight })
+    total, weights = total + l * n, weights + n
+  end
+  expect_close(total / weights, loss)
+  loss = nn.cross_entropy(logits:requires_grad_(), torch.full({ 7 }, -100):long(),
+    { weight = weight })
+  loss:backward()
+  expect_equal(loss:item(), 0)
+  expect_equal(logits.grad:abs():sum():item(), 0)
+end)
+
 test("cross_entropy and linear_cross_entropy: no label that counts gives 0 and gradients of 0",
   function()
     local logits = torch.randn({ 2, 3, 5 }):requires_grad_()

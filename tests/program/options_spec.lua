@@ -101,10 +101,39 @@ test("unknown options are refused with 2, the nearest name and the script's line
 end)
 
 test("--help lists the options, and options of the program are not the script's", function()
-  expect_misuse({ "--n-epochs=5", "--help" }, "written --name=value", "\nn_epochs = 5\n",
+  local code, out, err = run { script, "--n-epochs=5", "--help" }
+  expect_equal(code, 0)
+  expect_equal(err, "")
+  program.expect_has(out, "written --name=value", "\nn_epochs = 5\n",
     "[model]\nkind = 'cnn'\nn_layer = 2\n")
+  assert(not out:find("redco-lua", 1, true), out)
   expect_misuse({ "--nproc", "2" }, "there is no option 'nproc'",
     "Options of redco-lua itself precede the script's name")
+end)
+
+test("--help has the comments beside the options, once in several processes", function()
+  local described = write("described.lua", [[
+local redco = require "redco"
+local o = redco.options {
+  rate = 0.1,  -- peak learning rate
+  text = "a -- b", n = 1,
+  model = {  -- its sizes
+    n_layer = 2,  --layers = blocks
+  },
+  seed = 1,
+}
+local other = { seed = 2,  -- not an option
+}
+]])
+  for _, flags in ipairs { {}, { "--nproc", "2" } } do
+    local args = { unpack(flags) }
+    args[#args + 1], args[#args + 2] = described, "--help"
+    local code, out = run(args)
+    expect_equal(code, 0)
+    program.expect_has(out, "rate = 0.1  # peak learning rate\n", "seed = 1\n",
+      "n_layer = 2  # layers = blocks\n")
+    expect_equal(select(2, out:gsub("peak learning rate", "")), 1)
+  end
 end)
 
 test("wrong values and arguments that are none are refused with 2", function()

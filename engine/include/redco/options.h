@@ -3,6 +3,7 @@
 #include <redco/export.h>
 #include <redco/tree.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,11 +17,17 @@ namespace redco {
 /// hyphen in a key is read as an underscore. Lists are written 1,2,3. A value must have the kind of
 /// its default; all numbers are one kind, as in Lua.
 ///
+/// An argument --help, if no option has this name, throws UsageError with all options.
+///
 /// Throws UsageError, which names the argument or the file and line, for an unknown key (with the
 /// nearest known one), a value of another kind, an argument of another form, and a file that is
 /// missing or is not TOML.
 REDCO_API Tree resolve_options(const Tree& defaults, const std::string& file,
                                const std::vector<std::string>& args);
+
+/// Formats options as TOML, for --help. A description by the option's name follows as a comment.
+REDCO_API std::string format_options(const Tree& options,
+                                     const std::map<std::string, std::string>& descriptions = {});
 
 /// Writes a dictionary of plain values as TOML 1.0, which `resolve_options` reads back. Throws
 /// Error if the file cannot be written.

@@ -88,6 +88,6 @@ punctuation count; words stand between spaces.]], rate("metrics.word_error_rate"
 
   character_error_rate = registry.define("redco.metrics.character_error_rate", [[
 character_error_rate(predictions, references) -> number
-Returns the same of characters, blanks among them.]],
+Returns `word_error_rate` computed over characters in place of words. Spaces are characters.]],
     rate("metrics.character_error_rate", characters_of)),
 }

@@ -12,21 +12,33 @@ local function mean(total, labels, ignore_index)
   return total / count:clamp(1), count
 end
 
-local cross_entropy = arguments("nn.cross_entropy", { ignore_index = -100, label_smoothing = 0 })
+--- The same with the sum of the labels' weights in place of their number.
+local function weighted_mean(total, labels, ignore_index, weight)
+  local is_ignored = labels:eq(ignore_index):reshape { -1 }
+  local of_labels = weight:index_select(0, labels:reshape { -1 }:masked_fill(is_ignored, 0))
+  local sum = of_labels:masked_fill(is_ignored, 0):sum()
+  return torch.where(sum:gt(0), total / sum, total * 0), sum
+end
+
+local cross_entropy = arguments("nn.cross_entropy",
+  { ignore_index = -100, label_smoothing = 0 }, { "weight" })
 losses.cross_entropy = registry.define("redco.nn.cross_entropy", [[
-cross_entropy(logits [..., classes], labels [...], {ignore_index = -100, label_smoothing = 0}) -> loss, count
+cross_entropy(logits [..., classes], labels [...], {weight [classes] = nil, ignore_index = -100, label_smoothing = 0}) -> loss, count
 Returns the mean cross-entropy over the labels that are not ignore_index, and their number, both as
-tensors without dimensions. `labels` are classes, from 0. A loss_fn that returns both gets exact
-means over micro-batches. The loss is 0 if there is no such label. Logits of less than 32 bits are
-converted to float32 first.]],
+tensors without dimensions. `labels` are classes, from 0. With class weights, `weight`, it is the
+weighted mean, and `count` the sum of the labels' weights. A loss_fn that returns both gets exact
+means over micro-batches and processes. The loss is 0 if there is no such label. Logits of less than
+32 bits are converted to float32 first.]],
 function(logits, labels, options)
   local o = cross_entropy(options)
   if logits.dtype == "bfloat16" or logits.dtype == "float16" then logits = logits:float() end
   local total = torch.cross_entropy_loss(logits:reshape { -1, logits:size(-1) },
     labels:reshape { -1 }, {
       reduction = 2,  -- the sum, by LibTorch's number for it
+      weight = o.weight,
       ignore_index = o.ignore_index, label_smoothing = o.label_smoothing,
     })
+  if o.weight then return weighted_mean(total, labels, o.ignore_index, o.weight) end
   return mean(total, labels, o.ignore_index)
 end)
 

@@ -43,8 +43,14 @@ function scaling.table(name, result)
       lines[#lines + 1] = ("%d devices: %s"):format(point.n_devices, point.layout.why)
     end
   end
-  lines[#lines + 1] = result.bend ~= "" and "The curve bends: " .. result.bend
-    or "The speed of a device stays the same within 2 %"
+  local has_speed = false
+  for _, point in ipairs(result.points) do
+    has_speed = has_speed or point.examples_per_second > 0
+  end
+  if has_speed then
+    lines[#lines + 1] = result.bend ~= "" and "The curve bends: " .. result.bend
+      or "The speed of a device stays the same within 2 %"
+  end
   lines[#lines + 1] = cheapest(result.points)
   return table.concat(lines, "\n") .. "\n"
 end

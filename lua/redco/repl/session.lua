@@ -69,7 +69,11 @@ local function load_chunk(text)
   if chunk then return chunk end
   chunk, message = loadstring(text .. "\n", "=stdin")
   -- Only now: the next line may continue an expression.
-  if not chunk then chunk = load_statements(text, "\n") end
+  if not chunk then
+    chunk = load_statements(text, "\n")
+  elseif text:find "\n%s*[%a_][^\n]*%)%s*$" then
+    chunk = load_statements(text, "\n") or chunk  -- the last line is a call
+  end
   return chunk, message, not chunk and (is_incomplete or lacks_end(message))
 end
 
