@@ -243,8 +243,8 @@ these operators.
   save_float_dtype: the dtype of floating-point parameters in checkpoints
   keep_last_k_ckpts: the number of newest epoch_I, and of newest step_N, to keep
   save_in_background: training goes on while a checkpoint is written
-  on_save_error: if a checkpoint cannot be written, "stop" ends the run and "continue" logs the
-    error
+  on_save_error: if a checkpoint, metrics or results cannot be written, because the disk is full,
+    say, "stop" ends the run and "continue" logs the error
   early_stopping: {metric = "loss", mode = "min", patience = 3, min_delta = 0} ends the run after
     `patience` evaluations without an improvement
   on_nonfinite: if the loss or gradients are not finite, "stop" ends the run, "skip" skips the

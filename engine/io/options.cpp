@@ -4,8 +4,10 @@
 #include <redco/options.h>
 
 #include "atomic_file.h"
+#include "output_file.h"
 #include "workdir_lock.h"
 
+#include <redco/detail/notices.h>
 #include <redco/error.h>
 
 #include <toml++/toml.h>
@@ -267,7 +269,13 @@ void write_toml(const std::string& path, const Tree& values) {
 void write_config(const std::string& workdir, const Tree& options) {
   std::error_code ignored;
   std::filesystem::create_directories(workdir, ignored);
-  if (!WorkdirLock::is_held_elsewhere(workdir)) write_toml(workdir + "/config.toml", options);
+  if (WorkdirLock::is_held_elsewhere(workdir)) return;
+  try {
+    write_toml(workdir + "/config.toml", options);
+  } catch (const NoSpace& error) {
+    // The run needs no such file, and may delete old checkpoints.
+    notice(std::string(error.what()) + "; the run goes on without this file");
+  }
 }
 
 }  // namespace redco

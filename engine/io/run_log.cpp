@@ -4,11 +4,13 @@
 
 #include "append_file.h"
 #include "atomic_file.h"
+#include "output_file.h"
 #include "outputs_json.h"
 #include "resumed_metrics.h"
 #include "tensorboard.h"
 
 #include <redco/detail/article.h>
+#include <redco/detail/notices.h>
 #include <redco/error.h>
 #include <redco/image.h>
 
@@ -17,6 +19,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <ctime>
@@ -141,7 +144,14 @@ void RunLog::write(const std::string& message, bool shows) {
   if (options_.workdir.empty()) return;
   std::string file =
       options_.process_id == 0 ? "log.txt" : "log_" + std::to_string(options_.process_id) + ".txt";
-  append_to_file(path(file), time_text("[%Y-%m-%d %H:%M:%S] ") + message + "\n");
+  try {
+    append_to_file(path(file), time_text("[%Y-%m-%d %H:%M:%S] ") + message + "\n");
+  } catch (const NoSpace& error) {
+    // A message about a full disk must not fail itself.
+    static std::atomic<bool> was_shown{false};
+    if (!was_shown.exchange(true))
+      notice(std::string(error.what()) + "; messages are only shown while the disk is full");
+  }
 }
 
 void RunLog::note(const std::string& text) { write(text, false); }

@@ -55,18 +55,15 @@ double eval_loss(TrainStep& step, const Dataset& examples, int64_t per_device_ba
   return (loss_sum / divisor(weight_sum)).item<double>();
 }
 
-std::map<std::string, double> evaluate(TrainStep& step, const FitOptions& options,
-                                       const std::string& desc, const std::string& name) {
-  Deployer& deployer = *step.deployer();
+EvalResults evaluate(TrainStep& step, const FitOptions& options, const std::string& desc) {
   const Dataset& examples = *options.eval_examples;
   int64_t batch_size = options.eval_per_device_batch_size.value_or(options.per_device_batch_size);
-  int64_t n_steps = step.state().step;
-  std::map<std::string, double> results;
-  if (options.eval_loss) results["loss"] = eval_loss(step, examples, batch_size, desc);
+  EvalResults results;
+  if (options.eval_loss) results.metrics["loss"] = eval_loss(step, examples, batch_size, desc);
   if (options.eval_metrics) {
     EvalResults found = options.eval_metrics(examples);
-    results.merge(found.metrics);
-    if (!found.outputs.is_none()) deployer.save_outputs(found.outputs, name, n_steps);
+    results.metrics.merge(found.metrics);
+    results.outputs = std::move(found.outputs);
   }
   return results;
 }

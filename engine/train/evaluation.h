@@ -15,9 +15,8 @@ namespace redco::train {
 double eval_loss(TrainStep& step, const Dataset& examples, int64_t per_device_batch_size,
                  const std::string& desc);
 
-/// Evaluates as the options of `fit` say, and writes the outputs under `name`.
-std::map<std::string, double> evaluate(TrainStep& step, const FitOptions& options,
-                                       const std::string& desc, const std::string& name);
+/// Evaluates as the options of `fit` say.
+EvalResults evaluate(TrainStep& step, const FitOptions& options, const std::string& desc);
 
 /// Evaluates one batch, so that errors show before training. Returns its metrics.
 std::map<std::string, double> check_evaluation(TrainStep& step, const FitOptions& options);

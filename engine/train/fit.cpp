@@ -217,7 +217,9 @@ void Fit::train_step(const Dataset& examples, std::span<const int64_t> indices) 
 
 void Fit::log(PendingMetrics& metrics) {
   shown_ = metrics.read();
-  deployer_.log_metrics(step_.meter().with_measured(shown_, metrics.step()), metrics.step());
+  logging([&] {
+    deployer_.log_metrics(step_.meter().with_measured(shown_, metrics.step()), metrics.step());
+  });
 }
 
 void Fit::finish_step(const Dataset& examples) {

@@ -77,6 +77,7 @@ class Fit {
   void save(const std::vector<std::string>& names, bool is_epoch_done, bool in_background);
   void write(const std::vector<std::string>& names, bool is_epoch_done, bool in_background);
   void writing(const std::function<void()>& write);
+  void logging(const std::function<void()>& write);
   void log_summary();
   std::string best_metrics() const;
 
@@ -104,6 +105,7 @@ class Fit {
   int64_t n_restores_ = 0;    // since last_saved_
   int64_t n_skipped_ = 0;     // consecutive
   int64_t handled_step_;      // the last step after which periodic actions were checked
+  int64_t n_unlogged_ = 0;    // metrics and results that could not be written
   bool is_over_ = false;      // out of time, or stopped early
   bool is_restored_ = false;  // the run went back to a checkpoint
 };

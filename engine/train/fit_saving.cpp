@@ -61,10 +61,15 @@ std::vector<std::string> Fit::evaluate() {
     bool is_epoch = run_.n_examples >= run_.epoch_size;
     std::string kind = is_epoch ? "epoch" : "step";
     std::string number = std::to_string(is_epoch ? run_.epoch_idx : step);
-    run_.metrics = train::evaluate(step_, options_, desc, kind + number);
+    EvalResults results = train::evaluate(step_, options_, desc);
+    run_.metrics = std::move(results.metrics);
+    if (!results.outputs.is_none())
+      logging([&] { deployer_.save_outputs(results.outputs, kind + number, step); });
     Improved improved = note_best(run_.metrics, kind + " " + number);
     if (!run_.metrics.empty())
-      deployer_.run_log().evaluation(step, kind + number, run_.metrics, improved.metrics);
+      logging([&] {
+        deployer_.run_log().evaluation(step, kind + number, run_.metrics, improved.metrics);
+      });
     check_names(run_.metrics);
     names = improved.ckpts;
     if (options_.early_stopping) note_for_early_stopping(run_.metrics);
@@ -248,6 +253,21 @@ void Fit::writing(const std::function<void()>& write) {
     deployer_.log_info(
         std::string("No checkpoint was written, and training goes on: ") + error.what(), "",
         step_.state().step);
+  }
+}
+
+// The same for metrics and results of the run, of which only the first failure is shown.
+void Fit::logging(const std::function<void()>& write) {
+  if (options_.on_save_error == OnSaveError::stop) return write();
+  try {
+    write();
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const Error& error) {
+    if (n_unlogged_++ == 0)
+      deployer_.log_info(
+          std::string("Training goes on, but metrics or results are lost: ") + error.what(), "",
+          step_.state().step);
   }
 }
 

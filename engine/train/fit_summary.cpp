@@ -40,6 +40,10 @@ void Fit::log_summary() {
   if (!best.empty()) text << "; best: " << best;
   deployer_.log_info(text.str());
 
+  if (n_unlogged_ > 0)
+    deployer_.log_info("Metrics or results of the run were lost " + std::to_string(n_unlogged_) +
+                       (n_unlogged_ == 1 ? " time" : " times") +
+                       ", because they could not be written");
   const std::string& workdir = deployer_.workdir();
   if (workdir.empty()) return;
   std::string files;

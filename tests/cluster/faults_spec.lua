@@ -112,5 +112,60 @@ test("a full disk", function()
   expect_goes_on(1, "on")
 end)
 
+test("a disk that is full for a while: on_save_error = \"continue\" covers the log too", function()
+  program.write("while_full.lua", [[
+local redco = require "redco"
+local torch = redco.torch
+local o = redco.options { workdir = "disk/run", full_at = 0, free_at = 7 }
+local function fill() os.execute "head -c 10M /dev/zero >disk/ballast 2>/dev/null" end
+local d = redco.Deployer { seed = 1, workdir = o.workdir, run_tensorboard = true }
+local trainer = redco.Trainer {
+  deployer = d, params = { w = torch.ones { 60, 60 } },
+  collate_fn = function(batch) return { x = torch.ones { #batch, 60 } } end,
+  loss_fn = function(_, _, params, batch) return batch.x:matmul(params.w):square():mean() end,
+  optimizer = redco.optim.sgd { learning_rate = 1e-5 },
+}
+local examples = {}
+for i = 1, 12 do examples[i] = i end
+trainer:fit {
+  train_examples = examples, eval_examples = { 1 }, per_device_batch_size = 1, n_epochs = 1,
+  eval_every_k_steps = 1, save_ckpt_every_k_steps = 1, keep_last_k_ckpts = 2,
+  save_in_background = false, on_save_error = "continue",
+  on_step = function(event)
+    if event.step == o.full_at then fill() end
+    if event.step == o.free_at then os.remove "disk/ballast" end
+  end,
+}
+print(trainer.step, select(2, d:load_last_ckpt()).step)]])
+  local run = [[
+    rm -rf disk shown; mkdir disk && unshare -m sh -c '
+      mount -t tmpfs -o size=400k none disk || exit 77
+      %s
+      "$REDCO_LUA" while_full.lua --full-at=%d
+      code=$?
+      cp -r disk shown
+      exit $code']]
+  for _, case in ipairs {
+    { 3, ":" }, { 0, "head -c 10M /dev/zero >disk/ballast 2>/dev/null" },  -- full from the start
+  } do
+    local full_at, before = unpack(case)
+    local code, out, err = program.shell(run:format(before, full_at))
+    if code == 77 then return print("skipped: no small disk can be mounted: " .. err) end
+    expect_code(0, code, out, err)
+    expect_equal(out:match "([^\n]*)\n$", "12\t12")
+    program.expect_has(out .. err, "No space left on device", "raining goes on, but metrics",
+      "Metrics or results of the run were lost ")
+    local _, n = (out .. err):gsub("raining goes on, but metrics", "")
+    expect_equal(n, 1)
+    -- What is there is whole.
+    local steps = 0
+    for line in program.read(program.folder .. "/shown/run/metrics.jsonl"):gmatch "([^\n]*)\n" do
+      assert(line:find '^{"step":%d+.*}$', line)
+      steps = steps + 1
+    end
+    assert(steps >= 8 and steps <= 24, steps)
+  end
+end)
+
 program.remove_folder()
 testing.finish()
