@@ -32,7 +32,7 @@ const std::map<std::string, Words>& words_by_name() {
   static const std::string rest = "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
   static const std::map<std::string, Words> words = {
       {"gpt-2", {{gpt2_words}}},
-      {"default", {{gpt2_words}}},
+      {"default", {{"[\\p{P}\\$\\+<=>\\^~\\|]+", gpt2_words, "\\p{N}+", "[0-9][0-9][0-9]"}}},
       {"smollm", {{"\\p{N}", gpt2_words}}},
       {"llama-bpe", {{contractions + "\\p{N}{1,3}" + rest}, true}},
       {"qwen2", {{contractions + "\\p{N}" + rest}}},

@@ -77,13 +77,24 @@ TokenizerParts read_gguf_tokenizer(const std::string& where, const Tree::Dict& v
   }
   parts.merges = metadata.list<std::string>(key("merges"));
   parts.pre_tokenizer = metadata.find<std::string>(key("pre")).value_or("default");
-  parts.bos_id = metadata.find<int64_t>(key("bos_token_id"));
-  parts.eos_id = metadata.find<int64_t>(key("eos_token_id"));
-  parts.unk_id = metadata.find<int64_t>(key("unknown_token_id"));
+  // What is missing is as in llama.cpp: the first tokens of a SentencePiece vocabulary have fixed
+  // roles, and its texts get a begin token, as those of LLaMA 3 do.
+  auto token = [&](const char* name, int64_t fixed) {
+    auto id = metadata.find<int64_t>(key(name));
+    bool is_fixed = is_sentencepiece && fixed < int64_t(parts.tokens.size());
+    return !id && is_fixed ? std::optional(fixed) : id;
+  };
+  parts.unk_id = token("unknown_token_id", 0);
+  parts.bos_id = token("bos_token_id", 1);
+  parts.eos_id = token("eos_token_id", 2);
   parts.pad_id = metadata.find<int64_t>(key("padding_token_id"));
-  // LLaMA's tokenizer adds its begin token unless the file specifies otherwise.
-  parts.add_bos = metadata.find<bool>(key("add_bos_token")).value_or(is_sentencepiece);
+  bool begins = is_sentencepiece || parts.pre_tokenizer == "llama-bpe";
+  parts.add_bos = metadata.find<bool>(key("add_bos_token")).value_or(begins);
   parts.add_eos = metadata.find<bool>(key("add_eos_token")).value_or(false);
+  require(!parts.add_bos || parts.bos_id, where, "texts begin with the token ", key("bos_token_id"),
+          ", which is missing");
+  require(!parts.add_eos || parts.eos_id, where, "texts end with the token ", key("eos_token_id"),
+          ", which is missing");
   parts.add_space_prefix = metadata.find<bool>(key("add_space_prefix")).value_or(true);
   parts.remove_extra_whitespaces =
       metadata.find<bool>(key("remove_extra_whitespaces")).value_or(false);

@@ -17,7 +17,7 @@ local function metadata_of(name)
 end
 
 -- The frequencies of LLaMA 3 as the converter writes them.
-local function divisors()
+local function divisors_of_llama3()
   local c = redco.data.json(cases .. "llama3/config.json")
   local long = rotary.frequencies(rotary.settings("llama", c, c.head_dim), 1)
   c.rope_scaling = nil
@@ -28,7 +28,7 @@ end
 
 local function tensors_of(name, kind)
   local tensors = gguf_files.tensors(cases .. name, kind or "F32")
-  if name == "llama3" then tensors[#tensors + 1] = divisors() end
+  if name == "llama3" then tensors[#tensors + 1] = divisors_of_llama3() end
   return tensors
 end
 
@@ -144,19 +144,132 @@ test("what is refused", function()
   end, "no place", "blk.0.ffn_gate_inp.weight")
 end)
 
-test("scaled positions", function()
-  local scaling = { ["llama.rope.scaling.type"] = { "string", "yarn" },
-    ["llama.rope.scaling.factor"] = { "f32", 4 } }
-  expect_refused(scaling, nil, "llama.rope.scaling.original_context_length is missing")
-  scaling["llama.rope.scaling.original_context_length"] = { "u32", 32 }
-  write_with(scaling)
+-- The frequencies of a model's positions, and the factor of cos and sin.
+local function frequencies(c)
+  return rotary.frequencies(rotary.settings("llama", c, c.head_dim), 1)
+end
+
+local function scaled_by(keys, given)
+  write_with(keys, given and function(tensors)
+    tensors[#tensors + 1] = { "rope_freqs.weight", "F32", torch.tensor(given) }
+  end)
   local config = redco.models.from_pretrained(path).config
-  expect_equal(config.rope_scaling.rope_type, "yarn")
-  expect_equal(config.rope_scaling.factor, 4)
-  expect_equal(config.rope_scaling.original_max_position_embeddings, 32)
-  write_with { ["llama.rope.scaling.type"] = { "string", "linear" },
-    ["llama.rope.scaling.factor"] = { "f32", 2 } }
-  expect_equal(redco.models.from_pretrained(path).config.rope_scaling.rope_type, "linear")
+  local list, factor = frequencies(config)
+  return list, factor, config
+end
+
+-- Keys, divisors, and what llama.cpp makes of them: the divisor of all pairs and the factor.
+local divisors = { 1, 1, 2, 2.5, 3, 4, 6, 8 }
+local kind, factor = "llama.rope.scaling.type", "llama.rope.scaling.factor"
+local old, attention = "llama.rope.scale_linear", "llama.rope.scaling.attn_factor"
+local scalings = {
+  { {}, 1 },
+  { { [kind] = { "string", "linear" }, [factor] = { "f32", 2.5 } }, 2.5 },
+  { { [kind] = { "string", "linear" } }, 1 },
+  { { [factor] = { "f32", 4 } }, 4 },
+  { { [old] = { "f32", 4 } }, 4 },
+  { { [old] = { "f32", 4 }, [factor] = { "f32", 2 } }, 2 },
+  { { [factor] = { "f32", 0 } }, 1 },
+  { { [kind] = { "string", "none" }, [factor] = { "f32", 4 } }, 1 },
+  { { [kind] = { "string", "none" }, [old] = { "f32", 4 }, [attention] = { "f32", 1.5 } }, 1, 1.5 },
+  { { [factor] = { "f32", 4 }, [attention] = { "f32", 0.5 } }, 4, 0.5 },
+  { { [kind] = { "string", "yarn" } }, 1 },
+}
+
+test("scaled positions", function()
+  local plain = frequencies(redco.models.from_pretrained(cases .. "llama").config)
+  for _, case in ipairs(scalings) do
+    for _, has_tensor in ipairs { false, true } do
+      local list, scale = scaled_by(case[1], has_tensor and divisors)
+      local expected = {}
+      for i, frequency in ipairs(plain) do
+        expected[i] = frequency / case[2] / (has_tensor and divisors[i] or 1)
+      end
+      expect_close(torch.tensor(list), torch.tensor(expected), 1e-6, 0)
+      expect_equal(scale, case[3] or 1)
+    end
+  end
+end)
+
+test("positions scaled by YaRN", function()
+  local keys = { [kind] = { "string", "yarn" }, [factor] = { "f32", 4 } }
+  local length = "llama.rope.scaling.original_context_length"
+  for _, context in ipairs { 32, false } do
+    keys[length] = context and { "u32", context } or nil
+    local c = redco.models.from_pretrained(cases .. "llama").config
+    c.rope_scaling = { rope_type = "yarn", factor = 4,
+      original_max_position_embeddings = context or c.max_position_embeddings }
+    local expected, scale = frequencies(c)
+    local list, own, config = scaled_by(keys)
+    expect_equal(config.rope_scaling.rope_type, "yarn")
+    expect_close(torch.tensor(list), torch.tensor(expected), 1e-6, 0)
+    expect_equal(own, scale)
+    keys[attention] = { "f32", 0.5 }
+    list, own = scaled_by(keys, divisors)
+    for i, divisor in ipairs(divisors) do expected[i] = expected[i] / divisor end
+    expect_close(torch.tensor(list), torch.tensor(expected), 1e-6, 0)
+    expect_close(torch.tensor(own), torch.tensor(scale / 2), 1e-6, 0)
+    keys[attention] = nil
+  end
+end)
+
+test("what changes results and is not supported", function()
+  for key, value in pairs { expert_count = { "u32", 8 }, logit_scale = { "f32", 0.5 },
+    ["attention.causal"] = { "bool", false }, ["attention.clamp_kqv"] = { "f32", 8 },
+    ["rope.scaling.yarn_beta_fast"] = { "f32", 16 } } do
+    expect_refused({ ["llama." .. key] = value }, nil, "llama." .. key, "not supported")
+  end
+  expect_refused({ ["llama.feed_forward_length"] = { "i32[]", { 96, 128 } } }, nil,
+    "feed_forward_length has 96 and 128")
+  expect_refused({}, function(tensors)
+    tensors[#tensors + 1] = { "rope_freqs.weight", "F32", torch.ones(3) }
+  end, "rope_freqs.weight has 3 numbers, expected 8")
+  local n_heads = redco.data.json(cases .. "llama/config.json").num_attention_heads
+  write_with { ["llama.attention.head_count"] = { "i32[]", { n_heads, n_heads } },
+    ["llama.logit_scale"] = { "f32", 0 }, ["llama.expert_count"] = { "u32", 0 } }
+  expect_logits(redco.models.from_pretrained(path), "llama")
+end)
+
+test("keys of a tokenizer that are missing", function()
+  local ggml = "tokenizer.ggml."
+  write_with { [ggml .. "bos_token_id"] = false, [ggml .. "eos_token_id"] = false,
+    [ggml .. "unknown_token_id"] = false, [ggml .. "add_bos_token"] = false,
+    [ggml .. "add_space_prefix"] = false }
+  local folder = redco.Tokenizer.from_pretrained(cases .. "llama")
+  local tokenizer = redco.Tokenizer.from_pretrained(path)
+  for _, role in ipairs { "bos", "eos", "unk" } do
+    expect_equal(tokenizer[role .. "_token"], folder[role .. "_token"])
+  end
+  expect_equal(table.concat(tokenizer:encode "a b", " "), table.concat(folder:encode "a b", " "))
+  local config = redco.models.from_pretrained(path).config
+  expect_equal(config.bos_token_id, 1)
+  expect_equal(config.eos_token_id, 2)
+
+  local function write_byte_level(keys)
+    local metadata = {}
+    for _, entry in ipairs(metadata_of "llama3") do
+      if keys[entry[1]] == nil then metadata[#metadata + 1] = entry end
+    end
+    for key, given in pairs(keys) do
+      if given then metadata[#metadata + 1] = { key, given[1], given[2] } end
+    end
+    gguf_files.write(path, metadata, tensors_of "llama3")
+  end
+  -- LLaMA 3's texts begin with a token; other byte-level ones do not.
+  write_byte_level { [ggml .. "add_bos_token"] = false, [ggml .. "eot_token_id"] = false }
+  expect_equal(redco.Tokenizer.from_pretrained(path):encode("a")[1], 700)
+  expect_equal(table.concat(redco.models.from_pretrained(path).config.eos_token_id, " "), "701 705")
+  write_byte_level { [ggml .. "add_bos_token"] = false, [ggml .. "pre"] = { "string", "qwen2" } }
+  expect_equal(#redco.Tokenizer.from_pretrained(path):encode "a", 1)
+  -- A file that does not say how texts are split into words: punctuation stands alone.
+  for pre, expected in pairs { ["gpt-2"] = 'a|Ġ"', [false] = 'a|Ġ|"' } do
+    write_byte_level { [ggml .. "pre"] = pre and { "string", pre } }
+    local tokens = redco.Tokenizer.from_pretrained(path):tokenize 'a "'
+    expect_equal(table.concat(tokens, "|"), expected)
+  end
+  write_byte_level { [ggml .. "bos_token_id"] = false }
+  expect_error(function() redco.Tokenizer.from_pretrained(path) end, path,
+    "tokenizer.ggml.bos_token_id, which is missing")
 end)
 
 test("tokenizers that are refused, and one that cannot be saved", function()

@@ -3,6 +3,7 @@
 --- https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 local fail = require "redco.fail"
 local native = require "redco.native"
+local rotary = require "redco.models.rotary"
 
 local gguf = {}
 
@@ -72,13 +73,28 @@ local function has(file, tensor)
   return false
 end
 
+-- Returns the short decimal nearest to a number in single precision.
+local function decimal(x) return tonumber(("%.7g"):format(x)) end
+
+-- Returns the number of a key that has one for each layer, if they are equal.
+local function of_all_layers(file, name, list)
+  for _, value in ipairs(list) do
+    if value ~= list[1] then
+      fail("%s: %s has %s and %s: layers of different sizes are not supported", file.path, name,
+        list[1], value)
+    end
+  end
+  return list[1]
+end
+
 -- Returns two functions that read a key of the architecture: a number, and a positive integer. A
--- key without a default is required.
+-- key without a default is required. The defaults are those of llama.cpp.
 local function readers(file)
   local function number(key, default)
     local name = "llama." .. key
     local value = file.metadata[name]
     if value == nil then value = default end
+    if type(value) == "table" then value = of_all_layers(file, name, value) end
     if type(value) ~= "number" then
       fail("%s: the key %s is %s, expected a number", file.path, name,
         value == nil and "missing" or "a " .. type(value))
@@ -95,50 +111,114 @@ local function readers(file)
   return number, count
 end
 
--- Scalings of the rotary positions for longer texts, by their names in the files.
-local scalings = {
-  none = function() end,
-  linear = function(number)
-    return { rope_type = "linear", factor = number "rope.scaling.factor" }
-  end,
-  yarn = function(number)
-    return { rope_type = "yarn", factor = number "rope.scaling.factor",
-      original_max_position_embeddings = number "rope.scaling.original_context_length" }
-  end,
+-- Keys that change a model's results and are not supported, with the value that has no effect.
+local unsupported = {
+  ["attention.causal"] = true,
+  ["attention.clamp_kqv"] = 0,
+  ["attention.layer_norm_epsilon"] = 0,
+  ["attention.max_alibi_bias"] = 0,
+  ["attention.scale"] = 0,
+  ["attention.sliding_window"] = 0,
+  ["attn_logit_softcapping"] = 0,
+  ["embedding_scale"] = 1,
+  ["expert_count"] = 0,
+  ["expert_used_count"] = 0,
+  ["final_logit_softcapping"] = 0,
+  ["logit_scale"] = 1,
+  ["residual_scale"] = 1,
+  ["rope.scaling.alpha"] = 0,
+  ["rope.scaling.yarn_attn_factor"] = 1,
+  ["rope.scaling.yarn_beta_fast"] = 32,
+  ["rope.scaling.yarn_beta_slow"] = 1,
+  ["rope.scaling.yarn_log_multiplier"] = 0,
+  ["use_parallel_residual"] = false,
 }
 
-local function rope_scaling(file, number)
-  if has(file, frequency_divisors) then
-    -- The settings from which LLaMA 3 computes them are not in the file; "longrope" takes any
-    -- divisors.
-    local divisors = file:tensor(frequency_divisors):tolist()
-    return { rope_type = "longrope", short_factor = divisors, long_factor = divisors,
-      attention_factor = 1 }
+local function refuse_unsupported(file)
+  for key, neutral in pairs(unsupported) do
+    local value = file.metadata["llama." .. key]
+    if value ~= nil and value ~= neutral and not (value == 0 and neutral == 1) then
+      fail("%s: llama.%s is %s, which is not supported, only %s", file.path, key, value, neutral)
+    end
   end
-  local kind = file.metadata["llama.rope.scaling.type"]
-  local scaling = scalings[kind or "none"]
-  if not scaling then
-    fail("%s: llama.rope.scaling.type is '%s', expected linear, none or yarn", file.path,
-      kind)
-  end
-  return scaling(number)
 end
 
--- Returns the short decimal nearest to a number in single precision.
-local function decimal(x) return tonumber(("%.7g"):format(x)) end
+-- Returns the settings of rotary positions that are scaled for longer texts: for all pairs alike,
+-- or by YaRN; nil if they are not.
+local function common_scaling(file, number, count)
+  local kind = file.metadata["llama.rope.scaling.type"] or "linear"
+  if kind ~= "linear" and kind ~= "none" and kind ~= "yarn" then
+    fail("%s: llama.rope.scaling.type is '%s', expected linear, none or yarn", file.path, kind)
+  end
+  -- The second key is that of older files; 0 means none.
+  local factor = decimal(number("rope.scaling.factor", number("rope.scale_linear", 0)))
+  if kind == "none" or factor == 0 or factor == 1 then return nil end
+  return { rope_type = kind, factor = factor,
+    original_max_position_embeddings = kind == "yarn"
+      and count("rope.scaling.original_context_length", count "context_length") or nil }
+end
 
--- Returns the end tokens: that of a text, and that of a turn in a conversation.
+-- Returns rope_scaling. All that a file says of it applies at once: the scaling, divisors of each
+-- pair, and a factor of cos and sin.
+local function rope_scaling(file, number, count, head_dim, theta)
+  local scaling = common_scaling(file, number, count)
+  local attention_factor = decimal(number("rope.scaling.attn_factor", 1))
+  local divisors = has(file, frequency_divisors) and file:tensor(frequency_divisors):tolist()
+  if not divisors and attention_factor == 1 then return scaling end
+  local function frequencies(given)
+    return rotary.frequencies(rotary.settings("llama", { rope_theta = theta, rope_scaling = given,
+      max_position_embeddings = count "context_length" }, head_dim), 1)
+  end
+  local plain = frequencies(nil)
+  local scaled, own_factor = frequencies(scaling)
+  if divisors and #divisors ~= #plain then
+    fail("%s: the tensor %s has %d numbers, expected %d, half the size of a head", file.path,
+      frequency_divisors, #divisors, #plain)
+  end
+  local all = {}
+  for i, frequency in ipairs(plain) do
+    all[i] = frequency / scaled[i] * (divisors and divisors[i] or 1)
+  end
+  -- "longrope" takes any divisors.
+  return { rope_type = "longrope", short_factor = all, long_factor = all,
+    attention_factor = own_factor * attention_factor }
+end
+
+-- Tokens that end a text or a turn wherever a vocabulary has them, as llama.cpp lets them do.
+local ends = {}
+for _, token in ipairs { "</s>", "<EOT>", "<end_of_turn>", "<|call|>", "<|end_of_text|>", "<|end|>",
+  "<|endoftext|>", "<|eom_id|>", "<|eot_id|>", "<|im_end|>", "<|return|>" } do
+  ends[token] = true
+end
+
+-- Returns the number of a token. Two have a fixed place in a SentencePiece vocabulary.
+local function token_of(metadata, role, default)
+  local is_fixed = metadata["tokenizer.ggml.model"] == "llama"
+    and default < #(metadata["tokenizer.ggml.tokens"] or {})
+  return metadata["tokenizer.ggml." .. role .. "_token_id"] or is_fixed and default or nil
+end
+
+-- Returns the end tokens, those that the file names first: a number, a list, or nil.
 local function ends_of(metadata)
-  local eos = metadata["tokenizer.ggml.eos_token_id"]
-  local eot = metadata["tokenizer.ggml.eot_token_id"]
-  return eos and eot and eot ~= eos and { eos, eot } or eos or eot
+  local list, is_listed = {}, {}
+  local function add(id)
+    if id and not is_listed[id] then list[#list + 1], is_listed[id] = id, true end
+  end
+  add(token_of(metadata, "eos", 2))
+  add(metadata["tokenizer.ggml.eot_token_id"])
+  add(metadata["tokenizer.ggml.eom_token_id"])
+  for i, token in ipairs(metadata["tokenizer.ggml.tokens"] or {}) do
+    if ends[token] then add(i - 1) end
+  end
+  return #list > 1 and list or list[1]
 end
 
 local function config_of(file)
   local metadata = file.metadata
   local number, count = readers(file)
+  refuse_unsupported(file)
   local width, n_heads = count "embedding_length", count "attention.head_count"
-  local head_dim = number("attention.key_length", width / n_heads)
+  local head_dim = number("attention.key_length", math.floor(width / n_heads))
   for _, key in ipairs { "attention.value_length", "rope.dimension_count" } do
     if number(key, head_dim) ~= head_dim then
       fail("%s: llama.%s is %s, expected the size of a head, %s", file.path, key, number(key),
@@ -150,6 +230,7 @@ local function config_of(file)
     fail("%s: llama.block_count is %d, but there are only %d tensors", file.path, n_layers,
       n_tensors)
   end
+  local theta = decimal(number("rope.freq_base", 10000))
   return {
     model_type = "llama",
     vocab_size = count("vocab_size", #(metadata["tokenizer.ggml.tokens"] or {})),
@@ -161,12 +242,12 @@ local function config_of(file)
     head_dim = head_dim,
     max_position_embeddings = count "context_length",
     rms_norm_eps = decimal(number "attention.layer_norm_rms_epsilon"),
-    rope_theta = number("rope.freq_base", 10000),
-    rope_scaling = rope_scaling(file, number),
+    rope_theta = theta,
+    rope_scaling = rope_scaling(file, number, count, head_dim, theta),
     attention_bias = has(file, "blk.0.attn_q.bias"),
     mlp_bias = has(file, "blk.0.ffn_up.bias"),
     tie_word_embeddings = not has(file, "output.weight"),
-    bos_token_id = metadata["tokenizer.ggml.bos_token_id"],
+    bos_token_id = token_of(metadata, "bos", 1),
     eos_token_id = ends_of(metadata),
     pad_token_id = metadata["tokenizer.ggml.padding_token_id"],
   }
