@@ -113,11 +113,51 @@ local function check_generation(model_type)
   end
 end
 
+-- Other numbers of rows: as of tensors that every process has whole.
+local function check_resize(model_type, changes)
+  local function new()
+    return redco.models.from_config(config_of(model_type, changes),
+      { generator = torch.Generator(3) })
+  end
+  local model, other, whole = new(), new(), {}
+  for name, tensor in pairs(model.params) do whole[name] = tensor end
+  model.family.add_parameters(model.config, function(name)
+    whole[name] = model.params[name]:full()
+  end)
+  local inputs = { input_ids = torch.tensor { { 5, 140, 7 }, { 3, 6, 149 } },
+    labels = torch.tensor { { 140, 7, 9 }, { 6, 149, -100 } } }
+  for _, n in ipairs { 150, 141, 129, 64 } do
+    local options = { mean_resizing = n ~= 141 }
+    for _, each in ipairs { { model, model.params }, { other, whole } } do
+      options.generator, options.params = torch.Generator(n), each[2]
+      each[1].resize_token_embeddings(n, options)
+    end
+    testing.expect_equal(model.config.vocab_size, n)
+    model.family.add_parameters(model.config, function(name, sizes)
+      testing.expect_equal(table.concat(model.params[name].shape, " "), table.concat(sizes, " "))
+      testing.expect_close(model.params[name]:full(), whole[name]:full(), 0, 1e-6)
+    end)
+    if n == 150 then
+      local expected = gradients_of(model, whole, inputs)
+      local actual = gradients_of(model, model.params, inputs)
+      model.family.add_parameters(model.config, function(name)
+        testing.expect_close(actual[name]:full(), expected[name]:full(), 1e-4, 1e-5)
+      end)
+    end
+  end
+end
+
 for _, n_model_shards in ipairs { 1, 2 } do
   local deployer = redco.Deployer { seed = 1, n_model_shards = n_model_shards, verbose = false }
   for _, model_type in ipairs { "gpt2", "t5" } do
     testing.test(("%s generates on %dx%d"):format(model_type, deployer.mesh.dp, deployer.mesh.mp),
       function() check_generation(model_type) end)
+  end
+  for _, model_type in ipairs { "bart", "gptj", "llama" } do
+    testing.test(("%s resizes its embeddings on %dx%d"):format(model_type, deployer.mesh.dp,
+      deployer.mesh.mp), function()
+      check_resize(model_type, model_type == "llama" and { tie_word_embeddings = true } or {})
+    end)
   end
   -- In the same order in all processes.
   for _, model_type in ipairs { "bart", "gpt2", "gptj", "llama", "opt", "t5" } do

@@ -29,9 +29,9 @@ function files.generation_config(dir)
   return config
 end
 
--- Returns an uninitialised parameter of these sizes. Matrices are sharded over the processes, so
--- that no process holds a whole model.
-local function new_parameter(sizes, dtype)
+--- Returns an uninitialised parameter of these sizes. Matrices are sharded over the processes, so
+--- that no process holds a whole model.
+function files.new_parameter(sizes, dtype)
   return native.parameter(sizes, { dtype = dtype, sharded = #sizes > 1 })
 end
 
@@ -42,7 +42,7 @@ function files.add_new(params, family, config, dtype, generator)
   local made = { params = params }
   family.add_parameters(config, function(name, sizes, init)
     local all = made.params
-    all[name] = all[name] or init(new_parameter(sizes, dtype), generator)
+    all[name] = all[name] or init(files.new_parameter(sizes, dtype), generator)
   end)
   made.params = nil
   return params
@@ -162,7 +162,7 @@ function files.load_params(family, config, weights, options)
         params[name] = stored
       else
         params[name] = torch.no_grad(function()
-          return new_parameter(sizes[name], dtype):copy_(stored)
+          return files.new_parameter(sizes[name], dtype):copy_(stored)
         end)
         copied[#copied + 1] = name
       end

@@ -10,6 +10,7 @@ local generate = require "redco.generation"
 local native = require "redco.native"
 local nn = require "redco.nn"
 local next_labels = require "redco.models.next_labels"
+local resize_token_embeddings = require "redco.models.resize"
 local set_features = require "redco.models.features"
 local set_texts = require "redco.models.texts"
 local torch = require "redco.torch"
@@ -17,6 +18,9 @@ local torch = require "redco.torch"
 local call_options = arguments("model", { train = false }, { "rng", "cache" })
 local loss_options = arguments("model.loss",
   { train = false, ignore_index = -100, label_smoothing = 0, shift = false }, { "rng" })
+
+local resize_options = arguments("model.resize_token_embeddings", { mean_resizing = true },
+  { "generator", "pad_to_multiple_of", "params" })
 
 local save_options = arguments("model.save_pretrained", { max_shard_size = "5GB" }, { "params" })
 
@@ -179,6 +183,10 @@ local function new_model(family, config, params)
   function model.save_pretrained(dir, options)
     local o = save_options(options)
     files.save(dir, model, o.params or model.params, o.max_shard_size)
+  end
+
+  function model.resize_token_embeddings(new_num_tokens, options)
+    return resize_token_embeddings(model, new_num_tokens, resize_options(options))
   end
 
   function model.generate(p, inputs, options)

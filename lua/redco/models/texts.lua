@@ -127,6 +127,19 @@ Returns the features of inputs.pixel_values, as `Model.get_text_features` does t
 logits(params, hidden_states [batch, length, size]) -> logits [batch, length, vocab_size]
 Applies the head to hidden states.]],
 
+  ["Model.resize_token_embeddings"] = [[
+resize_token_embeddings(new_num_tokens: integer = nil, {pad_to_multiple_of: integer = nil,
+  mean_resizing = true, generator = nil, params = model.params}) -> params
+Gives the embeddings, and an untied head and its bias, a row for each of `new_num_tokens` tokens, as
+after `Tokenizer:add_tokens`: new rows at the end, or fewer rows. Changes `params` and
+model.config.vocab_size in place and returns `params`. Call it on all processes, before
+`redco.lora.add` and before the parameters are given to a Trainer; a Trainer made earlier keeps its
+own, so make a new one.
+  mean_resizing: new rows are drawn around the mean of the old ones with 1e-9 of their covariance,
+    else as in a new model
+  pad_to_multiple_of: rounds the number of rows up
+  generator: of the new rows]],
+
   ["Model.save_pretrained"] = [[
 save_pretrained(dir, {params = model.params, max_shard_size = "5GB"})
 Writes a folder that `redco.models.from_pretrained` and Hugging Face's libraries read. Every process

@@ -100,6 +100,14 @@ local trainer = redco.Trainer {
   optimizer = redco.optim.adamw { learning_rate = 1e-4 },
 }
 
+--- Model.resize_token_embeddings
+local tokenizer = redco.Tokenizer.from_pretrained "gpt2"
+local model = redco.models.from_pretrained "gpt2"
+local markers = { "<|im_start|>", "<|im_end|>" }
+tokenizer:add_special_tokens { additional_special_tokens = markers }
+model.resize_token_embeddings(#tokenizer, { pad_to_multiple_of = 64 })
+print(#tokenizer, model.config.vocab_size)  --> 770  832
+
 --- Model.save_pretrained (after Model)
 model.save_pretrained "workdir/model"
 tokenizer:save_pretrained "workdir/model"
