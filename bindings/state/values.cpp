@@ -59,6 +59,9 @@ constexpr DtypeName dtype_names[] = {
     {"uint64", c10::kUInt64},
     {"float8_e4m3fn", c10::kFloat8_e4m3fn},
     {"float8_e5m2", c10::kFloat8_e5m2},
+    {"float8_e4m3fnuz", c10::kFloat8_e4m3fnuz},
+    {"float8_e5m2fnuz", c10::kFloat8_e5m2fnuz},
+    {"float8_e8m0fnu", c10::kFloat8_e8m0fnu},
 };
 
 // 1 for int64_t, 2 for uint64_t, 0 for any other cdata.

@@ -93,6 +93,8 @@ tensor([0.1000,    inf], dtype=torch.float16)]=] },
 tensor([0.1001, 2.0000], dtype=torch.bfloat16)]=] },
   { function() return torch.tensor({1, 2.5}, { dtype = "float8_e4m3fn" }) end, [=[
 tensor([1.0000, 2.5000], dtype=torch.float8_e4m3fn)]=] },
+  { function() return torch.tensor({1, 2}, { dtype = "float8_e8m0fnu" }) end, [=[
+tensor([1., 2.], dtype=torch.float8_e8m0fnu)]=] },
   { function() return torch.tensor({1, 2}, { dtype = "uint16" }) end, [=[
 tensor([1, 2], dtype=torch.uint16)]=] },
   { function() return torch.tensor({1, 2}, { dtype = "uint64" }) end, [=[
