@@ -2,6 +2,7 @@
 #include "tokenizer.h"
 
 #include "json_values.h"
+#include "lua_tokenizer.h"
 #include "state/arguments.h"
 #include "state/object.h"
 #include "torch/tensor.h"
@@ -14,46 +15,13 @@ namespace redco::lua {
 
 namespace {
 
-struct LuaTokenizer {
-  static constexpr const char* lua_name = "Tokenizer";
-  static constexpr bool is_thread_safe = true;
-  Tokenizer tokenizer;
-
-  std::string described() const { return "vocab_size = " + std::to_string(tokenizer.vocab_size()); }
-};
-
 struct LuaDecodeStream {
   static constexpr const char* lua_name = "DecodeStream";
   DecodeStream stream;
+  std::shared_ptr<LuaTokenizer> owner;
 };
 
-Tokenizer& self(lua_State* L) {
-  return check_object<LuaTokenizer>(L, 1, "Tokenizer method")->tokenizer;
-}
-
 // ---- arguments ----
-
-std::string check_text(lua_State* L, int index, const std::string& what) {
-  require(lua_type(L, index) == LUA_TSTRING, what, ": expected a string, got ",
-          described(L, index));
-  size_t size = 0;
-  const char* bytes = lua_tolstring(L, index, &size);
-  return {bytes, size};
-}
-
-// A list of strings, or one string.
-std::vector<std::string> check_texts(lua_State* L, int index, const std::string& what) {
-  if (lua_type(L, index) == LUA_TSTRING) return {check_text(L, index, what)};
-  require(lua_istable(L, index), what, ": expected a string or a list of strings, got ",
-          described(L, index));
-  std::vector<std::string> texts;
-  for (int i = 1; i <= int(lua_objlen(L, index)); ++i) {
-    lua_rawgeti(L, index, i);
-    texts.push_back(check_text(L, lua_gettop(L), what + ": entry " + std::to_string(i)));
-    lua_pop(L, 1);
-  }
-  return texts;
-}
 
 // A list, a one-dimensional tensor, or one number.
 std::vector<int64_t> check_ids(lua_State* L, int index, const std::string& what) {
@@ -186,7 +154,8 @@ int from_pretrained(lua_State* L) {
 }
 
 Encoding encode_one(lua_State* L, const char* function, bool with_tokens) {
-  Tokenizer& tokenizer = self(L);
+  Reading held(L);
+  const Tokenizer& tokenizer = held.tokenizer();
   std::string text = check_text(L, 2, std::string(function) + ": text");
   NamedArguments args = named(L, 3, function);
   EncodeOptions options = encode_options(args, tokenizer, args.optional<int64_t>("max_length"));
@@ -208,7 +177,8 @@ int tokenize(lua_State* L) {
 }
 
 int call_tokenizer(lua_State* L) {
-  Tokenizer& tokenizer = self(L);
+  Reading held(L);
+  const Tokenizer& tokenizer = held.tokenizer();
   const char* function = "Tokenizer";
   auto texts = check_texts(L, 2, "Tokenizer: texts");
   NamedArguments args = named(L, 3, function);
@@ -258,14 +228,16 @@ int call_tokenizer(lua_State* L) {
 }
 
 int decode(lua_State* L) {
-  Tokenizer& tokenizer = self(L);
+  Reading held(L);
+  const Tokenizer& tokenizer = held.tokenizer();
   auto ids = check_ids(L, 2, "Tokenizer:decode: ids");
   push_text(L, tokenizer.decode(ids, decode_options(L, 3, "Tokenizer:decode")));
   return 1;
 }
 
 int batch_decode(lua_State* L) {
-  Tokenizer& tokenizer = self(L);
+  Reading held(L);
+  const Tokenizer& tokenizer = held.tokenizer();
   const std::string what = "Tokenizer:batch_decode: sequences";
   std::vector<std::vector<int64_t>> rows;
   if (at::Tensor* tensor = test_tensor(L, 2)) {
@@ -299,7 +271,8 @@ void push_id(lua_State* L, const Tokenizer& tokenizer, const std::string& token)
 }
 
 int convert_tokens_to_ids(lua_State* L) {
-  Tokenizer& tokenizer = self(L);
+  Reading held(L);
+  const Tokenizer& tokenizer = held.tokenizer();
   auto tokens = check_texts(L, 2, "Tokenizer:convert_tokens_to_ids: tokens");
   if (lua_type(L, 2) == LUA_TSTRING)
     push_id(L, tokenizer, tokens[0]);
@@ -318,7 +291,8 @@ void push_token(lua_State* L, const Tokenizer& tokenizer, int64_t id) {
 }
 
 int convert_ids_to_tokens(lua_State* L) {
-  Tokenizer& tokenizer = self(L);
+  Reading held(L);
+  const Tokenizer& tokenizer = held.tokenizer();
   auto ids = check_ids(L, 2, "Tokenizer:convert_ids_to_tokens: ids");
   if (test_integer(L, 2))
     push_token(L, tokenizer, ids[0]);
@@ -330,7 +304,7 @@ int convert_ids_to_tokens(lua_State* L) {
 int save_pretrained(lua_State* L) {
   std::string folder = check_text(L, 2, "Tokenizer:save_pretrained: folder");
   std::shared_ptr<const Mesh> mesh = current_mesh(L);
-  if (!mesh || mesh->processes().rank == 0) self(L).save_pretrained(folder);
+  if (!mesh || mesh->processes().rank == 0) Reading(L).tokenizer().save_pretrained(folder);
   return 0;
 }
 
@@ -348,7 +322,8 @@ Json::Object template_variables(NamedArguments& args) {
 }
 
 int apply_chat_template(lua_State* L) {
-  Tokenizer& tokenizer = self(L);
+  Reading held(L);
+  const Tokenizer& tokenizer = held.tokenizer();
   require(lua_istable(L, 2), "Tokenizer:apply_chat_template: expected a list of messages, got ",
           described(L, 2));
   Json messages = check_json(L, 2, "messages");
@@ -376,18 +351,21 @@ int decode_stream(lua_State* L) {
   args.finish();
   std::shared_ptr<const Tokenizer> tokenizer(object, &object->tokenizer);
   push_object(L, std::make_shared<LuaDecodeStream>(
-                     LuaDecodeStream{DecodeStream(std::move(tokenizer), options)}));
+                     LuaDecodeStream{DecodeStream(std::move(tokenizer), options), object}));
   return 1;
 }
 
 int stream_step(lua_State* L) {
   auto object = check_object<LuaDecodeStream>(L, 1, "DecodeStream:step");
+  std::shared_lock lock(object->owner->mutex);
   push_text(L, object->stream.step(check_integer(L, 2, "DecodeStream:step: id")));
   return 1;
 }
 
 int stream_finish(lua_State* L) {
-  push_text(L, check_object<LuaDecodeStream>(L, 1, "DecodeStream:finish")->stream.finish());
+  auto object = check_object<LuaDecodeStream>(L, 1, "DecodeStream:finish");
+  std::shared_lock lock(object->owner->mutex);
+  push_text(L, object->stream.finish());
   return 1;
 }
 
@@ -403,8 +381,9 @@ std::string role_of(const std::string& name, const char* suffix) {
 }
 
 int field(lua_State* L) {
-  Tokenizer& tokenizer = self(L);
-  std::string name = luaL_checkstring(L, 2);
+  std::string name = check_text(L, 2, "Tokenizer: the name of a field");
+  Reading held(L);
+  const Tokenizer& tokenizer = held.tokenizer();
   auto push_optional = [&](const auto& value, auto push) {
     if (value)
       push(L, *value);
@@ -424,6 +403,10 @@ int field(lua_State* L) {
     lua_pushstring(L, side == Side::left ? "left" : "right");
     return 1;
   }
+  if (name == "additional_special_tokens") {
+    push_list(L, tokenizer.additional_special_tokens(), push_text);
+    return 1;
+  }
   if (name == "chat_template") {
     const std::string& text = tokenizer.chat_template();
     return push_optional(text.empty() ? std::nullopt : std::optional(text), push_text);
@@ -432,10 +415,16 @@ int field(lua_State* L) {
 }
 
 int set_field(lua_State* L) {
-  Tokenizer& tokenizer = self(L);
-  std::string name = luaL_checkstring(L, 2);
+  std::string name = check_text(L, 2, "Tokenizer: the name of a field");
+  Writing held(L);
+  Tokenizer& tokenizer = held.tokenizer();
   if (std::string role = role_of(name, "_token"); !role.empty()) {
     tokenizer.set_special_token(role, check_text(L, 3, "Tokenizer: " + name));
+  } else if (name == "chat_template") {
+    tokenizer.set_chat_template(check_text(L, 3, "Tokenizer: chat_template"));
+  } else if (name == "additional_special_tokens") {
+    tokenizer.set_additional_special_tokens(
+        check_texts(L, 3, "Tokenizer: additional_special_tokens"));
   } else if (name == "padding_side" || name == "truncation_side") {
     std::string what = "Tokenizer: " + name;
     Side side = check_side(what, check_text(L, 3, what));
@@ -445,30 +434,33 @@ int set_field(lua_State* L) {
       tokenizer.set_truncation_side(side);
   } else {
     fail("a Tokenizer's '", name,
-         "' cannot be set; special tokens such as pad_token, padding_side and truncation_side can");
+         "' cannot be set; special tokens such as pad_token, chat_template, padding_side and "
+         "truncation_side can");
   }
   return 0;
 }
 
 int count_tokens(lua_State* L) {
-  push_integer(L, self(L).size());
+  push_integer(L, Reading(L).tokenizer().size());
   return 1;
 }
 
 }  // namespace
 
 void push_tokenizer(lua_State* L, Tokenizer tokenizer) {
-  push_object(L, std::make_shared<LuaTokenizer>(LuaTokenizer{std::move(tokenizer)}));
+  push_object(L, std::make_shared<LuaTokenizer>(std::move(tokenizer)));
 }
 
 constexpr const char* tokenizer_text =
     R"text(Tokenizer {vocab_size, model_max_length, chat_template,
-  padding_side, truncation_side,
+  padding_side, truncation_side, additional_special_tokens,
   bos_token, eos_token, unk_token, sep_token, cls_token, pad_token, mask_token, bos_token_id,
   eos_token_id, unk_token_id, sep_token_id, cls_token_id, pad_token_id, mask_token_id}
 Converts text to token ids and back. Call it for batches: `tok(texts, {...})`. You can set the
-special tokens, padding_side and truncation_side. #tok is the number of all tokens. The sides come
-from tokenizer_config.json, else from tokenizer.json; the default is "right".)text";
+special tokens, to tokens of the vocabulary, chat_template, padding_side and truncation_side. #tok
+is the number of all tokens, vocab_size that without added ones. The sides come from
+tokenizer_config.json, else from tokenizer.json; the default is "right", and for LLaMA's and Gemma's
+tokenizers it is to pad on the "left".)text";
 
 constexpr const char* call_text =
     R"text(__call(self, texts: string or list of strings, {padding: boolean or string = false,
@@ -534,11 +526,13 @@ void add_tokenizer(lua_State* L) {
         "Returns token ids, or text with tokenize = false. `variables` is a table of further "
         "variables of the template, such as `tools`. Templates see the keys of tables read from "
         "JSON, and of `redco.ordered_table`, in their order, and those of other tables sorted."},
+       {"add_tokens", add_tokens, add_tokens_text},
+       {"add_special_tokens", add_special_tokens, add_special_tokens_text},
        {"save_pretrained", save_pretrained,
         "save_pretrained(self, folder)\n"
-        "Copies the files of the tokenizer, byte for byte, into a folder, which is created if "
-        "necessary. Files of another tokenizer there are removed. Only the first process "
-        "writes."}},
+        "Writes the files of the tokenizer into a folder, which is created if necessary. They are "
+        "copied byte for byte unless the script added tokens or set special tokens or the chat "
+        "template. Files of another tokenizer there are removed. Only the first process writes."}},
       field);
   luaL_getmetatable(L, LuaTokenizer::lua_name);
   register_functions(L, "Tokenizer:", {{"__call", call_tokenizer, call_text}});

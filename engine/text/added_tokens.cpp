@@ -70,6 +70,7 @@ void AddedTokenFinder::cut(std::string_view text, const std::function<void(Range
     i = std::max(match.end, i + 1);
     if (match.begin == match.end) continue;
     const AddedToken& token = tokens_[size_t(index)];
+    if (token.special && !finds_special_) continue;
     if (token.single_word && is_inside_word(text, match)) continue;
     if (token.lstrip) match.begin -= trailing_whitespace(text.substr(done, match.begin - done));
     if (token.rstrip) match.end += leading_whitespace(text.substr(match.end));

@@ -34,10 +34,14 @@ class AddedTokenFinder {
   void cut(std::string_view text, const std::function<void(Range)>& between,
            const std::function<void(Range, const AddedToken&)>& found) const;
 
+  /// Special tokens are no longer found.
+  void leave_out_special() { finds_special_ = false; }
+
  private:
   std::vector<AddedToken> tokens_;
   Trie trie_;
   bool starts_[256] = {};
+  bool finds_special_ = true;
 };
 
 }  // namespace redco::text

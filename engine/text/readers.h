@@ -21,7 +21,8 @@ struct Settings {
   Side truncation_side = Side::right;
   std::optional<int64_t> model_max_length;
   bool clean_up_tokenization_spaces = false;
-  bool writes_times = false;      ///< tokens after <|notimestamps|> are times, as Whisper's
+  bool splits_special_tokens = false;  ///< special tokens in a text are cut as other words are
+  bool writes_times = false;           ///< tokens after <|notimestamps|> are times, as Whisper's
   bool returns_type_ids = false;  ///< batches have token_type_ids, unless the call says otherwise
   bool returns_mask = true;       ///< and attention_mask
   std::string chat_template;
@@ -38,8 +39,11 @@ Tokenizer make_tokenizer(Pipeline pipeline, Settings settings,
 /// Removes files of a tokenizer from a folder but for `kept`, with which they would be read.
 void remove_other_files(const std::string& folder, const std::map<std::string, std::string>& kept);
 
-/// Sets truncation and padding in `settings` from the file.
-Pipeline read_tokenizer_json(const std::string& where, std::string_view text, Settings& settings);
+/// The parsed bytes of a tokenizer's JSON file.
+nlohmann::json parse_tokenizer_json(const std::string& where, std::string_view text);
+
+/// Reads tokenizer.json. Sets truncation and padding in `settings` from the file.
+Pipeline read_tokenizer_json(const JsonField& file, Settings& settings);
 
 /// Reads the vocabulary and the merges of vocab.json and merges.txt.
 BpeOptions read_bpe_files(const std::string& where, std::string_view vocab,

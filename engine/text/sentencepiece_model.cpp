@@ -6,6 +6,7 @@
 #include <redco/error.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <limits>
 
@@ -118,9 +119,25 @@ std::unique_ptr<Model> make_model(const std::string& where, const SentencePieceM
   return make_bpe(where, std::move(options));
 }
 
+// Whether the file has tiktoken's format: lines of a token in base64 and its rank.
+bool is_tiktoken(std::string_view bytes) {
+  std::string_view line = bytes.substr(0, std::min(bytes.find('\n'), bytes.size()));
+  size_t blank = line.find(' ');
+  if (blank == line.npos || blank == 0 || blank + 1 == line.size()) return false;
+  auto is_base64 = [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '+' || c == '/' || c == '=';
+  };
+  return std::all_of(line.begin(), line.begin() + blank, is_base64) &&
+         std::all_of(line.begin() + blank + 1, line.end(),
+                     [](unsigned char c) { return std::isdigit(c) != 0 || c == '\r'; });
+}
+
 }  // namespace
 
 SentencePieceModel read_sentencepiece(const std::string& where, std::string_view bytes) {
+  require(!is_tiktoken(bytes), where,
+          "this is a vocabulary of tiktoken, as LLaMA 3's original files have, whose format is not "
+          "supported: use the model's tokenizer.json");
   SentencePieceModel model;
   ProtobufFields field(where, bytes);
   while (field.next()) {

@@ -2,11 +2,12 @@
 
 #include "readers.h"
 #include "times.h"
+#include "tokenizer_state.h"
 #include "truncation.h"
 #include "utf8.h"
-#include "word_cache.h"
 
 #include "../io/atomic_file.h"
+#include "../io/strict_json.h"
 
 #include <redco/error.h>
 #include <redco/tokenizer.h>
@@ -16,7 +17,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <mutex>
 #include <system_error>
 
 namespace redco {
@@ -29,45 +29,6 @@ namespace {
 constexpr std::array roles = {"bos", "eos", "unk", "sep", "cls", "pad", "mask"};
 
 constexpr size_t longest_text = INT32_MAX;
-
-// Steps in a damaged file may expand each other's output without bound.
-void check_growth(size_t given, size_t made) {
-  require(made <= 1'000'000 + 1000 * given, "the tokenizer makes ", made, " bytes of ", given);
-}
-
-}  // namespace
-
-struct Tokenizer::State {
-  Pipeline pipeline;
-  Settings settings;
-  std::map<std::string, std::string> files;
-  AddedTokenFinder in_given, in_normalized;
-  std::unordered_map<std::string, AddedToken, StringHash, std::equal_to<>> added;
-  std::unordered_map<int64_t, std::string> added_by_id;
-  mutable WordCache cache;
-  mutable std::mutex cache_mutex;
-
-  State(Pipeline made, Settings given, std::map<std::string, std::string> read);
-
-  void normalize(Text& text) const {
-    size_t given = text.size();
-    for (const Normalizer& step : pipeline.normalizers) {
-      step(text);
-      check_growth(given, text.size());
-    }
-  }
-  void add(const AddedToken& token);
-  Encoding encode_text(std::string_view text, const EncodeOptions& options) const;
-  Encoding encode(std::vector<Encoding> texts, const EncodeOptions& options) const;
-  std::vector<Template::Piece> pieces_for(size_t n_texts, bool with_special) const;
-  EncodeOptions internal(EncodeOptions options) const {
-    // Trimming offsets needs the tokens.
-    options.with_tokens |= options.with_offsets && !pipeline.post_processor.trims.empty();
-    return options;
-  }
-};
-
-namespace {
 
 // Encodes one text.
 class Encoder {
@@ -162,36 +123,6 @@ class Encoder {
 
 }  // namespace
 
-Tokenizer::State::State(Pipeline made, Settings given, std::map<std::string, std::string> read)
-    : pipeline(std::move(made)), settings(std::move(given)), files(std::move(read)) {
-  if (pipeline.model->has_independent_words())
-    pipeline.pre_tokenizers.push_back(split_before_space_symbols());
-  for (bool special : {true, false})
-    for (const AddedToken& token : pipeline.added_tokens)
-      if (token.special == special) add(token);
-  for (const AddedToken& token : pipeline.normalized_tokens) {
-    in_normalized.add(token, token.content);
-    added.insert_or_assign(token.content, token);
-  }
-  for (const auto& [role, content] : settings.special_tokens) {
-    auto id = pipeline.model->vocabulary().id(content);
-    if (added.find(content) == added.end() && id)
-      add({.content = content, .id = *id, .special = true});
-  }
-}
-
-void Tokenizer::State::add(const AddedToken& token) {
-  if (token.normalized) {
-    Text key(token.content, 0, false);
-    normalize(key);
-    in_normalized.add(token, key.bytes());
-  } else {
-    in_given.add(token, token.content);
-  }
-  added.insert_or_assign(token.content, token);
-  added_by_id.insert_or_assign(token.id, token.content);
-}
-
 Encoding Tokenizer::State::encode_text(std::string_view given, const EncodeOptions& options) const {
   require(given.size() <= longest_text, "a text of ", given.size(),
           " bytes is too long for the tokenizer: at most ", longest_text);
@@ -261,7 +192,8 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
 Tokenizer Tokenizer::from_json(const std::string& where, std::string_view tokenizer_json) {
   Settings settings;
-  Pipeline pipeline = read_tokenizer_json(where, tokenizer_json, settings);
+  nlohmann::json parsed = parse_tokenizer_json(where, tokenizer_json);
+  Pipeline pipeline = read_tokenizer_json(JsonField(parsed, where), settings);
   return make_tokenizer(std::move(pipeline), std::move(settings));
 }
 
@@ -446,7 +378,7 @@ int64_t Tokenizer::vocab_size() const {
 }
 
 int64_t Tokenizer::size() const {
-  int64_t n = vocab_size();
+  auto n = int64_t(state_->pipeline.model->vocabulary().n_different());
   for (const auto& [content, token] : state_->added)
     n += !state_->pipeline.model->vocabulary().id(content).has_value();
   return n;
@@ -488,9 +420,42 @@ void Tokenizer::set_special_token(const std::string& role, const std::string& to
   if (std::find(roles.begin(), roles.end(), role) == roles.end())
     fail("a tokenizer has no special token '", role, "'");
   auto id = token_to_id(token);
-  require(id.has_value(), "the token '", token, "' is not in the vocabulary: choose one that is");
-  if (!is_special(*id)) state_->add({.content = token, .id = *id, .special = true});
-  state_->settings.special_tokens[role] = token;
+  require(id.has_value(), "the token '", token,
+          "' is not in the vocabulary: choose one that is, or add it with add_special_tokens");
+  if (!is_special(*id)) state_->add({{.content = token, .special = true}});
+  std::string& named = state_->settings.special_tokens[role];
+  state_->is_changed |= named != token;
+  named = token;
+}
+
+int64_t Tokenizer::add_tokens(const std::vector<NewToken>& tokens) {
+  std::vector<AddedToken> added;
+  for (const NewToken& token : tokens) {
+    require(valid_utf8(token.content) == token.content, "the token ", in_quotes(token.content),
+            " is not UTF-8");
+    added.push_back({.content = token.content,
+                     .special = token.special,
+                     .single_word = token.single_word,
+                     .lstrip = token.lstrip,
+                     .rstrip = token.rstrip,
+                     .normalized = token.normalized.value_or(!token.special)});
+  }
+  return state_->add(added);
+}
+
+const std::vector<std::string>& Tokenizer::additional_special_tokens() const {
+  return state_->settings.additional_special_tokens;
+}
+
+void Tokenizer::set_additional_special_tokens(std::vector<std::string> tokens) {
+  for (const std::string& token : tokens) {
+    auto id = token_to_id(token);
+    require(id.has_value(), "the token '", token,
+            "' is not in the vocabulary: choose one that is, or add it with add_special_tokens");
+    if (!is_special(*id)) state_->add({{.content = token, .special = true}});
+  }
+  state_->is_changed |= state_->settings.additional_special_tokens != tokens;
+  state_->settings.additional_special_tokens = std::move(tokens);
 }
 
 const Settings& Tokenizer::settings() const { return state_->settings; }
@@ -505,6 +470,11 @@ std::optional<int64_t> Tokenizer::model_max_length() const {
 bool Tokenizer::returns_type_ids() const { return state_->settings.returns_type_ids; }
 bool Tokenizer::returns_mask() const { return state_->settings.returns_mask; }
 const std::string& Tokenizer::chat_template() const { return state_->settings.chat_template; }
+void Tokenizer::set_chat_template(std::string text) {
+  state_->settings.chat_template = std::move(text);
+  state_->settings.tool_template.clear();
+  state_->is_changed = state_->has_new_template = true;
+}
 
 void Tokenizer::save_pretrained(const std::string& folder) const {
   require(!state_->files.empty(), "cannot save to ", folder,
@@ -512,8 +482,9 @@ void Tokenizer::save_pretrained(const std::string& folder) const {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   require(!error, "cannot make the folder ", folder, ": ", error.message());
-  for (const auto& [name, bytes] : state_->files) write_file(folder + "/" + name, bytes);
-  text::remove_other_files(folder, state_->files);
+  auto files = state_->is_changed ? changed_files(*state_) : state_->files;
+  for (const auto& [name, bytes] : files) write_file(folder + "/" + name, bytes);
+  text::remove_other_files(folder, files);
 }
 
 }  // namespace redco

@@ -2,7 +2,9 @@
 #include "../io/input_file.h"
 #include "../io/strict_json.h"
 #include "json_fields.h"
+#include "listed_tokens.h"
 #include "readers.h"
+#include "tokenizer_class.h"
 
 #include <redco/error.h>
 #include <redco/gguf.h>
@@ -19,8 +21,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int max_depth = 64;
-
 using Files = std::map<std::string, std::string>;
 
 std::string read_file(const fs::path& path) {
@@ -28,18 +28,18 @@ std::string read_file(const fs::path& path) {
 }
 
 // The tokens that a class of `transformers` adds around a text if its files have no template.
-struct TokenizerClass {
+struct AroundText {
   bool adds_bos = false;
   bool adds_eos = false;
   /// cls and sep instead, as in RoBERTa: two sep between the texts of a pair.
   bool like_roberta = false;
 };
 
-const std::map<std::string, TokenizerClass> sentencepiece_classes = {
+const std::map<std::string, AroundText> sentencepiece_classes = {
     {"LlamaTokenizer", {.adds_bos = true}},
     {"T5Tokenizer", {.adds_eos = true}},
 };
-const std::map<std::string, TokenizerClass> byte_level_classes = {
+const std::map<std::string, AroundText> byte_level_classes = {
     {"GPT2Tokenizer", {}},
     {"BartTokenizer", {.like_roberta = true}},
     {"RobertaTokenizer", {.like_roberta = true}},
@@ -60,25 +60,26 @@ class Folder {
   std::string where(const std::string& name) const { return (path_ / name).string() + ": "; }
   std::optional<nlohmann::json> parsed(const std::string& name) const;
   void read_config();
-  void read_special_tokens(const JsonField& field);
   void read_template(const JsonField& field);
   Pipeline sentencepiece(const std::string& name) const;
   Pipeline vocab_and_merges() const;
   Pipeline clip();
   Pipeline siglip();
   Pipeline wordpiece();
-  std::string with_bert_settings(std::string tokenizer_json) const;
+  JsonField config() const { return JsonField(config_, where("tokenizer_config.json")); }
+  void read_listed_tokens();
+  void set_normalizer(nlohmann::json& normalizer) const;
+  void set_prefix_space(nlohmann::json& tokenizer) const;
   void read_inputs();
-  void add_listed_tokens(Pipeline& pipeline) const;
   std::vector<AddedToken> role(const Pipeline& pipeline, const char* name) const;
-  void add_template(Pipeline& pipeline, TokenizerClass kind) const;
+  void add_template(Pipeline& pipeline, AroundText kind) const;
   std::string class_name() const;
 
   fs::path path_;
   Files files_;
   nlohmann::json config_ = nlohmann::json::object();
-  nlohmann::json added_ = nlohmann::json::object();
   Settings settings_;
+  std::optional<ListedTokens> listed_;
 };
 
 constexpr const char* file_names[] = {"tokenizer.json",
@@ -100,12 +101,7 @@ Folder::Folder(fs::path path) : path_(std::move(path)) {
 std::optional<nlohmann::json> Folder::parsed(const std::string& name) const {
   auto file = files_.find(name);
   if (file == files_.end()) return std::nullopt;
-  return parse_json(where(name), file->second, max_depth);
-}
-
-// A token as a string, or as an object with its "content".
-std::string token_content(const JsonField& field) {
-  return field.json().is_object() ? field.at("content").text() : field.text();
+  return parse_tokenizer_json(where(name), file->second);
 }
 
 void read_side(const std::optional<JsonField>& field, Side& side) {
@@ -113,17 +109,6 @@ void read_side(const std::optional<JsonField>& field, Side& side) {
   std::string name = field->text();
   if (name != "left" && name != "right") field->fail_expecting("left or right");
   side = name == "left" ? Side::left : Side::right;
-}
-
-void Folder::read_special_tokens(const JsonField& field) {
-  for (const char* role : {"bos", "eos", "unk", "sep", "cls", "pad", "mask"})
-    if (auto token = field.find(std::string(role) + "_token"))
-      settings_.special_tokens[role] = token_content(*token);
-  if (auto more = field.find("additional_special_tokens")) {
-    settings_.additional_special_tokens.clear();
-    for (const JsonField& token : more->items())
-      settings_.additional_special_tokens.push_back(token_content(token));
-  }
 }
 
 void Folder::read_template(const JsonField& field) {
@@ -139,11 +124,8 @@ void Folder::read_template(const JsonField& field) {
 }
 
 void Folder::read_config() {
-  if (auto map = parsed("special_tokens_map.json"))
-    read_special_tokens(JsonField(*map, where("special_tokens_map.json")));
-  if (auto added = parsed("added_tokens.json")) added_ = std::move(*added);
-  JsonField config(config_, where("tokenizer_config.json"));
-  read_special_tokens(config);
+  JsonField config = this->config();
+  read_listed_tokens();
   read_side(config.find("padding_side"), settings_.padding_side);
   read_side(config.find("truncation_side"), settings_.truncation_side);
   if (auto length = config.find("model_max_length")) {
@@ -159,46 +141,20 @@ void Folder::read_config() {
 }
 
 std::string Folder::class_name() const {
-  JsonField config(config_, where("tokenizer_config.json"));
+  JsonField config = this->config();
   std::string name = config.text("tokenizer_class", "");
   if (name.ends_with("Fast")) name.resize(name.size() - 4);
   return name;
 }
 
-// Adds tokens that the configuration lists in addition to the vocabulary.
-void Folder::add_listed_tokens(Pipeline& pipeline) const {
-  auto add = [&](AddedToken token) {
-    for (const AddedToken& known : pipeline.added_tokens)
-      if (known.content == token.content) return;
-    pipeline.added_tokens.push_back(std::move(token));
+void Folder::read_listed_tokens() {
+  auto field = [&](const std::optional<nlohmann::json>& file, const char* name) {
+    return file ? std::optional(JsonField(*file, where(name))) : std::nullopt;
   };
-  auto check_id = [](const JsonField& field, int64_t id) {
-    if (id < 0 || id > largest_id) field.fail_expecting("a token's number");
-    return id;
-  };
-  JsonField config(config_, where("tokenizer_config.json"));
-  if (auto listed = config.find("added_tokens_decoder")) {
-    for (const auto& [number, value] : listed->json().items()) {
-      JsonField field = listed->at(number);
-      bool is_number = !number.empty() && number.size() <= 10 &&
-                       number.find_first_not_of("0123456789") == number.npos;
-      if (!is_number) field.fail_expecting("a token's number as its key");
-      AddedToken token{.content = field.at("content").text(),
-                       .id = check_id(field, std::stoll(number))};
-      token.special = field.boolean("special", false);
-      token.single_word = field.boolean("single_word", false);
-      token.lstrip = field.boolean("lstrip", false);
-      token.rstrip = field.boolean("rstrip", false);
-      token.normalized = field.boolean("normalized", !token.special);
-      add(std::move(token));
-    }
-  }
-  JsonField added(added_, where("added_tokens.json"));
-  if (!added_.is_object()) added.fail_expecting("an object of tokens and their numbers");
-  for (const auto& [content, value] : added_.items()) {
-    JsonField id = added.at(content);
-    add({.content = content, .id = check_id(id, id.integer())});
-  }
+  auto map = parsed("special_tokens_map.json"), added = parsed("added_tokens.json");
+  listed_.emplace(tokenizer_class(class_name()), config(), field(map, "special_tokens_map.json"),
+                  field(added, "added_tokens.json"), settings_);
+  settings_.splits_special_tokens = config().boolean("split_special_tokens", false);
 }
 
 std::vector<AddedToken> Folder::role(const Pipeline& pipeline, const char* name) const {
@@ -212,8 +168,8 @@ std::vector<AddedToken> Folder::role(const Pipeline& pipeline, const char* name)
   return {{.content = token->second, .id = *id, .special = true}};
 }
 
-void Folder::add_template(Pipeline& pipeline, TokenizerClass kind) const {
-  JsonField config(config_, where("tokenizer_config.json"));
+void Folder::add_template(Pipeline& pipeline, AroundText kind) const {
+  JsonField config = this->config();
   PostProcessor& post = pipeline.post_processor;
   if (kind.like_roberta) {
     auto cls = role(pipeline, "cls"), sep = role(pipeline, "sep");
@@ -231,10 +187,9 @@ void Folder::add_template(Pipeline& pipeline, TokenizerClass kind) const {
 Pipeline Folder::sentencepiece(const std::string& name) const {
   Pipeline pipeline =
       sentencepiece_pipeline(where(name), read_sentencepiece(where(name), files_.at(name)));
-  add_listed_tokens(pipeline);
   auto found = sentencepiece_classes.find(class_name());
-  TokenizerClass kind = found == sentencepiece_classes.end() ? TokenizerClass() : found->second;
-  JsonField config(config_, where("tokenizer_config.json"));
+  AroundText kind = found == sentencepiece_classes.end() ? AroundText() : found->second;
+  JsonField config = this->config();
   auto extra = config.find("extra_ids");
   // T5's sentinels follow the pieces in reverse order.
   if (extra && !config.find("added_tokens_decoder")) {
@@ -245,6 +200,7 @@ Pipeline Folder::sentencepiece(const std::string& name) const {
       pipeline.added_tokens.push_back(
           {.content = "<extra_id_" + std::to_string(n) + ">", .id = id++, .special = true});
   }
+  listed_->add_to(pipeline);
   add_template(pipeline, kind);
   return pipeline;
 }
@@ -255,16 +211,11 @@ Pipeline Folder::vocab_and_merges() const {
   require(kind != byte_level_classes.end(), where("vocab.json"), "how a ", name,
           " uses it is not known, only GPT2Tokenizer, BartTokenizer, RobertaTokenizer and "
           "CLIPTokenizer; its tokenizer.json would say");
-  JsonField config(config_, where("tokenizer_config.json"));
+  JsonField config = this->config();
   Pipeline pipeline =
       read_vocab_and_merges(where("vocab.json"), files_.at("vocab.json"), where("merges.txt"),
                             files_.at("merges.txt"), config.boolean("add_prefix_space", false));
-  add_listed_tokens(pipeline);
-  if (kind->second.like_roberta)
-    for (AddedToken mask : role(pipeline, "mask")) {
-      mask.lstrip = true;
-      pipeline.added_tokens.push_back(mask);
-    }
+  listed_->add_to(pipeline);
   add_template(pipeline, kind->second);
   return pipeline;
 }
@@ -274,16 +225,16 @@ Pipeline Folder::clip() {
                                     read_bpe_files(where("vocab.json"), files_.at("vocab.json"),
                                                    where("merges.txt"), files_.at("merges.txt")),
                                     settings_);
-  add_listed_tokens(pipeline);
+  listed_->add_to(pipeline);
   return pipeline;
 }
 
 Pipeline Folder::siglip() {
-  JsonField config(config_, where("tokenizer_config.json"));
+  JsonField config = this->config();
   std::string place = where("spiece.model");
   Pipeline pipeline = siglip_pipeline(place, read_sentencepiece(place, files_.at("spiece.model")),
                                       config.boolean("do_lower_case", true), settings_);
-  add_listed_tokens(pipeline);
+  listed_->add_to(pipeline);
   return pipeline;
 }
 
@@ -293,7 +244,7 @@ Pipeline Folder::wordpiece() {
       name.empty() || wordpiece_classes.count(name) != 0, where("vocab.txt"), "how a ", name,
       " uses it is not known, only BertTokenizer, DistilBertTokenizer and ElectraTokenizer; its "
       "tokenizer.json would say");
-  JsonField config(config_, where("tokenizer_config.json"));
+  JsonField config = this->config();
   auto basic = config.find("do_basic_tokenize");
   if (basic && !basic->boolean()) basic->fail_expecting("true");
   BertSpec spec;
@@ -304,26 +255,39 @@ Pipeline Folder::wordpiece() {
   Pipeline pipeline =
       read_vocab_txt(where("vocab.txt"), files_.at("vocab.txt"),
                      unknown == settings_.special_tokens.end() ? "[UNK]" : unknown->second, spec);
-  add_listed_tokens(pipeline);
+  listed_->add_to(pipeline);
   add_bert_template(where("vocab.txt"), pipeline, settings_);
   return pipeline;
 }
 
-// The settings of BERT's normalizer in tokenizer_config.json take precedence, as in `transformers`.
-std::string Folder::with_bert_settings(std::string tokenizer_json) const {
-  if (wordpiece_classes.count(class_name()) == 0) return tokenizer_json;
-  nlohmann::json file = parse_json(where("tokenizer.json"), tokenizer_json, max_depth);
-  if (!file.is_object() || !file.contains("normalizer")) return tokenizer_json;
-  nlohmann::json& normalizer = file["normalizer"];
+// BERT's classes set their normalizer as tokenizer_config.json says, or by their own defaults.
+void Folder::set_normalizer(nlohmann::json& normalizer) const {
   if (!normalizer.is_object() || normalizer.value("type", nlohmann::json()) != "BertNormalizer")
-    return tokenizer_json;
-  nlohmann::json before = normalizer;
-  for (auto [key, name] :
-       {std::pair("do_lower_case", "lowercase"), std::pair("strip_accents", "strip_accents"),
-        std::pair("tokenize_chinese_chars", "handle_chinese_chars")})
-    if (auto value = JsonField(config_, where("tokenizer_config.json")).find(key))
-      normalizer[name] = value->boolean();
-  return normalizer == before ? tokenizer_json : file.dump();
+    return;
+  normalizer["lowercase"] = config().boolean("do_lower_case", true);
+  auto strips = config().find("strip_accents");
+  normalizer["strip_accents"] = strips ? nlohmann::json(strips->boolean()) : nlohmann::json();
+  normalizer["handle_chinese_chars"] = config().boolean("tokenize_chinese_chars", true);
+}
+
+// add_prefix_space of tokenizer_config.json, which is false if it is missing, takes precedence over
+// the pre-tokenizer's if that is a single step.
+void Folder::set_prefix_space(nlohmann::json& tokenizer) const {
+  const TokenizerClass& kind = tokenizer_class(class_name());
+  bool prefix = config().boolean("add_prefix_space", false);
+  auto is = [](const nlohmann::json& step, const char* type) {
+    return step.is_object() && step.value("type", nlohmann::json()) == type;
+  };
+  nlohmann::json& first = tokenizer["pre_tokenizer"];
+  if (is(first, "ByteLevel")) first["add_prefix_space"] = prefix;
+  if (prefix && kind.sets_sequences && is(first, "Sequence") && first.contains("pretokenizers"))
+    for (nlohmann::json& step : first["pretokenizers"])
+      if (is(step, "ByteLevel")) step["add_prefix_space"] = true;
+  nlohmann::json& last = tokenizer["post_processor"];
+  if (kind.sets_post_processor && (is(last, "ByteLevel") || is(last, "RobertaProcessing"))) {
+    last["add_prefix_space"] = prefix;
+    last["trim_offsets"] = config().boolean("trim_offsets", true);
+  }
 }
 
 // Whether batches have token_type_ids and attention_mask.
@@ -331,7 +295,7 @@ void Folder::read_inputs() {
   auto known = wordpiece_classes.find(class_name());
   settings_.returns_type_ids =
       known == wordpiece_classes.end() ? class_name() == "DebertaV2Tokenizer" : known->second;
-  JsonField config(config_, where("tokenizer_config.json"));
+  JsonField config = this->config();
   if (auto inputs = config.find("model_input_names")) {
     settings_.returns_type_ids = settings_.returns_mask = false;
     for (const JsonField& name : inputs->items()) {
@@ -344,14 +308,19 @@ void Folder::read_inputs() {
 Tokenizer Folder::tokenizer() {
   Pipeline pipeline;
   if (auto config = parsed("tokenizer_config.json")) config_ = std::move(*config);
+  if (tokenizer_class(class_name()).pads_left) settings_.padding_side = Side::left;
   // Read before the other settings of the configuration, which take precedence.
-  if (has("tokenizer.json"))
-    pipeline = read_tokenizer_json(where("tokenizer.json"),
-                                   with_bert_settings(files_.at("tokenizer.json")), settings_);
+  if (auto file = parsed("tokenizer.json")) {
+    if (file->is_object() && has("tokenizer_config.json")) {
+      if (wordpiece_classes.count(class_name()) != 0) set_normalizer((*file)["normalizer"]);
+      set_prefix_space(*file);
+    }
+    pipeline = read_tokenizer_json(JsonField(*file, where("tokenizer.json")), settings_);
+  }
   read_config();
   read_inputs();
   if (has("tokenizer.json")) {
-    add_listed_tokens(pipeline);
+    listed_->add_to(pipeline);
   } else if (has("spiece.model")) {
     pipeline = class_name() == "SiglipTokenizer" ? siglip() : sentencepiece("spiece.model");
   } else if (has("tokenizer.model")) {
@@ -392,7 +361,8 @@ Tokenizer Tokenizer::from_pretrained(const std::string& path) {
   Files files = {{given.filename().string(), bytes}};
   if (given.extension() == ".json") {
     Settings settings;
-    Pipeline pipeline = read_tokenizer_json(where, bytes, settings);
+    nlohmann::json parsed = parse_tokenizer_json(where, bytes);
+    Pipeline pipeline = read_tokenizer_json(JsonField(parsed, where), settings);
     return make_tokenizer(std::move(pipeline), std::move(settings), std::move(files));
   }
   if (given.extension() == ".txt") return from_vocab_txt(where, bytes);

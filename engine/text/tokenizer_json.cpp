@@ -3,6 +3,7 @@
 #include "../io/strict_json.h"
 #include "json_fields.h"
 #include "readers.h"
+#include "token_adder.h"
 #include "utf8.h"
 
 #include <redco/error.h>
@@ -14,8 +15,6 @@ namespace redco::text {
 using namespace io;
 
 namespace {
-
-constexpr int max_depth = 64;
 
 template <class T>
 using Reader = T (*)(const JsonField&);
@@ -431,9 +430,16 @@ Vocabulary read_vocabulary(const JsonField& field) {
   return vocabulary;
 }
 
-Pipeline read_tokenizer_json(const std::string& where, std::string_view text, Settings& settings) {
-  nlohmann::json parsed = parse_json(where, text, max_depth);
-  JsonField file(parsed, where);
+nlohmann::json parse_tokenizer_json(const std::string& where, std::string_view text) {
+  constexpr int max_depth = 64;
+  return parse_json(where, text, max_depth);
+}
+
+Pipeline read_tokenizer_json(const JsonField& file, Settings& settings) {
+  if (!file.find("model") && file.find("vocab") && file.find("config"))
+    fail(file.where(),
+         "this is a vocabulary of mistral-common (tekken.json), whose format is not supported: use "
+         "the model's tokenizer.json");
   Pipeline pipeline;
   read_steps(file.find("normalizer"), "normalizers", normalizer_readers, pipeline.normalizers);
   read_steps(file.find("pre_tokenizer"), "pretokenizers", pre_tokenizer_readers,
@@ -444,9 +450,10 @@ Pipeline read_tokenizer_json(const std::string& where, std::string_view text, Se
   pipeline.model = read_model(file.at("model"));
   read_post_processor(file.find("post_processor"), pipeline.post_processor);
   read_steps(file.find("decoder"), "decoders", decoder_readers, pipeline.decoders);
-  if (auto added = file.find("added_tokens"))
-    for (const JsonField& item : added->items())
-      pipeline.added_tokens.push_back(read_added_token(item));
+  if (auto added = file.find("added_tokens")) {
+    TokenAdder adder(pipeline);
+    for (const JsonField& item : added->items()) adder.add(read_added_token(item));
+  }
   read_side(file.find("truncation"), settings.truncation_side);
   auto padding = file.find("padding");
   read_side(padding, settings.padding_side);

@@ -35,7 +35,9 @@ class Vocabulary {
     return found == tokens_.end() ? nullptr : &found->second;
   }
 
-  size_t size() const { return ids_.size(); }
+  /// The number of ids, and that of different tokens.
+  size_t size() const { return tokens_.size(); }
+  size_t n_different() const { return ids_.size(); }
   const auto& ids() const { return ids_; }
 
  private:

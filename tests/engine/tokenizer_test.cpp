@@ -205,6 +205,42 @@ TEST_CASE("a SentencePiece model in a folder has the template of its class") {
     CHECK(our_t5.encode(text).ids == given_t5.encode(text).ids);
 }
 
+TEST_CASE("added tokens are saved into the text of tokenizer.json, whose rest stays") {
+  const char* model = R"("model" : {"type":"BPE", "vocab": {"a": 0, "\"added_tokens\": [": 1,
+      "added_tokens": 2, "}]\\": 3}, "merges": []})";
+  for (std::string added :
+       {"", "\n \"added_tokens\" :[ ] ,",
+        R"("added_tokens": [{"id": 4, "content": "]}\"", "special": true}], )"}) {
+    std::string after = std::string("{ ") + added + model + ", \"version\": \"1.0\" }\n";
+    std::string before = std::string("{ ") + model + ", " + added + " \"decoder\": null}";
+    for (const std::string& text : {after, before}) {
+      CAPTURE(text);
+      Folder folder, saved;
+      folder.write("tokenizer.json", text);
+      Tokenizer tokenizer = Tokenizer::from_pretrained(folder.path.string());
+      int64_t size = tokenizer.size();
+      CHECK(tokenizer.add_tokens({{.content = "<x>", .special = true}, {.content = "a\"{"}}) == 2);
+      CHECK(tokenizer.add_tokens({{.content = "<x>", .special = true}}) == 0);
+      tokenizer.save_pretrained(saved.path.string());
+      std::string written = read_bytes(saved.path / "tokenizer.json");
+      CHECK(written.find(model) != written.npos);
+      Tokenizer again = Tokenizer::from_pretrained(saved.path.string());
+      CHECK(again.size() == size + 2);
+      CHECK(again.token_to_id("<x>") == size);
+      CHECK(again.token_to_id("a\"{") == size + 1);
+      CHECK(again.is_special(size));
+      CHECK(again.encode("<x>a\"{").ids == Ids{size, size + 1});
+    }
+  }
+}
+
+TEST_CASE("vocabularies of other libraries are named") {
+  check_error([] { Tokenizer::from_sentencepiece("m: ", "IQ== 0\nIg== 1\n"); },
+              {"m: ", "tiktoken", "tokenizer.json"});
+  check_error([] { Tokenizer::from_json("t: ", R"({"config": {"version": "v3"}, "vocab": [1]})"); },
+              {"t: ", "tekken", "tokenizer.json"});
+}
+
 TEST_CASE("what is wrong in tokenizer.json is named") {
   auto with = [](const char* pointer, json value) {
     json file = small_json();

@@ -118,6 +118,17 @@ struct TokenizerParts {
   std::string chat_template;              ///< Jinja; empty: none
 };
 
+/// A token to add to a vocabulary. It is found in a text before the text is cut into words.
+struct NewToken {
+  std::string content;       ///< UTF-8
+  bool special = false;      ///< decoding can leave it out
+  bool single_word = false;  ///< does not match inside a longer word
+  bool lstrip = false;       ///< includes whitespace before it
+  bool rstrip = false;       ///< includes whitespace after it
+  /// Whether it is matched in the normalized text. Default: unless it is special.
+  std::optional<bool> normalized = std::nullopt;
+};
+
 /// Converts text to tokens and back, as Hugging Face's `tokenizers` does with the same files:
 /// byte-level and SentencePiece BPE, Unigram, WordPiece. Text is UTF-8; each maximal subpart of an
 /// invalid sequence becomes U+FFFD. Several threads may encode and decode concurrently.
@@ -167,6 +178,13 @@ class REDCO_API Tokenizer {
   std::optional<int64_t> special_token_id(const std::string& role) const;
   /// Throws Error for other roles and for a token that is not in the vocabulary.
   void set_special_token(const std::string& role, const std::string& token);
+  /// Special tokens without a role.
+  const std::vector<std::string>& additional_special_tokens() const;
+  void set_additional_special_tokens(std::vector<std::string> tokens);
+  /// Adds tokens, as `transformers` does: a new one gets the next free number, one of the
+  /// vocabulary keeps its own. Returns how many were added or match in another way than before.
+  /// No other thread may use the tokenizer meanwhile.
+  int64_t add_tokens(const std::vector<NewToken>& tokens);
 
   Side padding_side() const;
   void set_padding_side(Side side);
@@ -181,6 +199,8 @@ class REDCO_API Tokenizer {
   bool returns_mask() const;
   /// The chat template, in Jinja; "" if there is none.
   const std::string& chat_template() const;
+  /// Replaces it, also for conversations with tools. The syntax is checked when it is used.
+  void set_chat_template(std::string text);
 
   /// Renders a conversation with the chat template. `messages` is a list of objects, usually with
   /// "role" and "content". `variables` are the template's other variables, such as tools; with
@@ -189,8 +209,9 @@ class REDCO_API Tokenizer {
   std::string apply_chat_template(const Json& messages, bool add_generation_prompt = false,
                                   const Json::Object& variables = {}) const;
 
-  /// Writes the files the tokenizer was read from, byte for byte, into a folder, which is created
-  /// if necessary, and removes those of another. Throws Error if it was not read from files.
+  /// Writes the files the tokenizer was read from into a folder, which is created if necessary, and
+  /// removes those of another. The files are the same byte for byte unless tokens, their roles or
+  /// the chat template were changed. Throws Error if it was not read from files.
   void save_pretrained(const std::string& folder) const;
 
   struct State;

@@ -19,6 +19,15 @@ print(batch.attention_mask)
 --> tensor([[1, 1, 1, 0, 0],
 -->         [1, 1, 1, 1, 1]])
 
+--- Tokenizer:add_special_tokens (after redco.Tokenizer.from_pretrained)
+print(tokenizer:add_special_tokens { pad_token = "<|pad|>" })  --> 1
+print(tokenizer.pad_token_id, #tokenizer)  --> 768  769
+
+--- Tokenizer:add_tokens (after redco.Tokenizer.from_pretrained)
+print(tokenizer:add_tokens { "quark", { content = "XY", lstrip = true } })
+--> 2
+print(unpack(tokenizer:tokenize "he quark XY"))  --> he  Ġ  quark   XY
+
 --- Tokenizer:apply_chat_template
 local tokenizer = redco.Tokenizer.from_pretrained "chat"
 local messages = { { role = "user", content = "Hello!" } }
