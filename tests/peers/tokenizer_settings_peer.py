@@ -214,9 +214,11 @@ def main():
                              for key, *values in differences(ours, right, has_template)]
                 if got['counts'] != counts:
                     told.append(('counts', got['counts'], counts))
-                again = state_of(AutoTokenizer.from_pretrained(f'{case.folder}.saved'), case.texts)
-                told += [(f'saved: {key}', *values)
-                         for key, *values in differences(again, states[1], has_template)]
+                # A token that became special after it was added is not cut before it is read again.
+                if not case.config.get('split_special_tokens'):
+                    again = state_of(AutoTokenizer.from_pretrained(f'{case.folder}.saved'), case.texts)
+                    told += [(f'saved: {key}', *values)
+                             for key, *values in differences(again, states[1], has_template)]
             for key, ours, right in told[:2]:
                 print(f'case {i} {case.config}\n  {case.line()}\n  {key}: expected {right}\n  got      {ours}')
             n_wrong += len(told) > 0
