@@ -7,6 +7,7 @@
 #include <redco/error.h>
 #include <redco/moves.h>
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -65,6 +66,13 @@ ShardedTensorImpl* fresh_impl(const at::Tensor& tensor) {
   return impl;
 }
 
+// That of `tensor.clone()`.
+Geometry geometry_of_copy(const at::Tensor& tensor) {
+  if (tensor.is_non_overlapping_and_dense())
+    return dense_geometry(tensor.sizes(), tensor.strides());
+  return dense_geometry(tensor.sizes(), at::infer_dense_strides(tensor.sizes(), tensor.strides()));
+}
+
 // The part under `target`: memory of its own, so that a write to one tensor does not change the
 // other in some layouts and leave it in others, unseen by autograd.
 at::Tensor own_part(const at::Tensor& tensor, const Placements& target, const Geometry& geometry,
@@ -83,7 +91,7 @@ class Redistribute : public torch::autograd::Function<Redistribute> {
                             const std::shared_ptr<const Mesh>& mesh, const Placements& target) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     Moving moving(Move::request, "redistribute");
-    Geometry geometry = dense_geometry(tensor.sizes(), tensor.strides());
+    Geometry geometry = geometry_of_copy(tensor);
     return wrap(own_part(tensor, target, geometry, *mesh), target, mesh, geometry);
   }
   // The gradient may keep any placement.
@@ -97,7 +105,7 @@ class Full : public torch::autograd::Function<Full> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     Moving moving(Move::request, "full");
-    return own_part(tensor, {}, dense_geometry(tensor.sizes(), tensor.strides()), *mesh_of(tensor));
+    return own_part(tensor, {}, geometry_of_copy(tensor), *mesh_of(tensor));
   }
   static variable_list backward(AutogradContext*, const variable_list& grads) { return grads; }
 };

@@ -467,6 +467,11 @@ x6:mul_(0.5)
 x9 = x7 + 1
 loss = term(x3, 0.3) + term(x4, 0.4) + term(x5, 0.5) + term(x8, 0.6) + term(x9, 0.7)
 gx1, gx2 = grads(loss, { x1, x2 })]],
+  -- The order in memory of an expanded tensor's copy.
+  [[
+x1 = shard(randn(8, { 3, 3 }), {}):expand { 3, 3, 3 }
+x2 = x1:full():add_(x1)
+x3 = shard(x1, { mp = 1 }):mul_(2)]],
   -- A copy in the placement that the tensor has.
   [[
 x1 = shard(randn(8, { 4, 3 }), { dp = 0 }):requires_grad_()
