@@ -361,7 +361,7 @@ REDCO_API Tree init_state(const Optimizer& optimizer, const Tree& params);
 REDCO_API void take_step(const Optimizer& optimizer, const Tree& grads, Tree& state,
                          const Tree& params);
 
-/// The averages that an `ema` in the optimizer keeps, as a tree like `params` and in its
+/// Copies of the averages that an `ema` in the optimizer keeps, as a tree like `params` and in its
 /// placements; other tensors are those of `params`. `opt_state` is that of a TrainState. Throws
 /// Error if there are none.
 REDCO_API Tree averages_of(const Optimizer& optimizer, const Tree& opt_state, const Tree& params);

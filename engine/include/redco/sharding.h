@@ -89,8 +89,8 @@ REDCO_API Span span_of(int64_t size, int64_t grain, int64_t n_ranks, int64_t ran
 /// The part that this process holds of a dimension that the mesh dimensions with a role split.
 REDCO_API Span span_of(int64_t size, Mesh::Role role, const Mesh& mesh);
 
-/// Shards a tensor that every process holds in full: each keeps its part, without communication.
-/// Differentiable: the gradient is gathered. Throws Error for a dimension that does not exist.
+/// Shards a tensor that every process holds in full: each keeps a copy of its part, without
+/// communication. Differentiable: the gradient is gathered. Throws Error for a wrong dimension.
 REDCO_API at::Tensor shard(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& mesh,
                            const Placements& placements);
 
@@ -105,8 +105,8 @@ REDCO_API at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<c
 REDCO_API at::Tensor empty_spread(at::IntArrayRef sizes, at::TensorOptions options,
                                   const std::shared_ptr<const Mesh>& mesh);
 
-/// Redistributes a tensor to other placements, with the collectives that move the fewest bytes.
-/// Differentiable. A tensor that is not sharded counts as replicated and needs `mesh`.
+/// Redistributes a sharded tensor to other placements, with the collectives that move the fewest
+/// bytes. Differentiable. Returns the tensor itself if it has them.
 REDCO_API at::Tensor redistribute(const at::Tensor& tensor, const Placements& placements);
 
 /// A view of the part of a tensor that `placements` give to this process; they may differ from the
@@ -119,8 +119,8 @@ REDCO_API Placements placements_of(const at::Tensor& tensor);
 /// The mesh of a tensor; null if it is not sharded.
 REDCO_API std::shared_ptr<const Mesh> mesh_of(const at::Tensor& tensor);
 
-/// The full tensor as a plain one on every process: a collective unless it is replicated. Its
-/// incoming gradient is that of the full tensor.
+/// A copy of the full tensor as a plain one on every process: a collective unless it is replicated.
+/// Its incoming gradient is that of the full tensor.
 REDCO_API at::Tensor full(const at::Tensor& tensor);
 /// This process's part as a plain tensor: a view, or a copy if it is a term of a partial sum.
 /// Differentiable.
