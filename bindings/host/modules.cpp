@@ -167,6 +167,7 @@ int whole_on_shards(lua_State* L) {
   const at::Tensor& tensor = check_tensor(L, 1);
   Placements placements = placements_of(tensor);
   placements[Mesh::dim_of(Mesh::model)] = {};
+  about_to_read(tensor);
   push_tensor(L, is_sharded(tensor) ? redistribute(tensor, placements) : tensor);
   return 1;
 }

@@ -1,5 +1,6 @@
 // Process-wide switches of LibTorch: the precision of products, deterministic algorithms, and the
 // choice of attention kernels.
+#include "held_setting.h"
 #include "state/arguments.h"
 #include "state/context.h"
 #include "state/registry.h"
@@ -14,6 +15,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <string>
 
 namespace redco::lua {
@@ -83,24 +85,17 @@ int is_sdp_enabled(lua_State* L) {
 
 // cuDNN plans once per number of keys, which takes 20 to 40 ms. A decoder with a key-value cache
 // has another number for each token.
-class WithoutCudnnAttention {
- public:
-  WithoutCudnnAttention() {
-    at::Context& all = at::globalContext();
-    if (all.userEnabledFlashSDP() || all.userEnabledMemEfficientSDP()) all.setSDPUseCuDNN(false);
-  }
-  ~WithoutCudnnAttention() { at::globalContext().setSDPUseCuDNN(was_); }
-  WithoutCudnnAttention(const WithoutCudnnAttention&) = delete;
-  WithoutCudnnAttention& operator=(const WithoutCudnnAttention&) = delete;
-
- private:
-  bool was_ = at::globalContext().userEnabledCuDNNSDP();
+struct CudnnAttention {
+  static bool get() { return at::globalContext().userEnabledCuDNNSDP(); }
+  static void set(bool on) { at::globalContext().setSDPUseCuDNN(on); }
 };
 
 }  // namespace
 
 int without_cudnn_attention(lua_State* L) {
-  WithoutCudnnAttention scope;
+  const at::Context& all = at::globalContext();
+  std::optional<HeldSetting<CudnnAttention>> off;
+  if (all.userEnabledFlashSDP() || all.userEnabledMemEfficientSDP()) off.emplace(false);
   call(L, lua_gettop(L) - 1, LUA_MULTRET);
   return lua_gettop(L);
 }

@@ -1,4 +1,5 @@
 // torch.jit: runs TorchScript modules.
+#include "held_setting.h"
 #include "state/arguments.h"
 #include "state/context.h"
 #include "state/object.h"
@@ -15,6 +16,7 @@
 #include <ATen/core/ivalue.h>
 #include <caffe2/serialize/read_adapter_interface.h>
 #include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/serialization/import.h>
 
 #include <algorithm>
@@ -175,7 +177,9 @@ IValue argument(const Tree& tree, const c10::FunctionSchema& schema, size_t posi
                                                   : to_ivalue(tree);
 }
 
-// module(params, ...): a tuple becomes several results.
+// module(params, ...): a tuple becomes several results. LibTorch would optimize a module after its
+// first calls: then random numbers and what is saved for backward depend on the number of calls,
+// which may differ between processes. The setting is this thread's.
 int forward(lua_State* L) {
   auto self = check_object<LuaModule>(L, 1, "ScriptModule");
   Substitution substitution(*self, lua_isnil(L, 2) ? Tree(Tree::Dict{}) : check_tree(L, 2));
@@ -184,6 +188,7 @@ int forward(lua_State* L) {
   std::vector<IValue> inputs;
   for (int i = 3; i <= lua_gettop(L); ++i)
     inputs.push_back(argument(check_tree(L, i), schema, size_t(i) - 2));
+  torch::jit::GraphOptimizerEnabledGuard every_call_alike(false);
   IValue result;
   try {
     result = self->module.forward(std::move(inputs));
@@ -239,14 +244,11 @@ class CheckedFile : public caffe2::serialize::ReadAdapterInterface {
 };
 
 // Makes LibTorch check the indices of sparse tensors in the file.
-struct CheckSparse {
-  CheckSparse() : before(at::globalContext().checkSparseTensorInvariants()) {
-    at::globalContext().setCheckSparseTensorInvariants(true);
+struct ChecksSparse {
+  static auto get() { return at::globalContext().checkSparseTensorInvariants(); }
+  static void set(std::optional<bool> on) {
+    at::globalContext().setCheckSparseTensorInvariants(on);
   }
-  ~CheckSparse() { at::globalContext().setCheckSparseTensorInvariants(before); }
-  CheckSparse(const CheckSparse&) = delete;
-  CheckSparse& operator=(const CheckSparse&) = delete;
-  bool before;
 };
 
 int load(lua_State* L) {
@@ -260,7 +262,7 @@ int load(lua_State* L) {
     require(!name || device, "torch.jit.load: map_location = \"", name.value_or(""),
             "\" is not a device such as \"cpu\" or \"cuda:0\"");
   }
-  CheckSparse check;
+  HeldSetting<ChecksSparse> check(true);
   try {
     Module module = torch::jit::load(std::make_shared<CheckedFile>(path), device);
     push_object(L, std::make_shared<LuaModule>(LuaModule{module, places_in_lists(module)}));

@@ -5,6 +5,7 @@
 #include "state/context.h"
 #include "state/values.h"
 #include "tensor.h"
+#include "tensor_reads.h"
 
 #include <redco/autocast.h>
 #include <redco/detail/recomputing.h>
@@ -13,6 +14,9 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
@@ -21,6 +25,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -95,6 +100,8 @@ class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
 
   void record(const at::Tensor& tensor) { recomputed_.push_back(tensor.detach()); }
 
+  TensorReads& reads() { return reads_; }
+
  private:
   void recompute();
   std::string difference_of_runs() const;
@@ -106,6 +113,7 @@ class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
   std::optional<at::ScalarType> cpu_dtype_ = autocast_dtype(at::kCPU);
   std::optional<at::ScalarType> gpu_dtype_ = autocast_dtype(at::kCUDA);
   std::vector<GeneratorState> generators_;
+  TensorReads reads_;
   std::vector<Meta> saved_;
   std::vector<at::Tensor> recomputed_;
 };
@@ -117,12 +125,49 @@ struct Run {
 
 thread_local std::vector<Run> runs;
 
+void read_argument(const c10::IValue& value) {
+  if (value.isTensor())
+    about_to_read(value.toTensor());
+  else if (value.isList())
+    for (const c10::IValue& element : value.toListRef()) read_argument(element);
+}
+
+// Operators such as empty_like and new_zeros read only sizes and types.
+bool reads_values(std::string_view name) {
+  return !name.ends_with("_like") && !name.starts_with("aten::new_");
+}
+
+// Sees each operator that a script or a TorchScript module calls. Below autograd LibTorch's kernels
+// call others, on tensors whose writes are not counted.
+std::unique_ptr<at::ObserverContext> on_call(const at::RecordFunction& call) {
+  bool is_inner = c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView);
+  // Threads that LibTorch starts inherit the callback.
+  if (runs.empty() || is_inner || !reads_values(call.name())) return nullptr;
+  for (const c10::IValue& input : call.inputs()) read_argument(input);
+  return nullptr;
+}
+
 class RunScope {
  public:
-  explicit RunScope(Run run) { runs.push_back(std::move(run)); }
-  ~RunScope() { runs.pop_back(); }
+  explicit RunScope(Run run) {
+    if (runs.empty())
+      handle_ =
+          at::addThreadLocalCallback(at::RecordFunctionCallback(on_call).needsInputs(true).scopes(
+              {at::RecordScope::FUNCTION}));
+    if (run.again) run.checkpoint->reads().begin_second_run();
+    runs.push_back(std::move(run));
+  }
+  ~RunScope() {
+    const Run& run = runs.back();
+    if (!run.again) run.checkpoint->reads().end_first_run();
+    runs.pop_back();
+    if (runs.empty()) at::removeCallback(handle_);
+  }
   RunScope(const RunScope&) = delete;
   RunScope& operator=(const RunScope&) = delete;
+
+ private:
+  at::CallbackHandle handle_ = at::INVALID_CALLBACK_HANDLE;
 };
 
 // In the first run, replaces a saved tensor by its number.
@@ -192,9 +237,11 @@ void Checkpoint::recompute() {
       call(L, int(args_.size()), 0);
     });
   }
-  std::string difference = difference_of_runs();
-  if (difference.empty()) return;
+  std::string written = reads_.difference(function_, args_);
+  std::string difference = written.empty() ? difference_of_runs() : "";
+  if (written.empty() && difference.empty()) return;
   recomputed_.clear();  // the next backward must not use them
+  require(written.empty(), "redco.checkpoint: ", written);
   fail("redco.checkpoint: ", difference, "; the function must do the same both times");
 }
 
@@ -221,6 +268,15 @@ std::string Checkpoint::difference_of_runs() const {
 
 void about_to_draw(const at::Generator& generator) {
   if (!runs.empty() && !runs.back().again) runs.back().checkpoint->met(generator);
+}
+
+void about_to_read(const at::Tensor& tensor) {
+  for (const auto& [checkpoint, again] : runs) {
+    if (again)
+      checkpoint->reads().compare(tensor);
+    else
+      checkpoint->reads().note(tensor);
+  }
 }
 
 int is_recomputing(lua_State* L) {

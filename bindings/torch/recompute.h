@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 
 #include <lua.hpp>
 
@@ -22,5 +23,8 @@ int is_recomputing(lua_State* L);
 
 /// Notifies a running checkpoint that an operator is about to draw from `generator`.
 void about_to_draw(const at::Generator& generator);
+
+/// Notifies a running checkpoint that a function is about to read `tensor`. Of operators it knows.
+void about_to_read(const at::Tensor& tensor);
 
 }  // namespace redco::lua

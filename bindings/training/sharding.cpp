@@ -5,6 +5,7 @@
 #include "state/context.h"
 #include "state/registry.h"
 #include "state/values.h"
+#include "torch/recompute.h"
 #include "torch/tensor.h"
 
 #include <redco/error.h>
@@ -114,6 +115,7 @@ int shard(lua_State* L) {
     placements[dim] = check_placement(L, std::string(what) + "." + name, tensor.dim());
   }
   args.finish();
+  about_to_read(tensor);
   push_tensor(L, redco::shard(tensor, mesh, placements));
   return 1;
 }
@@ -160,12 +162,16 @@ int placement(lua_State* L) {
 }
 
 int full(lua_State* L) {
-  push_tensor(L, redco::full(check_tensor(L, 1)));
+  const at::Tensor& tensor = check_tensor(L, 1);
+  about_to_read(tensor);
+  push_tensor(L, redco::full(tensor));
   return 1;
 }
 
 int to_local(lua_State* L) {
-  push_tensor(L, redco::to_local(check_tensor(L, 1)), 0);
+  const at::Tensor& tensor = check_tensor(L, 1);
+  about_to_read(tensor);
+  push_tensor(L, redco::to_local(tensor), 0);
   return 1;
 }
 

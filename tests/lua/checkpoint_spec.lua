@@ -230,6 +230,154 @@ test("a function that does something else in its second run is an error", functi
   end), "redco.checkpoint", "float32[2]", "float32[4]", "same", here)
 end)
 
+-- ---- what the function reads is what it read ----
+
+--- Calls `f(w)`, which uses w in a checkpoint and returns the result and a function that writes in
+--- place to something that the checkpoint read. Expects backward to fail with these words.
+local function expect_refused(f, ...)
+  local w = torch.ones({ 3 }, { requires_grad = true })
+  local y, write = f(w)
+  torch.no_grad(write)
+  expect_error(function() y:sum():backward() end, here, "redco.checkpoint: ", "modif", ...)
+end
+
+local function since(name)
+  return name .. ", float32[3], has been modified in place since the function read it: it is "
+    .. "at version ", "clone()"
+end
+
+test("a write to what the function read is an error that names it", function()
+  local refused = {
+    ["argument 1"] = function(w)
+      local x = w * 1
+      return redco.checkpoint(function(h) return (h + 1):tanh() end, x), function() x:mul_(3) end
+    end,
+    ["argument 2.layers.1.bias"] = function(w)
+      local tree = { layers = { { bias = torch.zeros(3) } } }
+      return redco.checkpoint(function(x, p) return (x + p.layers[1].bias):tanh() end, w, tree),
+        function() tree.layers[1].bias:add_(1) end
+    end,
+    bias = function(w)
+      local bias = torch.zeros(3)
+      return redco.checkpoint(function(x) return (x + bias):tanh() end, w),
+        function() bias:fill_(1) end
+    end,
+    ["params.scale"] = function(w) -- clipped through an alias, as after a step
+      local params = { scale = torch.ones({ 3 }, { requires_grad = true }) }
+      local function layer(x) return (x * params.scale):tanh() end
+      return redco.checkpoint(function(x) return layer(x):exp() end, w),
+        function() params.scale:detach():clamp_(0, 0.5) end
+    end,
+    base = function(w) -- the function reads a view of it
+      local base = torch.zeros { 3 }
+      return redco.checkpoint(function(x) return (x * base:view(3)[{ { 0, 3 } }]):tanh() end, w),
+        function() base[0] = 5 end
+    end,
+    inner = function(w)
+      local inner = torch.zeros(3)
+      return redco.checkpoint(function(x)
+        return redco.checkpoint(function(z) return (z + inner):tanh() end, x * 2)
+      end, w), function() inner:add_(1) end
+    end,
+  }
+  for name, f in pairs(refused) do expect_refused(f, since(name)) end
+end)
+
+test("a function that writes to what exists outside of it would do so twice", function()
+  expect_refused(function(w)
+    local state = { mean = torch.zeros(3) }
+    return redco.checkpoint(function(x)
+      state.mean:mul_(0.9):add_(x:detach(), { alpha = 0.1 })
+      return (x - state.mean):tanh()
+    end, w), function() end
+  end, "state.mean, float32[3], exists outside of the function", "twice")
+  expect_refused(function(w)
+    return redco.checkpoint(function(x) return x:add_(1):tanh() end, w * 1), function() end
+  end, "argument 1, float32[3], exists outside", "twice")
+end)
+
+test("a write after the first of two backwards", function()
+  local x = torch.ones({ 3 })
+  local w = torch.ones({ 3 }, { requires_grad = true })
+  local loss = redco.checkpoint(function(v) return (v * x):tanh():sum() end, w)
+  loss:backward { retain_graph = true }
+  expect_error(function() x:add_(1) loss:backward() end, since "x", here)
+end)
+
+test("writes that change nothing that is read again", function()
+  both_ways(function(run, x, w)
+    local unread, like = torch.zeros(8), torch.zeros({ 4, 8 }, { dtype = "float64" })
+    local early = torch.ones({ 8 }, { dtype = "float64" }):mul_(2)
+    local y, z = run(function(a, b, other)
+      local own = torch.zeros_like(like) + a:size(1) + #other
+      own[1] = 3
+      own:add_(1)
+      local c = torch.mm(a, b):add_(1)
+      c[0]:mul_(2)
+      return c + own * early, c * 2
+    end, x, w[1], unread)
+    y:add_(z) -- the results are not read
+    z:mul_(0.5)
+    unread:add_(1)
+    like:add_(1)
+    local late = run(block, y * 1, w[2])
+    return (y + z + late):pow(2):sum()
+  end)
+end)
+
+test("parameters that change between steps", function()
+  local function trained(run)
+    local w = weights()
+    for _ = 1, 3 do
+      local loss = run(function(v) return torch.tanh(torch.mm(v, w[1])):sum() end, w[2])
+      loss:backward()
+      torch.no_grad(function()
+        for _, p in ipairs(w) do
+          p:sub_(p.grad * 0.1)
+          p.grad = nil
+        end
+      end)
+    end
+    return w
+  end
+  local plain, checkpointed = trained(function(f, ...) return f(...) end), trained(redco.checkpoint)
+  for i = 1, 2 do exactly(checkpointed[i], plain[i]) end
+end)
+
+test("running statistics of a norm move once", function()
+  local nn = redco.nn
+  local function run_with(run)
+    local norm = nn.BatchNorm(8)
+    norm.weight:requires_grad_()
+    torch.manual_seed(3)
+    for _ = 1, 2 do
+      local x = torch.randn { 5, 8 }
+      local y = run(function(v) return nn.batch_norm(norm, v, { train = true }):tanh() end, x)
+      y:pow(2):sum():backward()
+    end
+    return norm
+  end
+  local plain, norm = run_with(function(f, ...) return f(...) end), run_with(redco.checkpoint)
+  for _, name in ipairs { "running_mean", "running_var" } do exactly(norm[name], plain[name]) end
+  exactly(norm.weight.grad, plain.weight.grad)
+end)
+
+test("a TorchScript module in a checkpoint, from its first call on", function()
+  local function gradient(run, module)
+    local x = torch.ones({ 4, 3 }, { requires_grad = true })
+    local y = redco.with_rng(redco.Rng(5), function()
+      return run(function(v) return (module(nil, v)) end, x * 1)
+    end)
+    y:sum():backward()
+    return x.grad
+  end
+  local function plain(f, ...) return f(...) end
+  local module = torch.jit.load("script_dropout.pt"):train()
+  local expected = gradient(plain, torch.jit.load("script_dropout.pt"):train())
+  for _ = 1, 4 do exactly(gradient(redco.checkpoint, module), expected) end
+  for _ = 1, 4 do exactly(gradient(plain, module), expected) end
+end)
+
 test("what checkpoint refuses", function()
   expect_error(function() redco.checkpoint() end, "function", here)
   expect_error(function() redco.checkpoint(torch.ones(1)) end, "function", "Tensor", here)

@@ -88,6 +88,36 @@ test("nn.block and the Trainer's option", function()
   for i = 1, 2 do assert(torch.equal(actual[i].weight, expected[i].weight)) end
 end)
 
+-- A residual stream: y, computed from x, is added to it.
+local function residual(recompute, add)
+  local params = { bias = torch.tensor { 0.3, -0.7 }, w = torch.tensor { 1.5, 0.2 } }
+  local trainer = redco.Trainer {
+    deployer = redco.Deployer { seed = 2, verbose = false }, recompute = recompute, params = params,
+    optimizer = redco.optim.sgd { learning_rate = 0.1 },
+    collate_fn = redco.data.default_collate,
+    loss_fn = function(_, _, p, batch)
+      local x = batch.x + p.w
+      for _ = 1, 2 do
+        x = add(x, nn.block(function(h) return (h + p.bias):tanh() end, x))
+      end
+      return x:square():mean()
+    end,
+  }
+  trainer:fit { train_examples = { { x = torch.tensor { 0.1, 0.4 } } }, per_device_batch_size = 1,
+    n_epochs = 1 }
+  return trainer.params
+end
+
+test("a block's input that is written in place is an error, and no other gradient", function()
+  local function out_of_place(x, y) return x + y end
+  local function in_place(x, y) return x:add_(y) end
+  local expected = residual("none", in_place)
+  local actual = residual("blocks", out_of_place)
+  for name in pairs(expected) do assert(torch.equal(actual[name], expected[name])) end
+  expect_error(function() residual("blocks", in_place) end, "argument 1, float32[1, 2]",
+    "has been modified in place")
+end)
+
 test("a block returns what its function returns", function()
   local a, b, c = nn.block(function(...) return select("#", ...), nil, ... end, 5)
   expect_equal(a, 1)

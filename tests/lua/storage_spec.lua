@@ -241,6 +241,19 @@ test("train and eval switch a module's dropout", function()
   expect_close((module(nil, module_input)), module_output, 1e-6)
 end)
 
+test("every call of a module draws and computes as the first one", function()
+  local x, first = torch.randn({ 4, 3 }, { generator = torch.Generator(2) }), nil
+  for made = 1, 2 do
+    local module = torch.jit.load("script_dropout.pt"):train()
+    for i = 1, 5 do
+      local params = tree.map(function(p) return p:clone():requires_grad_() end, module.params)
+      local y = redco.with_rng(redco.Rng(5), function() return (module(params, x)) end)
+      first = first or y
+      assert(torch.equal(y, first), ("call %d of module %d gives other values"):format(i, made))
+    end
+  end
+end)
+
 test("a whole number goes where a module asks for a float", function()
   local module = torch.jit.load "script_module.pt"
   expect_close((module(nil, module_input, 2)), module_output * 2, 1e-6)

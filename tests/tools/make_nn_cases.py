@@ -1,6 +1,6 @@
 """Writes tests/lua/nn_cases.safetensors: layers of torch.nn with their inputs, parameters, outputs
-and gradients, and five steps of each optimizer of torch.optim; beside it script_module.pt, a
-TorchScript module.
+and gradients, and five steps of each optimizer of torch.optim; beside it script_module.pt and
+script_dropout.pt, TorchScript modules.
 
     python tests/tools/make_nn_cases.py tests/lua/nn_cases.safetensors
 
@@ -301,6 +301,24 @@ scripted_outputs = {"in.x": x, "out.y": scripted(x)[0].detach()}
 scripted_outputs |= {f"p.{n}": p.detach().clone() for n, p in scripted.state_dict().items()}
 cases |= {f"scripted.{n}": t.clone() for n, t in scripted_outputs.items()}
 torchscript.save(scripted, pathlib.Path(sys.argv[1]).parent / "script_module.pt")
+
+
+class Dropped(torch.nn.Module):
+    """Has what LibTorch's executor changes after the first calls, if it may."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(3, 8), torch.nn.Linear(8, 2)
+        self.none, self.some = torch.nn.Dropout(0.0), torch.nn.Dropout(0.3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(self.none(self.a(x)))
+        for i in range(2):
+            h = self.some(h) * 2 + 1
+        return self.b(h)
+
+
+torchscript.save(Dropped(), pathlib.Path(sys.argv[1]).parent / "script_dropout.pt")
 
 save_file({k: v.contiguous() for k, v in cases.items()}, sys.argv[1])
 os.chmod(sys.argv[1], 0o644)

@@ -77,7 +77,9 @@ micro-batches the statistics are those of each micro-batch.]], function(params, 
   local mean, var = params.running_mean, params.running_var
   if not o.train and mean then mean, var = mean:detach(), var:detach() end
   -- The first run of a function in redco.checkpoint has updated the statistics.
-  if o.train and mean and native.is_recomputing() then mean, var = mean:clone(), var:clone() end
+  if o.train and mean and native.is_recomputing() then
+    mean, var = torch.zeros_like(mean), torch.zeros_like(var)
+  end
   return torch.batch_norm(x, params.weight, params.bias, mean, var, o.train or not mean, o.momentum,
     o.eps, false)
 end)
