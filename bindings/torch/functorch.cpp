@@ -5,9 +5,9 @@
 #include "tensor.h"
 #include "torch.h"
 
+#include <redco/detail/plain_attention.h>
 #include <redco/error.h>
 
-#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/functorch/DynamicLayer.h>
@@ -119,26 +119,6 @@ int unwrap_grad(lua_State* L) {
   push_tensor(L, mine ? wrapper->value() : tensor, 0);
   return 1;
 }
-
-// Selects LibTorch's plain attention: the fused kernels have no second derivative.
-class PlainAttention {
- public:
-  PlainAttention() { use(false, false, false); }
-  ~PlainAttention() { use(flash_, mem_efficient_, cudnn_); }
-  PlainAttention(const PlainAttention&) = delete;
-  PlainAttention& operator=(const PlainAttention&) = delete;
-
- private:
-  static void use(bool flash, bool mem_efficient, bool cudnn) {
-    at::globalContext().setSDPUseFlash(flash);
-    at::globalContext().setSDPUseMemEfficient(mem_efficient);
-    at::globalContext().setSDPUseCuDNN(cudnn);
-  }
-
-  bool flash_ = at::globalContext().userEnabledFlashSDP();
-  bool mem_efficient_ = at::globalContext().userEnabledMemEfficientSDP();
-  bool cudnn_ = at::globalContext().userEnabledCuDNNSDP();
-};
 
 // twice_differentiable(f, ...)
 int twice_differentiable(lua_State* L) {

@@ -6,15 +6,11 @@
 #include <redco/random.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/native_dropout.h>
-#include <ATen/ops/scaled_dot_product_attention_ops.h>
-#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -92,24 +88,6 @@ std::tuple<at::Tensor, at::Tensor> dropout(const at::Tensor& input, double p,
   return {input * mask * (p < 1 ? 1 / (1 - p) : 0.0), mask};
 }
 
-// Attention with dropout uses LibTorch's math implementation, whose dropout is an operator.
-at::Tensor attention(c10::DispatchKeySet keys, const at::Tensor& query, const at::Tensor& key,
-                     const at::Tensor& value, const std::optional<at::Tensor>& mask,
-                     double dropout_p, bool is_causal, std::optional<double> scale,
-                     bool enable_gqa) {
-  if (dropout_p > 0 && current_rng.defined()) {
-    // The math implementation adds the mask; a boolean mask marks positions to attend to.
-    std::optional<at::Tensor> added = mask;
-    if (mask && mask->defined() && mask->scalar_type() == at::kBool)
-      added = at::zeros(mask->sizes(), query.options())
-                  .masked_fill_(mask->logical_not(), -std::numeric_limits<double>::infinity());
-    return std::get<0>(at::_scaled_dot_product_attention_math(query, key, value, added, dropout_p,
-                                                              is_causal, {}, scale, enable_gqa));
-  }
-  return at::_ops::scaled_dot_product_attention::redispatch(
-      keys & below_this, query, key, value, mask, dropout_p, is_causal, scale, enable_gqa);
-}
-
 }  // namespace
 
 WithRng::WithRng(at::Generator rng)
@@ -131,7 +109,6 @@ TORCH_LIBRARY_IMPL(aten, DeferredInit, m) {
       m.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&supply_rng>());
   }
   m.impl("native_dropout", dropout);
-  m.impl("scaled_dot_product_attention", attention);
 }
 
 }  // namespace redco
