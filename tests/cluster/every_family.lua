@@ -55,7 +55,8 @@ end
 -- Of features the mean of their cubes: that of the squares is constant behind a norm.
 local function loss_of(model, params, inputs)
   if model.output and not model.family.loss then
-    return model.output(params, inputs):pow(3):mean()
+    local options = model.family.new_forward and { pooling = "mean" } or nil
+    return model.output(params, inputs, options):pow(3):mean()
   end
   return (model.loss(params, inputs))
 end

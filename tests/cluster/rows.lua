@@ -27,7 +27,7 @@ local distilbert = { dim = 32, hidden_dim = 48, n_layers = 2, n_heads = 4, dropo
 local deberta = { relative_attention = true, pos_att_type = { "c2p", "p2c" }, position_buckets = 4,
   norm_rel_ebd = "layer_norm" }
 
--- {model_type, what is common, more, task}
+-- {model_type, what is common, more, task}; with pooling, or rows of several sequences
 local rows = {
   { "mistral", llama, { sliding_window = 3 } },
   { "granite", llama, { residual_multiplier = 0.5, logits_scaling = 2 } },
@@ -72,6 +72,14 @@ local rows = {
   { "deberta-v2", bert, deberta, "masked_lm" },
   { "deberta-v2", bert, { num_labels = 4, relative_attention = true, pos_att_type = "c2p",
     share_att_key = true }, "sequence_classification" },
+  { "bert", bert, {}, "masked_lm", is_packed = true },
+  { "roberta", bert, {}, "masked_lm", is_packed = true },
+  { "deberta-v2", bert, deberta, "masked_lm", is_packed = true },
+  { "bert", bert, {}, "features", pooling = "mean" },
+  { "roberta", bert, {}, "features", pooling = "pooler" },
+  { "deberta-v2", bert, deberta, "features", pooling = "cls" },
+  { "qwen2", llama, {}, "features", pooling = "last" },
+  { "mt5", t5, {}, "features", pooling = "mean" },
 }
 
 local function config_of(row)
@@ -84,12 +92,20 @@ end
 
 local ids = torch.tensor { { 5, 4, 7, 6, 32, 9 }, { 3, 6, 6, 3, 4, 20 } }
 
-local function batch_of(task)
+local function batch_of(row)
+  local task = row[4]
   local labels = torch.tensor { { 7, 8, 9, 10, 11, -100 }, { 6, 6, 3, 4, 20, 8 } }
   if task == "sequence_classification" then labels = torch.tensor { 1, 3 } end
   if task == "token_classification" then labels = labels:clamp(-100, 3) end
   if task == "replaced_token_detection" then labels = labels:remainder(2) end
-  return { input_ids = ids, labels = labels }
+  local batch = { input_ids = ids, labels = labels }
+  if row.is_packed then
+    batch.position_ids = torch.tensor { { 0, 1, 2, 0, 1, 2 }, { 0, 0, 1, 2, 3, 4 } }
+    batch.segment_ids = torch.tensor { { 1, 1, 1, 2, 2, 2 }, { 1, 2, 2, 2, 2, 2 } }
+  elseif task == "features" then
+    batch.attention_mask = torch.tensor { { 0, 0, 1, 1, 1, 1 }, { 1, 1, 1, 1, 1, 0 } }
+  end
+  return batch
 end
 
 local function examples_of(batch)
@@ -112,8 +128,11 @@ end
 local function check(row, deployer)
   local model = redco.models.from_config(config_of(row),
     { generator = torch.Generator(3), task = row[4] })
-  local whole, batch = whole_copy(model), batch_of(row[4])
-  local loss_of = function(params, given) return (model.loss(params, given)) end
+  local whole, batch = whole_copy(model), batch_of(row)
+  local function loss_of(params, given)
+    if not row.pooling then return (model.loss(params, given)) end
+    return model(params, given, { pooling = row.pooling }):pow(3):mean()
+  end
   local expected_loss, expected = redco.value_and_grad(function(params)
     return loss_of(params, batch)
   end)(whole)

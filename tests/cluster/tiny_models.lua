@@ -100,11 +100,12 @@ local configs = {
 }
 
 -- Heads besides a family's own: each task, and each way that a family has to it.
-local heads = { "bart.sequence_classification", "bert.multiple_choice",
+local heads = { "bart.sequence_classification", "bert.features", "bert.multiple_choice",
   "clip.image_classification", "clip_text_model.projection", "deberta-v2.question_answering",
   "distilbert.sequence_classification", "electra.replaced_token_detection",
-  "gpt2.token_classification", "llama.sequence_classification",
-  "modernbert.sequence_classification", "roberta.sequence_classification",
+  "gpt2.token_classification", "llama.features", "llama.sequence_classification",
+  "mixtral.features", "modernbert.features", "modernbert.sequence_classification",
+  "roberta.sequence_classification",
   "siglip.image_classification", "t5.features", "umt5.token_classification", "vit.features",
   "whisper.audio_classification" }
 
@@ -185,6 +186,10 @@ function tiny.inputs(name, model)
     if task == "sequence_classification" and model.is_encoder_decoder then
       inputs.input_ids:narrow(1, length - 2, 1):fill_(2)  -- the end token, which is read
     end
+  end
+  if task == "features" and inputs.input_ids then
+    inputs.attention_mask = torch.ones_like(inputs.input_ids)
+    inputs.attention_mask:narrow(0, 1, 2):narrow(1, 0, 2):fill_(0)
   end
   local labels = labels_of[task]
   return merged(inputs, labels and labels(tokens) or { labels = tokens(length) })

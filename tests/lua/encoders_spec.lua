@@ -1,5 +1,5 @@
 -- Encoders: what tests/peers does not compare with transformers. Names of old files, settings that
--- are refused, padding, adapters, precisions.
+-- are refused, padding, adapters, precisions, rows of several sequences, models without a head.
 local redco = require "redco"
 local testing = require "testing"
 
@@ -169,6 +169,156 @@ test("ModernBERT reads the keys of transformers 5", function()
   expect_equal(model.config.global_attn_every_n_layers, 2)
   expect_equal(model.config.global_rope_theta, 777)
   expect_equal(model.config.local_rope_theta, 55)
+end)
+
+-- Two sequences in the first row, three and padding in the second; then the row, the first token
+-- and the length of each.
+local packed = {
+  input_ids = torch.tensor { { 3, 4, 5, 6, 7, 8, 9 }, { 10, 3, 4, 5, 2, 6, 0 } },
+  position_ids = torch.tensor { { 0, 1, 2, 3, 0, 1, 2 }, { 0, 1, 0, 1, 2, 0, 0 } },
+  segment_ids = torch.tensor { { 1, 1, 1, 1, 2, 2, 2 }, { 1, 1, 2, 2, 2, 3, 0 } },
+}
+local places = { { 0, 0, 4 }, { 0, 4, 3 }, { 1, 0, 2 }, { 1, 2, 3 }, { 1, 5, 1 } }
+
+local function expect_each_alone(model, inputs, places_of)
+  local states = model(model.params, inputs)
+  for _, place in ipairs(places_of or places) do
+    local row, first, length = unpack(place)
+    local alone = inputs.input_ids:narrow(0, row, 1):narrow(1, first, length)
+    expect_close(states:narrow(0, row, 1):narrow(1, first, length),
+      model(model.params, { input_ids = alone }), 1e-5, 1e-5)
+  end
+end
+
+test("each sequence of a row is as it is alone", function()
+  for _, model_type in ipairs(model_types) do
+    for _, task in ipairs { "features", "masked_lm", "token_classification" } do
+      local model = new(model_type, task, { num_hidden_layers = 2, initializer_range = 0.5,
+        relative_attention = model_type == "deberta-v2" or nil,
+        pos_att_type = model_type == "deberta-v2" and { "c2p", "p2c" } or nil,
+        local_attention = model_type == "modernbert" and 4 or nil })
+      expect_each_alone(model, packed)
+      local inputs = { attention_mask = packed.segment_ids:ne(0):long() }
+      for name, tensor in pairs(packed) do inputs[name] = tensor end
+      expect_each_alone(model, inputs)
+    end
+  end
+end)
+
+test("RoBERTa's positions count in each sequence, without padding tokens inside it", function()
+  local model = new("roberta", "features", { initializer_range = 0.5 })
+  local inputs = { input_ids = torch.tensor { { 3, 1, 4, 5, 1, 6 } },
+    position_ids = torch.tensor { { 0, 1, 2, 0, 1, 2 } },
+    segment_ids = torch.tensor { { 1, 1, 1, 2, 2, 2 } } }
+  expect_each_alone(model, inputs, { { 0, 0, 3 }, { 0, 3, 3 } })
+end)
+
+test("rows of several sequences are refused where they would be mixed", function()
+  local model = new("deberta-v2", "features", { conv_kernel_size = 3 })
+  expect_error(function() model(model.params, packed) end, "segment_ids", "conv_kernel_size")
+  for _, task in ipairs { "sequence_classification", "multiple_choice", "question_answering" } do
+    model = new("bert", task)
+    expect_error(function() model(model.params, packed) end, "bert", "inputs.segment_ids")
+  end
+  model = new("bert", "features")
+  expect_error(function() model(model.params, packed, { pooling = "mean" }) end, "segment_ids")
+  expect_error(function()
+    model(model.params, { input_ids = ids, segment_ids = ids })
+  end, "position_ids are missing")
+end)
+
+test("without a head a call returns hidden states, or one vector for each text", function()
+  local left = torch.tensor { { 0, 0, 1, 1, 1 }, { 1, 1, 1, 1, 1 } }
+  for _, model_type in ipairs(model_types) do
+    local model = new(model_type, "features")
+    for _, seen in ipairs { mask, left } do
+      local inputs = { input_ids = ids, attention_mask = seen }
+      local states = model.hidden_states(model.params, inputs)
+      expect_close(model(model.params, inputs), states, 0, 0)
+      local first, last = seen[0]:argmax(0):item(), 4 - seen[0]:flip(0):argmax(0):item()
+      local function pooled(kind)
+        return model(model.params, inputs, { pooling = kind })
+      end
+      expect_close(pooled("cls")[0], states[{ 0, first }], 0, 0)
+      expect_close(pooled("last")[0], states[{ 0, last }], 0, 0)
+      expect_close(pooled("mean")[0], states[0]:narrow(0, first, 3):mean { 0 }, 1e-5, 1e-6)
+      expect_close(pooled("mean")[1], states[1]:mean { 0 }, 1e-5, 1e-6)
+    end
+    expect_close(model(model.params, { input_ids = ids }, { pooling = "last" }),
+      model(model.params, { input_ids = ids }):select(1, 4), 0, 0)
+    expect_error(function() model(model.params, { input_ids = ids }, { pooling = "max" }) end,
+      "pooling = max", "cls, last, mean")
+    expect_error(function() model.loss(model.params, { input_ids = ids }) end, "no loss")
+  end
+  local bert = new("bert", "features")
+  local states = bert(bert.params, { input_ids = ids })
+  local dense = redco.nn.linear({ weight = bert.params["pooler.dense.weight"],
+    bias = bert.params["pooler.dense.bias"] }, states:select(1, 0))
+  expect_close(bert(bert.params, { input_ids = ids }, { pooling = "pooler" }), dense:tanh(),
+    1e-6, 1e-7)
+end)
+
+test("a mean over many tokens is exact in half precision", function()
+  local pooling = require "redco.models.pooling"
+  local x, many = torch.ones({ 1, 515, 1 }, { dtype = "bfloat16" }), torch.ones { 1, 515 }
+  many:narrow(1, 0, 2):fill_(0)
+  expect_equal(pooling.mean(x, many):item(), 1)
+  expect_equal(pooling.mean(x, many * 0):item(), 0)
+end)
+
+test("an encoder that was saved without its head opens without one", function()
+  for _, model_type in ipairs(model_types) do
+    local folder = testing.folder() .. "/headless_" .. model_type
+    local model = new(model_type, "features")
+    model.save_pretrained(folder)
+    local again = redco.models.from_pretrained(folder, { generator = torch.Generator(7) })
+    expect_equal(again.config.architectures[1], model.config.architectures[1])
+    assert(again.config.architectures[1]:find "Model$")
+    for name, tensor in pairs(model.params) do
+      assert(torch.equal(again.params[name], tensor), name)
+    end
+    for name in pairs(again.params) do assert(model.params[name], name) end
+    local states = model.hidden_states(model.params, { input_ids = ids })
+    -- All tasks have the same encoder.
+    for task in pairs(again.family.tasks) do
+      if task ~= "multiple_choice" then
+        local headed = redco.models.from_pretrained(folder, { task = task,
+          generator = torch.Generator(2) })
+        expect_close(headed.hidden_states(headed.params, { input_ids = ids }), states, 0, 0)
+        headed.save_pretrained(folder .. task)
+        local plain = redco.models.from_pretrained(folder .. task, { task = "features",
+          generator = torch.Generator(3) })
+        expect_close(plain(plain.params, { input_ids = ids }), states, 0, 0)
+      end
+    end
+  end
+end)
+
+test("inputs that a model does not read are refused with the nearest name", function()
+  local model = new "bert"
+  for given, near in pairs { attention_maks = "attention_mask", token_type_id = "token_type_ids",
+    positions_ids = "position_ids", label = "labels" } do
+    local inputs = { input_ids = ids, [given] = mask, labels = ids }
+    for _, f in ipairs { model, model.loss, model.hidden_states,
+      function(p, batch) return model.loss_fn(nil, nil, p, batch, false) end } do
+      expect_error(function() f(model.params, inputs) end, "encoders_spec.lua:",
+        "inputs." .. given, ("did you mean '%s'"):format(near), "input_ids, attention_mask")
+    end
+  end
+end)
+
+test("masks of another shape are refused", function()
+  local model = new "bert"
+  for _, wrong in ipairs { mask:narrow(1, 0, 3), mask:narrow(0, 0, 1), mask:view { 2, 1, 1, 5 },
+    torch.ones { 2, 5, 5 } } do
+    expect_error(function()
+      model(model.params, { input_ids = ids, attention_mask = wrong })
+    end, "bert: inputs.attention_mask is [" .. table.concat(wrong.shape, ", ") .. "]",
+      "expected [2, 5]")
+  end
+  expect_error(function()
+    model(model.params, { input_ids = ids, token_type_ids = ids:narrow(1, 0, 2) })
+  end, "token_type_ids is [2, 2], expected [2, 5]")
 end)
 
 testing.finish()

@@ -100,12 +100,15 @@ function cases.adapters(params)
   return found
 end
 
+-- What transformers computed of the inputs.
+local results = { logits = true, images_u8 = true, encoder_last_hidden_state = true }
+
 --- The inputs whose names begin with `prefix`, as a model takes them.
 function cases.inputs(case, prefix)
   local inputs = {}
   for name, tensor in pairs(case.arrays) do
     local key = name:match("^" .. prefix:gsub("%p", "%%%0") .. "%.([%w_]+)$")
-    if key and key ~= "logits" and key ~= "images_u8" then inputs[key] = tensor end
+    if key and not results[key] then inputs[key] = tensor end
   end
   return inputs
 end

@@ -5,6 +5,7 @@ local testing = require "testing"
 
 local torch = redco.torch
 local test, expect_equal, expect_error = testing.test, testing.expect_equal, testing.expect_error
+local expect_close = testing.expect_close
 
 local tiny = { model_type = "llama", vocab_size = 11, hidden_size = 8, intermediate_size = 12,
   num_hidden_layers = 1, num_attention_heads = 2, pad_token_id = 0 }
@@ -55,7 +56,8 @@ test("encoder-decoders read the last end token of their inputs", function()
   local ids = torch.tensor { { 0, 2, 4, 2, 5 }, { 0, 7, 8, 9, 3 } }
   local logits = model(model.params, { input_ids = ids })
   local hidden = model.hidden_states(model.params, { input_ids = ids })
-  expect_equal(table.concat(hidden.shape, " "), "2 8")
+  expect_equal(table.concat(hidden.shape, " "), "2 5 8")
+  expect_close(model.logits(model.params, hidden, { input_ids = ids })[0], logits[0], 0, 0)
   expect_equal(logits[1]:isnan():all():item(), true)  -- which has no end token
   -- The decoder sees no token after the one that is read.
   local other = torch.tensor { { 0, 2, 4, 2, 9 } }
@@ -138,6 +140,84 @@ test("a folder opens with its head, or gets a new one", function()
   local answers = open "question_answering"
   testing.expect_close(answers.params["transformer.norm.weight"],
     open().params["model.norm.weight"], 0, 0)
+end)
+
+test("a decoder that was saved without its head opens without one", function()
+  for _, is_tied in ipairs { false, true } do
+    local folder = testing.folder() .. (is_tied and "/tied" or "/untied")
+    local whole = new(nil, { tie_word_embeddings = is_tied })
+    whole.save_pretrained(folder .. "_whole")
+    local model = redco.models.from_pretrained(folder .. "_whole", { task = "features" })
+    expect_equal(model.config.architectures[1], "LlamaModel")
+    local inputs = { input_ids = input_ids, attention_mask = input_ids:ne(0):long() }
+    expect_close(model(model.params, inputs), whole.hidden_states(whole.params, inputs), 0, 0)
+    model.save_pretrained(folder)
+    local again = redco.models.from_pretrained(folder)
+    expect_equal(again.family.task, "features")
+    for name, tensor in pairs(again.params) do
+      assert(torch.equal(tensor, whole.params["model." .. name]), name)
+    end
+    local left = redco.tree.map(function(tensor) return tensor:flip { 1 } end, inputs)
+    for _, given in ipairs { inputs, left } do
+      local states, seen = again(again.params, given), given.attention_mask
+      local last = (seen * torch.arange(4)):argmax(1):tolist()
+      local pooled = again(again.params, given, { pooling = "last" })
+      for row = 0, 1 do expect_close(pooled[row], states[{ row, last[row + 1] }], 0, 0) end
+    end
+    expect_error(function() again.generate(again.params, inputs) end, "LlamaModel writes no text")
+    expect_error(function() again(again.params, inputs, { pooling = "pooler" }) end,
+      "expected cls, last, mean")
+  end
+end)
+
+test("a mixture of experts without a head returns the routers' logits, too", function()
+  local model = redco.models.from_config({ model_type = "mixtral", vocab_size = 11,
+    hidden_size = 8, intermediate_size = 12, num_hidden_layers = 2, num_attention_heads = 2,
+    num_key_value_heads = 1, num_local_experts = 2 }, { task = "features" })
+  local _, routers = model(model.params, { input_ids = input_ids })
+  expect_equal(#routers, 2)
+end)
+
+test("without inputs of the decoder the hidden states are the encoder's", function()
+  local config = { model_type = "t5", vocab_size = 11, d_model = 8, d_kv = 4, d_ff = 12,
+    num_layers = 1, num_heads = 2, decoder_start_token_id = 0 }
+  local model = redco.models.from_config(config, { generator = torch.Generator(1) })
+  local inputs = { input_ids = input_ids }
+  local states = model.encode(model.params, inputs)
+  expect_close(model.hidden_states(model.params, inputs), states, 0, 0)
+  model.save_pretrained(testing.folder() .. "/t5")
+  local encoder = redco.models.from_pretrained(testing.folder() .. "/t5", { task = "features" })
+  expect_equal(encoder.config.architectures[1], "T5EncoderModel")
+  expect_close(encoder(encoder.params, inputs), states, 0, 0)
+  expect_close(encoder(encoder.params, inputs, { pooling = "mean" }), states:mean { 1 }, 1e-6, 1e-7)
+  inputs.labels = input_ids
+  local decoded = model.hidden_states(model.params, inputs)
+  assert(not torch.allclose(decoded, states))
+  expect_close(model.logits(model.params, decoded), model(model.params, inputs), 0, 0)
+end)
+
+test("generation refuses what it does not read", function()
+  local model = new()
+  for _, name in ipairs { "position_ids", "segment_ids", "atention_mask" } do
+    expect_error(function()
+      model.generate(model.params, { input_ids = input_ids, [name] = input_ids })
+    end, "tasks_spec.lua:", "inputs." .. name)
+  end
+  local t5 = redco.models.from_config { model_type = "t5", vocab_size = 11, d_model = 8, d_kv = 4,
+    d_ff = 12, num_layers = 1, num_heads = 2, decoder_start_token_id = 0 }
+  expect_error(function()
+    t5.loss(t5.params, { input_ids = input_ids, labels = input_ids,
+      decoder_atention_mask = input_ids })
+  end, "did you mean 'decoder_attention_mask'")
+end)
+
+test("a mask over the cache has the tokens seen before", function()
+  local model, cache = new(), redco.models.new_cache()
+  model(model.params, { input_ids = input_ids }, { cache = cache })
+  expect_error(function()
+    model(model.params, { input_ids = input_ids:narrow(1, 0, 1),
+      attention_mask = torch.ones { 2, 1 } }, { cache = cache })
+  end, "attention_mask is [2, 1], expected [2, 5]", "after 4 tokens in the cache")
 end)
 
 test("what a task does not do is an error", function()

@@ -45,7 +45,9 @@ local function check(folder)
     whole[name] = model.params[name]:full():clone()
   end
   local batch = batch_of(model, folder)
-  local function loss_of(params, given) return (cases.loss(model, params, given)) end
+  local pooling = redco.data.json(folder .. "/case.json").pooling
+  local options = pooling and { pooling = pooling }
+  local function loss_of(params, given) return (cases.loss(model, params, given, options)) end
   local loss, gradients = redco.value_and_grad(function(params)
     return loss_of(params, batch)
   end)(whole)

@@ -24,16 +24,16 @@ local function training_inputs(inputs, model)
   return cases.training_inputs({ arrays = prefixed }, "batch", not is_decoder)
 end
 
-local function train(model, inputs, result)
+local function train(model, inputs, result, options)
   local trainer = redco.Trainer {
     deployer = redco.Deployer { seed = 1, verbose = false }, params = model.params,
     optimizer = redco.optim.adamw { learning_rate = 0.02, betas = { 0.8, 0.9 }, eps = 1e-3,
       weight_decay = 0.1 },
     collate_fn = function() return inputs end,
-    loss_fn = function(_, _, params, batch) return cases.loss(model, params, batch) end,
+    loss_fn = function(_, _, params, batch) return cases.loss(model, params, batch, options) end,
     train_step_fn = function(_, _, batch, defaults)
       local loss, gradients = defaults.value_and_grad(function(params)
-        return (cases.loss(model, params, batch))
+        return (cases.loss(model, params, batch, options))
       end)
       if not result.loss then
         result.loss = loss:detach()
@@ -59,8 +59,9 @@ local function run(folder)
   local inputs, result = torch.load(folder .. "/inputs.safetensors"), {}
   local model = redco.models.from_pretrained(folder)
   local batch = training_inputs(inputs, model)
+  local options = case.pooling and { pooling = case.pooling }
   torch.no_grad(function()
-    result.logits = model(model.params, batch)
+    result.logits = model(model.params, batch, options)
   end)
   local prompts = with_prefix(inputs, "prompt.")
   for i, generation in ipairs(case.generations) do
@@ -78,14 +79,14 @@ local function run(folder)
       local changed = redco.models.from_pretrained(("%s/changed-%d"):format(folder, i))
       local prefix = ("changed.%d."):format(i)
       torch.no_grad(function()
-        local logits = changed(changed.params, batch)
+        local logits = changed(changed.params, batch, options)
         local tokens = next(prompts) and changed.generate(changed.params, prompts,
           { max_new_tokens = 4 })
         result[prefix .. "logits"], result[prefix .. "tokens"] = logits, tokens or nil
       end)
     end)
   end
-  local params = train(model, batch, result)
+  local params = train(model, batch, result, options)
   for name in pairs(model.family.buffers or {}) do
     result["grad." .. name], result["after." .. name] = nil, nil
   end

@@ -22,6 +22,23 @@ end
 -- The start of every script here: `d` knows the process.
 local head = "local d = require('redco').Deployer { seed = 1, verbose = false }\n"
 
+test("weights that a folder lacks are named once, and not those of a new model", function()
+  local path = write("new_weights.lua", [[
+local redco = require "redco"
+redco.Deployer { seed = 1, verbose = false }
+local new = redco.models.from_config({ model_type = "bert", vocab_size = 9, hidden_size = 4,
+  intermediate_size = 4, num_hidden_layers = 1, num_attention_heads = 2,
+  max_position_embeddings = 8 }, { task = "features" })
+new.save_pretrained((...))
+redco.models.from_pretrained((...))
+redco.models.from_pretrained((...), { task = "token_classification" })]])
+  local code, out, err = run { "--nproc", "2", path, program.folder .. "/headless" }
+  expect_code(0, code, out, err)
+  local _, n = err:gsub("newly initialized", "")
+  expect_equal(n, 1)
+  expect_has(err, "headless", "BertForTokenClassification", "classifier.bias, classifier.weight")
+end)
+
 test("each worker knows its place, gets the arguments, and has its lines marked", function()
   local path = write("places.lua", [[
 local redco = require "redco"

@@ -83,7 +83,7 @@ return registry.define("redco.models.generate", [[
 generate(model, params, inputs, options = nil) -> sequences [rows, length], scores [rows] (beam search)
 Generates tokens after a prompt. `Model.generate` describes the options.]],
 function(model, params, inputs, options)
-  check_inputs("models.generate", params, inputs)
+  check_inputs("models.generate", model.family, params, inputs)
   local own = model.family.generate
   if own then return torch.no_grad(own, generate, model, params, inputs, options) end
   return torch.no_grad(generate, model, params, inputs, options)

@@ -30,6 +30,8 @@ local defaults = {
 
 local common = {
   base_model_prefix = "model",
+  inputs = { "input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask",
+    "encoder_hidden_states" },
   -- Other names of the same settings (attribute_map of transformers).
   aliases = { hidden_size = "d_model", num_attention_heads = "encoder_attention_heads" },
   buffers = { final_logits_bias = true },

@@ -8,6 +8,7 @@ return new_encoder {
   model_type = "bert",
   class = "Bert",
   prefix = "bert",
+  pooler = { "first", { linear = "pooler.dense", activation = "tanh" } },
   tasks = {
     masked_lm = {
       architecture = "BertForMaskedLM", bias = "cls.predictions.bias",

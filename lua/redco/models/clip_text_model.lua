@@ -10,6 +10,7 @@ local text = {
   model_type = "clip_text_model",
   architecture = "CLIPTextModel",
   prefix = "text_model.",
+  inputs = { "input_ids", "attention_mask", "position_ids" },
   defaults = {
     vocab_size = 49408,
     hidden_size = 512,

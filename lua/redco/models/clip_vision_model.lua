@@ -10,6 +10,7 @@ local vision = {
   model_type = "clip_vision_model",
   architecture = "CLIPVisionModel",
   prefix = "vision_model.",
+  inputs = { "pixel_values" },
   defaults = {
     hidden_size = 768,
     intermediate_size = 3072,

@@ -45,6 +45,10 @@ end
 
 -- Sets x [B, T, size] to zero at padding, which a convolution mixes with its neighbours.
 function convolution.without_padding(c, x, inputs)
+  if is_there(c) and inputs.segment_ids then
+    fail("deberta-v2: segment_ids are not supported with conv_kernel_size = %d: the convolution "
+      .. "mixes the sequences of a row", c.conv_kernel_size)
+  end
   if not is_there(c) or not inputs.attention_mask then return x end
   return x * inputs.attention_mask:to(x.dtype):unsqueeze(-1)
 end

@@ -6,6 +6,7 @@ local convolution = require "redco.models.deberta_convolution"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"
 local nn = require "redco.nn"
+local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 
 local hidden_dropout = { dropout = { "hidden_dropout_prob" } }
@@ -28,7 +29,7 @@ local deberta = {
   base_model_prefix = "deberta",
   default_task = "masked_lm",
   size_key = "hidden_size",
-  inputs = { token_type_ids = true },
+  inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids", "token_type_ids" },
   defaults = {
     vocab_size = 128100,
     hidden_size = 1536,
@@ -61,6 +62,7 @@ local deberta = {
     "^lm_predictions%.", "^mask_predictions%.", "%.position_embeddings%.",
     "%.encoder%.LayerNorm%.", "%.encoder%.rel_embeddings%." },
   tasks = {
+    features = tasks.features "DebertaV2",
     masked_lm = {
       architecture = "DebertaV2ForMaskedLM", bias = "cls.predictions.bias",
       weight = "deberta.embeddings.word_embeddings.weight",
@@ -171,7 +173,7 @@ function deberta.new_forward(c)
     local function norm(name, x) return blocks.layer_norm(params, name, x, c.layer_norm_eps) end
     local x = embedded_tokens(c, params, inputs, o)
     local embedded = x
-    local mask = masks.padding(inputs.attention_mask, x.dtype)
+    local mask = masks.both_sides(inputs, x)
     local positions = c.relative_attention and params["deberta.encoder.rel_embeddings.weight"]
     if norms_positions(c) then positions = norm("deberta.encoder.LayerNorm", positions) end
     local function apply_layer(layer, y)

@@ -5,6 +5,7 @@
 --- activation = name or key, size = key, bias = key }, or { norm = name, bias = key }.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
+local pooling = require "redco.models.pooling"
 local torch = require "redco.torch"
 
 local heads = {}
@@ -21,21 +22,6 @@ local function activation_of(c, step)
 end
 
 local function has_bias(c, step) return step.bias == nil or c[step.bias] end
-
--- The mean over tokens, without padding.
-local function mean_of(x, mask)
-  if not mask then return x:mean { 1 } end
-  mask = mask:to(x.dtype)
-  return (x * mask:unsqueeze(-1)):sum { 1 } / mask:sum({ 1 }, true)
-end
-
--- The hidden state of the first token, after padding on the left.
-local function first_of(x, mask)
-  if not mask then return x:select(1, 0) end
-  local places = torch.arange(x:size(1), { device = x.device })
-  local first = places:masked_fill(mask:eq(0), x:size(1) - 1):amin { 1 }
-  return x:gather(1, first:view { -1, 1, 1 }:expand { -1, 1, x:size(2) }):squeeze(1)
-end
 
 -- Returns the hidden states [B, size] of the last end token of each row: NaN without one, since the
 -- first token would be wrong.
@@ -81,9 +67,9 @@ function heads.new_forward(steps, c)
     for i, step in ipairs(steps) do
       local is_pooled = step == "pooled" or step == "pooled tokens"
       if is_pooled and c.classifier_pooling == "mean" then
-        x = mean_of(x, inputs.attention_mask)
+        x = pooling.mean(x, inputs.attention_mask)
       elseif step == "pooled tokens" then
-        x = first_of(x, inputs.attention_mask)
+        x = pooling.cls(x, inputs.attention_mask)
       elseif step == "end" then
         x = of_end(x, inputs, c)
       elseif step == "first" or step == "pooled" then

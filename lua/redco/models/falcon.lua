@@ -12,6 +12,7 @@ local tasks = require "redco.models.tasks"
 
 local falcon = {
   model_type = "falcon",
+  inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids" },
   architecture = "FalconForCausalLM",
   base_model_prefix = "transformer",
   tasks = tasks.of_decoder("Falcon",

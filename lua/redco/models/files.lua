@@ -35,16 +35,31 @@ function files.new_parameter(sizes, dtype)
   return native.parameter(sizes, { dtype = dtype, sharded = #sizes > 1 })
 end
 
+-- Lists the names, at most so many of them.
+local function listed(names, most)
+  table.sort(names)
+  most = most or 4
+  local shown = table.concat(names, ", ", 1, math.min(#names, most))
+  return #names > most and ("%s and %d more"):format(shown, #names - most) or shown
+end
+
 --- Adds the parameters of the family that `params` lack, initialised as in a new model. Returns
---- `params`.
-function files.add_new(params, family, config, dtype, generator)
+--- `params`. With `source`, where the others are from, a notice names those that are new.
+function files.add_new(params, family, config, dtype, generator, source)
   -- A compiled loop may hold this function, and what it captures, as long as the program runs.
-  local made = { params = params }
+  local made = { params = params, names = {} }
+  local buffers = family.buffers or {}
   family.add_parameters(config, function(name, sizes, init)
-    local all = made.params
-    all[name] = all[name] or init(files.new_parameter(sizes, dtype), generator)
+    local all, names = made.params, made.names
+    if all[name] then return end
+    all[name] = init(files.new_parameter(sizes, dtype), generator)
+    if not buffers[name] then names[#names + 1] = name end
   end)
-  made.params = nil
+  if source and #made.names > 0 then
+    native.notice(("%s: weights of the %s are missing and newly initialized: %s. Train them before "
+      .. "you use what they compute."):format(source, family.architecture, listed(made.names, 8)))
+  end
+  made.params, made.names = nil, nil
   return params
 end
 
@@ -87,11 +102,6 @@ local function is_ignored(family, config, name)
   return false
 end
 
-local function listed(names)
-  table.sort(names)
-  local shown = table.concat(names, ", ", 1, math.min(#names, 4))
-  return #names > 4 and ("%s and %d more"):format(shown, #names - 4) or shown
-end
 
 -- Returns what to add to an error of weights that do not fit a configuration that lacks sizes.
 local function by_assumption(assumed)
@@ -169,7 +179,7 @@ function files.load_params(family, config, weights, options)
     end
   end
   checks.finite(weights.path, copied, params, family.buffers)
-  return files.add_new(params, family, config, options.dtype, options.generator)
+  return files.add_new(params, family, config, options.dtype, options.generator, weights.path)
 end
 
 --- Raises an error unless the names are those of the family, so that the written file can be read.

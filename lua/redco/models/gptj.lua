@@ -10,6 +10,7 @@ local tasks = require "redco.models.tasks"
 
 local gptj = {
   model_type = "gptj",
+  inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids" },
   architecture = "GPTJForCausalLM",
   tasks = tasks.of_decoder("GPTJ", { question_answering = true }),
   base_model_prefix = "transformer",

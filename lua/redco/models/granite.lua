@@ -1,10 +1,12 @@
 --- Granite (IBM, 2024), as Hugging Face's `GraniteForCausalLM`: LLaMA with factors of embeddings,
 --- scores, residual additions and logits.
 local new_family = require "redco.models.llama_like"
+local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "granite",
   architecture = "GraniteForCausalLM",
+  tasks = { features = tasks.features "Granite" },
   defaults = {
     vocab_size = 32000,
     intermediate_size = 11008,

@@ -189,9 +189,11 @@ weights that stay in the mapped files.
 `task` chooses the head: "causal_lm" (a decoder's own), "masked_lm" (an encoder's default),
 "sequence_classification" (also regression and several labels), "token_classification",
 "question_answering", "multiple_choice" or "replaced_token_detection", where transformers has it for
-the family; of images and texts "image_classification", "similarity", "features" or "projection"
-(projected features); of sound "audio_classification"; of T5 "features" is its encoder alone. By default it is that of the
-architecture in `config.json`. A head that the folder lacks is new, drawn from `generator`. `config`
+the family, or "features", the model without a head: encoders, decoders, and of T5 its encoder alone;
+of images and texts "image_classification", "similarity", "features" or "projection" (projected
+features); of sound "audio_classification". By default it is that of the architecture in
+`config.json`: BertModel and LlamaModel are "features". Weights of a head that the folder lacks are
+new, drawn from `generator`; a line on standard error names them. `config`
 has keys that replace those of the folder: {num_labels = 3}.
 Of a model that also reads images and has its text model in `text_config`, only that is read.
 
@@ -255,7 +257,8 @@ function(encoder_dir, decoder_dir, options)
     for name, tensor in pairs(loaded) do params[kind .. "." .. name] = tensor end
   end
   local c = complete_config(family, given, true)
-  return new_model(family, c, files.add_new(params, family, c, o.dtype, o.generator))
+  local source = encoder_dir .. ", " .. decoder_dir
+  return new_model(family, c, files.add_new(params, family, c, o.dtype, o.generator, source))
 end)
 
 return registry.define("redco.models", [[

@@ -130,8 +130,7 @@ local function new_forward(c, facts)
         mask_of(facts.window(i)))
       routers[#routers + 1], routers.numbers[#routers.numbers + 1] = logits, numbers
     end
-    x = norm("model.norm", x)
-    return facts.logits_divisor ~= 1 and x / facts.logits_divisor or x, routers
+    return norm("model.norm", x), routers
   end
 end
 
@@ -157,6 +156,7 @@ end
 return function(row)
   local family = {
     base_model_prefix = "model", defaults = {}, optional = { unpack(optional) },
+    inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids" },
     -- transformers reads this key but rotates whole heads: other values fail there.
     only = { partial_rotary_factor = 1 },
     -- Buffers that old checkpoints store among the weights.
@@ -193,6 +193,11 @@ return function(row)
   family.head = blocks.tied_head "model.embed_tokens.weight"
 
   function family.new_forward(c) return new_forward(c, facts_of(c)) end
+
+  function family.new_head_input(c)
+    local divisor = facts_of(c).logits_divisor
+    return divisor ~= 1 and function(_, hidden) return hidden / divisor end
+  end
 
   function family.router_loss(c) return router_loss(row, c) end
 

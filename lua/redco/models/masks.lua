@@ -22,14 +22,23 @@ local function seen_before(length, past, window, device)
   return window and seen:triu(past - window + 1) or seen
 end
 
-local function of_segments(inputs, options, x, window)
-  local segments, length = inputs.segment_ids, x:size(1)
-  if options.cache then fail("segment_ids: a cache does not support rows of several sequences") end
+-- Returns [B, 1, T, T]: which tokens are of the same sequence and no padding. A token sees itself.
+local function seen_in_segments(inputs)
+  local segments, mask = inputs.segment_ids, inputs.attention_mask
   if not inputs.position_ids then
     fail("segment_ids: position_ids are missing; they must count from 0 in each sequence")
   end
-  local same = segments:unsqueeze(-1):eq(segments:unsqueeze(1)):unsqueeze(1)
-  return { mask = additive(same:logical_and(seen_before(length, 0, window, x.device)), x.dtype) }
+  local seen = segments:unsqueeze(-1):eq(segments:unsqueeze(1)):unsqueeze(1)
+  if not mask then return seen end
+  local length = segments:size(1)
+  local itself = torch.eye(length, { device = segments.device }):ne(0)
+  return seen:logical_and(seen_keys(mask)):logical_or(itself)
+end
+
+local function causal_in_segments(inputs, options, x, window)
+  if options.cache then fail("segment_ids: a cache does not support rows of several sequences") end
+  local before = seen_before(x:size(1), 0, window, x.device)
+  return { mask = additive(seen_in_segments(inputs):logical_and(before), x.dtype) }
 end
 
 --- Returns the causal mask of the new tokens x [B, T, ...]: `{causal = true}` if LibTorch's own
@@ -39,7 +48,7 @@ end
 --- tokens, as in transformers. With `segment_ids` [B, T] each sequence of a row attends only to
 --- itself.
 function masks.causal(inputs, options, x, window)
-  if inputs.segment_ids then return of_segments(inputs, options, x, window) end
+  if inputs.segment_ids then return causal_in_segments(inputs, options, x, window) end
   local past, padding = blocks.past(options), inputs.attention_mask
   local length, dtype = x:size(1), x.dtype
   if window and past + length <= window then window = nil end
@@ -77,16 +86,19 @@ function masks.padding(attention_mask, dtype)
   return attention_mask and additive(seen_keys(attention_mask), dtype, lowest[dtype])
 end
 
---- Returns the mask of tokens x [B, T, ...] of which each attends to those at most `distance`
---- before and after it, or nil if it attends to all. Tokens that see only padding attend to all
+--- Returns the mask of tokens x [B, T, ...] that attend to both sides, by attention_mask and
+--- segment_ids of the inputs: [B, 1, 1 or T, T], or nil. With a `distance`, or nil, a token attends
+--- to those at most so far before and after it. A token that sees only padding attends to all
 --- alike, as in transformers.
-function masks.near(attention_mask, x, distance)
-  local length, device = x:size(1), x.device
-  if distance >= length - 1 then return masks.padding(attention_mask, x.dtype) end
-  local all = torch.ones({ length, length }, { dtype = "bool", device = device })
-  local seen = all:tril(distance):triu(-distance)
-  if attention_mask then seen = seen_keys(attention_mask):logical_and(seen) end
-  return additive(seen, x.dtype, lowest[x.dtype])
+function masks.both_sides(inputs, x, distance)
+  local length, padding, seen = x:size(1), inputs.attention_mask, nil
+  if distance and distance < length - 1 then
+    local all = torch.ones({ length, length }, { dtype = "bool", device = x.device })
+    seen = all:tril(distance):triu(-distance)
+  end
+  local kept = inputs.segment_ids and seen_in_segments(inputs) or padding and seen_keys(padding)
+  if seen and kept then seen = kept:logical_and(seen) else seen = seen or kept end
+  return seen and additive(seen, x.dtype, lowest[x.dtype])
 end
 
 return masks

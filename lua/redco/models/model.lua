@@ -12,10 +12,12 @@ local nn = require "redco.nn"
 local next_labels = require "redco.models.next_labels"
 local resize_token_embeddings = require "redco.models.resize"
 local set_features = require "redco.models.features"
+local set_pooled = require "redco.models.pooled"
 local set_texts = require "redco.models.texts"
 local torch = require "redco.torch"
 
 local call_options = arguments("model", { train = false }, { "rng", "cache" })
+local pooling_options = arguments("model", { train = false }, { "rng", "cache", "pooling" })
 local loss_options = arguments("model.loss",
   { train = false, ignore_index = -100, label_smoothing = 0, shift = false }, { "rng" })
 
@@ -51,20 +53,8 @@ local function shifted_right(family, c, labels)
   return shifted:masked_fill(shifted:eq(-100), padding)
 end
 
--- Inputs of transformers' models that have an effect there and are not supported.
-local unsupported = { "bool_masked_pos", "cross_attn_head_mask", "decoder_head_mask",
-  "decoder_inputs_embeds", "encoder_outputs", "head_mask", "inputs_embeds", "past_key_values",
-  "token_type_ids" }
-
-local function refuse_unsupported(family, inputs)
-  for _, name in ipairs(unsupported) do
-    if inputs[name] ~= nil and not (family.inputs or {})[name] then
-      fail("%s: inputs.%s is not supported", family.model_type, name)
-    end
-  end
-end
-
-local takes_inputs = { generate = true, hidden_states = true, loss = true }
+local takes_inputs = { encode = true, generate = true, get_image_features = true,
+  get_text_features = true, hidden_states = true, loss = true, output = true }
 
 -- Returns the inputs with decoder_input_ids added.
 local function with_decoder_inputs(family, c, inputs)
@@ -87,6 +77,7 @@ local function new_model(family, config, params)
   }, Model)
   local encode = family.new_encoder and family.new_encoder(config)
   local forward = family.new_forward and family.new_forward(config)
+  local head_input = weight and family.new_head_input and family.new_head_input(config)
 
   if encode then
     function model.encode(p, inputs, options)
@@ -106,8 +97,11 @@ local function new_model(family, config, params)
 
   function model.hidden_states(p, inputs, options)
     local o = call_options(options)
-    refuse_unsupported(family, inputs)
-    if encode then inputs = with_decoder_inputs(family, config, inputs) end
+    if encode then
+      local is_of_encoder = not (inputs.decoder_input_ids or inputs.labels or family.decodes_inputs)
+      if is_of_encoder then return encode(p, inputs, { train = o.train, rng = o.rng }) end
+      inputs = with_decoder_inputs(family, config, inputs)
+    end
     local hidden, routers = forward(p, inputs, o, encode and memory_of(p, inputs, o))
     if o.cache then
       if family.task then fail("%s: a cache is for generation", family.architecture) end
@@ -142,10 +136,15 @@ local function new_model(family, config, params)
 
   local router_loss = family.router_loss and family.router_loss(config)
   local cap = family.logits_cap and family.logits_cap(config)
-  function model.logits(p, hidden)
-    local logits = native.linear(hidden, head(p))
+  local function last_layer(p, x)
+    local logits = native.linear(x, head(p))
     if family.is_single then logits = logits:squeeze(-1) end
     return cap and torch.tanh(logits / cap) * cap or logits
+  end
+
+  function model.logits(p, hidden, inputs, options)
+    local o = call_options(options)
+    return last_layer(p, head_input and head_input(p, hidden, inputs or {}, o) or hidden)
   end
 
   function model.loss(p, inputs, options)
@@ -153,13 +152,15 @@ local function new_model(family, config, params)
     if not family.loss and inputs.labels == nil then
       fail "model.loss: inputs.labels is missing; without labels there is model.hidden_states"
     end
+    if encode then inputs = with_decoder_inputs(family, config, inputs) end
     local hidden, routers = model.hidden_states(p, inputs, { train = o.train, rng = o.rng })
-    if family.loss then return family.loss(config, model.logits(p, hidden), inputs, o) end
+    if head_input then hidden = head_input(p, hidden, inputs, o) end
+    if family.loss then return family.loss(config, last_layer(p, hidden), inputs, o) end
     local labels = labels_of(inputs, o)
     local settings = { ignore_index = o.ignore_index, label_smoothing = o.label_smoothing }
     local loss, count
     if cap then
-      loss, count = nn.cross_entropy(model.logits(p, hidden), labels, settings)
+      loss, count = nn.cross_entropy(last_layer(p, hidden), labels, settings)
     else
       local last
       last, settings.bias = head(p)
@@ -198,9 +199,10 @@ local function new_model(family, config, params)
     set_features(model, function(inputs, options)
       local o = call_options(options)
       if o.cache then fail("%s: a cache is for generation", family.architecture) end
-      refuse_unsupported(family, inputs)
       return { train = o.train, rng = o.rng }
     end)
+  elseif not weight then
+    set_pooled(model, pooling_options)
   end
 
   -- A method call would pass the model as the first argument.
@@ -210,7 +212,9 @@ local function new_model(family, config, params)
         if rawequal(first, model) then
           fail("model.%s is called with a dot, not a colon: model.%s(...)", name, name)
         end
-        if takes_inputs[name] then check_inputs("model." .. name, first, ...) end
+        if takes_inputs[name] and (name ~= "loss" or family.loss or weight) then
+          check_inputs(name == "output" and "model" or "model." .. name, family, first, ...)
+        end
         return f(first, ...)
       end
     end
@@ -221,7 +225,12 @@ end
 
 function Model:__call(params, inputs, options)
   if self.output then return self.output(params, inputs, options) end
-  return self.logits(params, self.hidden_states(params, inputs, options))
+  if self.is_encoder_decoder then
+    check_inputs("model", self.family, params, inputs, options)
+    inputs = with_decoder_inputs(self.family, self.config, inputs)
+  end
+  local hidden = self.hidden_states(params, inputs, options)
+  return self.logits(params, hidden, inputs, options)
 end
 
 function Model:__tostring()

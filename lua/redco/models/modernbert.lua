@@ -6,6 +6,7 @@ local masks = require "redco.models.masks"
 local read_types = require "redco.models.modernbert_types"
 local nn = require "redco.nn"
 local rotary = require "redco.models.rotary"
+local tasks = require "redco.models.tasks"
 
 local head = { linear = "head.dense", activation = "classifier_activation",
   bias = "classifier_bias" }
@@ -18,6 +19,7 @@ local modernbert = {
   base_model_prefix = "model",
   default_task = "masked_lm",
   size_key = "hidden_size",
+  inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids" },
   defaults = {
     vocab_size = 50368,
     hidden_size = 768,
@@ -59,6 +61,7 @@ local modernbert = {
   ignored = { "^decoder%.", "^head%.", "^classifier%." },
   complete = read_types,
   tasks = {
+    features = tasks.features "ModernBert",
     masked_lm = {
       architecture = "ModernBertForMaskedLM", weight = "model.embeddings.tok_embeddings.weight",
       untied = "decoder.weight", bias = "decoder.bias", bias_key = "decoder_bias",
@@ -162,8 +165,8 @@ function modernbert.new_forward(c)
     x = blocks.dropout(x, c.embedding_dropout, o)
     -- Positions count padding.
     local places, mask_of, angles = { position_ids = inputs.position_ids }, {}, {}
-    mask_of.full = masks.padding(inputs.attention_mask, x.dtype)
-    mask_of.near = masks.near(inputs.attention_mask, x, window)
+    mask_of.full = masks.both_sides(inputs, x)
+    mask_of.near = masks.both_sides(inputs, x, window)
     for kind, r in pairs(ropes) do
       angles[kind] = { rotary.of_halves(rotary.angles(r, places, o, x)) }
     end

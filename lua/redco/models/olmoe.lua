@@ -2,10 +2,12 @@
 --- experts in each layer, and norms of the whole projections q and k.
 local experts = require "redco.models.experts"
 local new_family = require "redco.models.llama_like"
+local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "olmoe",
   architecture = "OlmoeForCausalLM",
+  tasks = { features = tasks.features "Olmoe" },
   defaults = {
     vocab_size = 50304,
     hidden_size = 2048,

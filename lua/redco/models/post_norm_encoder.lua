@@ -4,6 +4,7 @@ local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"
 local nn = require "redco.nn"
+local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 
 -- The keys of BERT's configuration, by what they mean here.
@@ -44,10 +45,17 @@ local ignored = { "position_ids$", "^pooler%.", "^cls%.", "^classifier%.", "^qa_
   "^lm_head%.", "^pre_classifier%.", "^vocab_[%l_]+%.", "^discriminator_predictions%.",
   "^generator_%l+%.", "^generator_lm_head%.", "^sequence_summary%." }
 
--- Positions of RoBERTa: tokens count from the one after the padding token; padding has its row.
-local function positions_of_tokens(c, ids)
+-- Positions of RoBERTa: tokens count from the one after the padding token; padding has its row. In
+-- rows of several sequences they count in each.
+local function positions_of_tokens(c, inputs)
+  local ids = inputs.input_ids
   local is_token = ids:ne(c.pad_token_id):to "int64"
-  return is_token:cumsum(1) * is_token + c.pad_token_id
+  local n = is_token:cumsum(1)
+  if inputs.segment_ids then
+    local first = torch.arange(ids:size(1), { device = ids.device }) - inputs.position_ids
+    n = n - (n - is_token):gather(1, first)
+  end
+  return n * is_token + c.pad_token_id
 end
 
 local function check_length(c, facts, ids)
@@ -66,8 +74,8 @@ local function new_embeddings(c, facts, size)
   local function positions(params, inputs, ids)
     local weight = params[name .. "position_embeddings.weight"]
     if facts.positions_of_tokens then
-      return torch.embedding(weight, inputs.position_ids or positions_of_tokens(c, ids),
-        c.pad_token_id)
+      local given = not inputs.segment_ids and inputs.position_ids
+      return torch.embedding(weight, given or positions_of_tokens(c, inputs), c.pad_token_id)
     end
     if inputs.position_ids then return torch.embedding(weight, inputs.position_ids) end
     return weight:narrow(0, 0, ids:size(1)):unsqueeze(0)
@@ -129,7 +137,7 @@ local function new_forward(c, facts)
   return function(params, inputs, o)
     local function drop(x) return blocks.dropout(x, c[keys.dropout], o) end
     local x = embed(params, inputs, o)
-    local mask = { mask = masks.padding(inputs.attention_mask, x.dtype) }
+    local mask = { mask = masks.both_sides(inputs, x) }
     local function apply_layer(layer, y)
       local seen = attention.to_itself(params, layer .. names.attention, y, mask, o)
       if not facts.keeps_attention then seen = drop(seen) end
@@ -151,9 +159,10 @@ local function current_name(name)
 end
 
 --- Returns a family. facts: model_type, class (the begin of the names of its classes), prefix,
---- tasks, and where it differs from BERT: keys, names, defaults, more (further defaults), only,
---- optional, aliases, embedding_size (a key), eps, positions_of_tokens (RoBERTa's), keeps_attention
---- (no dropout of its output).
+--- tasks but that of the model without a head, pooler (the layers that the latter has), and where
+--- it differs from BERT: keys, names, defaults, more (further defaults), only, optional, aliases,
+--- embedding_size (a key), eps, positions_of_tokens (RoBERTa's), keeps_attention (no dropout of its
+--- output).
 local function new_family(facts)
   facts.keys, facts.names = facts.keys or bert_keys, facts.names or bert_names
   local defaults = {}
@@ -164,7 +173,7 @@ local function new_family(facts)
     architecture = facts.class .. "Model",
     base_model_prefix = facts.prefix,
     default_task = "masked_lm",
-    tasks = facts.tasks,
+    tasks = { features = tasks.features(facts.class, facts.pooler) },
     size_key = facts.keys.size,
     defaults = defaults,
     nullable = { "pad_token_id" },
@@ -173,10 +182,12 @@ local function new_family(facts)
     only = { is_decoder = false, add_cross_attention = false,
       position_embedding_type = "absolute" },
     ignored = { ("^%s%%.pooler%%."):format(facts.prefix), unpack(ignored) },
-    inputs = { token_type_ids = defaults.type_vocab_size ~= nil },
+    inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids",
+      defaults.type_vocab_size and "token_type_ids" or nil },
     current_name = current_name,
   }
   for key, value in pairs(facts.only or {}) do family.only[key] = value end
+  for name, row in pairs(facts.tasks) do family.tasks[name] = row end
 
   function family.check(c)
     blocks.check_multiple(c, facts.keys.size, facts.keys.heads)

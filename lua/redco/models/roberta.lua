@@ -10,6 +10,7 @@ local function like_roberta(model_type, class, vocab_size)
     model_type = model_type,
     class = class,
     prefix = "roberta",
+    pooler = { "first", { linear = "pooler.dense", activation = "tanh" } },
     positions_of_tokens = true,
     more = { vocab_size = vocab_size, pad_token_id = 1, bos_token_id = 0, eos_token_id = 2 },
     tasks = {

@@ -10,6 +10,7 @@ local text = {
   model_type = "siglip_text_model",
   architecture = "SiglipTextModel",
   prefix = "text_model.",
+  inputs = { "input_ids", "attention_mask", "position_ids" },
   defaults = {
     vocab_size = 32000,
     hidden_size = 768,
@@ -46,7 +47,7 @@ function text.new_tower(c)
   local run = layers.new(c)
   return function(params, inputs, o, kept)
     local x = layers.embed_tokens(c, params, inputs)
-    local mask = { mask = masks.padding(inputs.attention_mask, x.dtype) }
+    local mask = { mask = masks.both_sides(inputs, x) }
     x = run(params, x, mask, o, kept)
     x = blocks.layer_norm(params, "final_layer_norm", x, c.layer_norm_eps)
     return x, blocks.linear(params, "head", x:select(1, x:size(1) - 1), o)

@@ -12,6 +12,7 @@ local vision = {
   model_type = "siglip_vision_model",
   architecture = "SiglipVisionModel",
   prefix = "vision_model.",
+  inputs = { "pixel_values" },
   defaults = {
     hidden_size = 768,
     intermediate_size = 3072,

@@ -12,6 +12,8 @@ local nn = require "redco.nn"
 
 local common = {
   base_model_prefix = "transformer",
+  inputs = { "input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask",
+    "encoder_hidden_states" },
   -- Other names of the same settings (attribute_map of transformers).
   aliases = { head_dim = "d_kv", hidden_size = "d_model", num_attention_heads = "num_heads",
     num_hidden_layers = "num_layers" },
@@ -177,7 +179,8 @@ end
 local function encoder_of(family)
   local result = {
     architecture = family.architecture:gsub("ForConditionalGeneration", "EncoderModel"),
-    task = "features", only = {}, head = false, new_encoder = false, new_forward = false,
+    task = "features", only = {}, head = false, new_encoder = false, new_head_input = false,
+    inputs = { "input_ids", "attention_mask" },
     ignored = { "^decoder%.", "^lm_head%.", unpack(family.ignored) },
   }
 
@@ -193,10 +196,7 @@ local function encoder_of(family)
     c.decoder_start_token_id = start
   end
 
-  function result.new_functions(c)
-    local encode = family.new_encoder(c)
-    return { output = encode, hidden_states = encode }
-  end
+  result.new_forward = family.new_encoder
 
   return setmetatable(result, { __index = family })
 end
@@ -218,13 +218,16 @@ return function(row)
     end
   end
 
-  function family.new_forward(c, is_task)
+  function family.new_forward(c)
     local decoder = new_stack(row, c, "decoder", c.num_decoder_layers)
     return function(params, inputs, o, memory)
-      local x = decoder(params, inputs.decoder_input_ids, o, padding_mask(params, inputs), memory,
+      return decoder(params, inputs.decoder_input_ids, o, padding_mask(params, inputs), memory,
         inputs.decoder_attention_mask)
-      return has_scaled_output(c) and not is_task and x * c.d_model ^ -0.5 or x
     end
+  end
+
+  function family.new_head_input(c)
+    return has_scaled_output(c) and function(_, hidden) return hidden * c.d_model ^ -0.5 end
   end
 
   family.variants = { encoder_of(family) }

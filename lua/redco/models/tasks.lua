@@ -13,6 +13,8 @@
 ---   prefix: what stands before the names of a family without prefix
 ---   has_encoder_only: of an encoder-decoder, whether the decoder is not there
 ---   ignored: weights of a folder that the task does not have
+---   is_base: whether it is the model without a head, and its names have no prefix
+---   pooler: of such a model, the layers of its pooler, as `layers`
 --- The decoder of an encoder-decoder reads the tokens of the encoder, shifted right.
 --- The loss of a task is the same for all families. `default_task` of a family without a head of
 --- its own is the one it has if nothing says which; `size_key` is the key of its size;
@@ -27,6 +29,8 @@ local losses = require "redco.models.task_losses"
 local torch = require "redco.torch"
 
 local tasks = {}
+
+local encoder_inputs = { "input_ids", "attention_mask" }
 
 --- Completes num_labels of a configuration, by id2label if it has one, and checks problem_type.
 function tasks.complete_labels(c)
@@ -59,33 +63,45 @@ end
 
 -- For each task: the number of outputs, what a loss needs of the inputs, the loss, what is read of
 -- the hidden states (all if nil), whether the head is behind a dropout, whether inputs are [batch,
--- choices, length], and whether the only output is no dimension of the logits. Without a loss it is
--- that of a language model.
+-- choices, length], whether the only output is no dimension of the logits, whether there is one
+-- output for a whole row, and whether there is no head. Without a loss it is that of a language
+-- model.
 local kinds = {
   sequence_classification = {
     n_outputs = "num_labels", needs = { "labels" }, loss = losses.of_classes, read = of_last_token,
+    is_of_row = true,
   },
   token_classification = {
     n_outputs = "num_labels", needs = { "labels" }, loss = losses.of_tokens, has_dropout = true,
   },
   question_answering = {
     n_outputs = 2, needs = { "start_positions", "end_positions" }, loss = losses.of_spans,
+    is_of_row = true,
   },
   masked_lm = {},
+  features = { is_headless = true },
   multiple_choice = {
     n_outputs = 1, needs = { "labels" }, loss = losses.of_tokens, has_choices = true,
-    is_single = true,
+    is_single = true, is_of_row = true,
   },
   replaced_token_detection = {
     n_outputs = 1, needs = { "labels" }, loss = losses.of_replaced_tokens, is_single = true,
   },
 }
 
+--- Returns the task of a model without a head whose class in transformers begins with `name`;
+--- `pooler` has the layers of its pooler, or is nil.
+function tasks.features(name, pooler)
+  return { architecture = name .. "Model", is_base = true, pooler = pooler,
+    ignored = { "^score%.", "^classifier%.", "^qa_outputs%." } }
+end
+
 --- Returns the tasks of a decoder whose classes in transformers begin with `name`. `heads` has the
 --- name of the head of token classification, or nil, and whether there is question answering;
 --- `base` is the prefix of its parameters there, if another.
 function tasks.of_decoder(name, heads, base)
   return {
+    features = tasks.features(name),
     sequence_classification = {
       architecture = name .. "ForSequenceClassification", head = "score", bias = false,
     },
@@ -136,6 +152,10 @@ local function add_head(family, row, kind, c, task, add)
   local layers_init = blocks.normal(c.initializer_range or c.init_std)
   local last_init = layers_init
   if family.head_inits then layers_init, last_init = family.head_inits(c, task) end
+  if kind.is_headless then
+    encoder_heads.add_parameters(row.pooler or {}, c, size, layers_init, add)
+    return
+  end
   if row.layers then
     size = encoder_heads.add_parameters(row.layers, c, size, layers_init, add)
   end
@@ -157,6 +177,7 @@ local function with_head(family, task)
   local pattern = "^" .. family.base_model_prefix .. "%."
   local function own_name(name)
     if general.prefix then return general.prefix .. name end
+    if general.is_base then return (name:gsub(pattern, "")) end
     return (name:gsub(pattern, result.base_model_prefix .. "."))
   end
   result.own_name = own_name
@@ -177,6 +198,11 @@ local function with_head(family, task)
       if key ~= "is_encoder_decoder" then result.only[key] = value end
     end
   end
+  result.inputs, result.labels = {}, kind.needs
+  for _, name in ipairs(general.has_encoder_only and encoder_inputs or family.inputs) do
+    local is_misread = name == "segment_ids" and kind.is_of_row
+    if not is_misread then table.insert(result.inputs, name) end
+  end
   result.optional = { "id2label", "label2id", "num_labels", "problem_type", "classifier_dropout",
     unpack(family.optional or {}) }
 
@@ -192,7 +218,7 @@ local function with_head(family, task)
     end)
   end
 
-  function result.head(c)
+  result.head = not kind.is_headless and function(c)
     local row = row_for(c)
     local weight = is_untied(row, c) and row.untied or row.weight or row.head .. ".weight"
     local bias = row.bias ~= false and (row.bias or row.head .. ".bias") or nil
@@ -219,17 +245,21 @@ local function with_head(family, task)
   end
 
   function result.new_forward(c)
-    local is_task = true
-    local forward = general.has_encoder_only and family.new_encoder(c)
-      or family.new_forward(c, is_task)
+    local forward = general.has_encoder_only and family.new_encoder(c) or family.new_forward(c)
+    return function(params, inputs, o, memory)
+      if kind.has_choices then inputs = with_choices_as_rows(inputs, result.architecture) end
+      return forward(with_own_names(params), inputs, o, memory)
+    end
+  end
+
+  function result.new_head_input(c)
     local steps = row_for(c).layers
     local layers = steps and encoder_heads.new_forward(steps, c)
-    return function(params, inputs, o, memory)
+    return function(params, hidden, inputs, o)
       local shape
       if kind.has_choices then
         inputs, shape = with_choices_as_rows(inputs, result.architecture)
       end
-      local hidden = forward(with_own_names(params), inputs, o, memory)
       if layers then
         hidden = layers(params, hidden, o, inputs)
         return shape and hidden:view(shape) or hidden
@@ -237,6 +267,11 @@ local function with_head(family, task)
       if kind.has_dropout then hidden = blocks.dropout(hidden, dropout_of(c), o) end
       return kind.read and kind.read(hidden, inputs, c) or hidden
     end
+  end
+
+  result.new_pooler = general.pooler and function(c)
+    local layers = encoder_heads.new_forward(general.pooler, c)
+    return function(params, hidden, inputs, o) return layers(params, hidden, o, inputs) end
   end
 
   result.loss = kind.loss and function(c, logits, inputs, o)

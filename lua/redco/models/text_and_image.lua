@@ -68,6 +68,7 @@ local function with_classes(family)
   local result = {
     architecture = facts.architecture,
     task = "image_classification",
+    inputs = { "pixel_values" },
     optional = { "id2label", "label2id", "num_labels", "problem_type" },
     ignored = { "position_ids$", "^text_model%.", "^%a+_projection%.", "^logit_" },
     new_if_missing = { ["classifier.weight"] = true, ["classifier.bias"] = true },
@@ -91,8 +92,11 @@ local function with_classes(family)
 
   function result.new_forward(c)
     local run = tower.new(image, c.vision_config)
-    return function(params, inputs, o)
-      local hidden = run(params, inputs, o)
+    return function(params, inputs, o) return (run(params, inputs, o)) end
+  end
+
+  function result.new_head_input()
+    return function(_, hidden)
       return hidden:narrow(1, facts.first_patch, hidden:size(1) - facts.first_patch):mean { 1 }
     end
   end
@@ -111,6 +115,7 @@ return function(facts)
   local family = {
     base_model_prefix = facts.model_type,
     task = "similarity",
+    inputs = { "input_ids", "attention_mask", "position_ids", "pixel_values" },
     nullable = { "text_config", "vision_config" },
     defaults = { text_config = {}, vision_config = {} },
   }

@@ -12,12 +12,15 @@ functions with a dot: `model.loss(params, batch)`. Made by `redco.models.from_pr
   generation_config: the contents of generation_config.json of its folder]],
 
   ["Model:__call"] = [[
-__call(self, params, inputs, {train = false, rng = nil, cache = nil}) -> logits [batch, length, vocab_size]
-Computes logits.
+__call(self, params, inputs, {train = false, rng = nil, cache = nil, pooling: string = nil}) -> logits [batch, length, vocab_size]
+Computes logits. An input that the family does not read is an error that lists those that it reads;
+all may be given `labels`.
 
 Decoders take inputs.input_ids [batch, length] and optionally attention_mask (1 for tokens, 0 for
 padding) and position_ids. Rows of several sequences need segment_ids and position_ids, as from
-`redco.data.pack`.
+`redco.data.pack`: each sequence attends only to itself. Encoders take the same, and token_type_ids
+where they have them. Heads with one output for a whole row, and DeBERTa's convolution, refuse
+segment_ids.
 
 In encoder-decoders, input_ids (or pixel_values [batch, channels, height, width], or input_features
 [batch, mels, frames]) and attention_mask are the encoder's. The default decoder_input_ids are made from inputs.labels by
@@ -32,7 +35,13 @@ Question answering takes start_positions and end_positions [batch] instead of la
 CLIP and SigLIP take input_ids of texts and pixel_values of images, not necessarily as many, and
 return logits [images, texts]. Their parts alone, and a ViT without a classifier, return features
 [batch, size].
-  cache: from `redco.models.new_cache`; the inputs are then only the new tokens]],
+
+Text models without a head (the task "features") return hidden states [batch, length, size], or with
+`pooling` one vector for each text, [batch, size].
+  cache: from `redco.models.new_cache`; the inputs are then only the new tokens
+  pooling: "mean" of the tokens, "cls" and "last", the first and the last token that is no padding,
+    or "pooler", of BERT and RoBERTa, the layer behind the first position, as transformers'
+    pooler_output]],
 
   ["Model.loss"] = [[
 loss(params, inputs, {train = false, rng = nil, ignore_index = -100, label_smoothing = 0, shift = false}) -> loss, count, metrics
@@ -110,9 +119,12 @@ encoder-decoders.]],
 
   ["Model.hidden_states"] = [[
 hidden_states(params, inputs, {train = false, rng = nil, cache = nil}) -> hidden_states [batch, length, size]
-Returns the input of the head. Models that return features also return a list: the input of the
-first layer, and the output of each layer before the last norm. CLIP and SigLIP return those of
-inputs.input_ids if there are some, else those of inputs.pixel_values.]],
+Returns the output of the last layer, behind the last norm: transformers' last_hidden_state. It is
+the same with any head. Encoder-decoders return that of the decoder, and without
+inputs.decoder_input_ids and inputs.labels that of the encoder. Of mixtures of experts the second
+result is a list of the routers' logits. Parts of CLIP and SigLIP and ViTs without a head also return
+a list: the input of the first layer, and the output of each layer before the last norm. CLIP and
+SigLIP return those of inputs.input_ids if there are some, else those of inputs.pixel_values.]],
 
   ["Model.get_text_features"] = [[
 get_text_features(params, inputs, {train = false, rng = nil}) -> features [batch, size]
@@ -124,8 +136,9 @@ get_image_features(params, inputs, {train = false, rng = nil}) -> features [batc
 Returns the features of inputs.pixel_values, as `Model.get_text_features` does those of texts.]],
 
   ["Model.logits"] = [[
-logits(params, hidden_states [batch, length, size]) -> logits [batch, length, vocab_size]
-Applies the head to hidden states.]],
+logits(params, hidden_states [batch, length, size], inputs = nil, {train = false, rng = nil}) -> logits [batch, length, vocab_size]
+Applies the head to hidden states. Classifiers of sequences and multiple choice need the inputs of
+the hidden states, in which they find the tokens that they read.]],
 
   ["Model.resize_token_embeddings"] = [[
 resize_token_embeddings(new_num_tokens: integer = nil, {pad_to_multiple_of: integer = nil,

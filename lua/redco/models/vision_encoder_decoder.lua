@@ -12,6 +12,8 @@ local both = {
   model_type = "vision-encoder-decoder",
   architecture = "VisionEncoderDecoderModel",
   base_model_prefix = "",
+  inputs = { "pixel_values", "decoder_input_ids", "decoder_attention_mask",
+    "encoder_hidden_states" },
   defaults = {
     encoder = { model_type = "vit" },
     decoder = { model_type = "gpt2" },

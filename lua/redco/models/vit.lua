@@ -122,6 +122,7 @@ local vit = {
   ignored = { "^vit%.pooler%." },
   encoder = encoder,
   task = "image_classification",
+  inputs = { "pixel_values" },
   check = encoder.check,
   loss = losses.of_images "ViTForImageClassification",
 }
@@ -135,12 +136,15 @@ end
 
 function vit.head() return "classifier.weight", "classifier.bias" end
 
---- function(params, inputs, o) -> [B, hidden_size], the input of the classifier.
 function vit.new_forward(c)
   local encode = encoder.new_encoder(c)
   return function(params, inputs, o)
-    return encode(blocks.with_prefix(params, "vit."), inputs, o):select(1, 0)
+    return encode(blocks.with_prefix(params, "vit."), inputs, o)
   end
+end
+
+function vit.new_head_input()
+  return function(_, hidden) return hidden:select(1, 0) end
 end
 
 -- Features of images: the first token behind the pooler's layer.
@@ -152,6 +156,7 @@ local model = {
   optional = encoder.optional,
   ignored = { "^classifier%." },
   task = "features",
+  inputs = { "pixel_values" },
   check = encoder.check,
   -- Some folders lack it.
   new_if_missing = { ["pooler.dense.weight"] = true, ["pooler.dense.bias"] = true },

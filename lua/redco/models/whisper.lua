@@ -12,6 +12,8 @@ local whisper = {
   model_type = "whisper",
   architecture = "WhisperForConditionalGeneration",
   base_model_prefix = "model",
+  inputs = { "input_features", "attention_mask", "decoder_input_ids", "decoder_attention_mask",
+    "decoder_position_ids", "encoder_hidden_states" },
   generate = generate,
   lm_head = "proj_out",
   defaults = {

@@ -11,6 +11,7 @@ return function(whisper)
   local result = {
     architecture = "WhisperForAudioClassification",
     base_model_prefix = "model",
+    inputs = { "input_features" },
     task = "audio_classification",
     new_encoder = false,
     buffers = { ["encoder.embed_positions.weight"] = true },
@@ -54,6 +55,8 @@ return function(whisper)
     end })
   end
 
+  -- The encoder's output, or the mean of all layers with trained weights, if the configuration has
+  -- it.
   function result.new_forward(c)
     local encode = whisper.new_encoder(c)
     return function(params, inputs, o)
@@ -64,7 +67,13 @@ return function(whisper)
         local weights = params.layer_weights:softmax(-1):view { -1, 1, 1 }
         x = (torch.stack(kept, 1) * weights):sum { 1 }
       end
-      return blocks.linear(params, "projector", x, o):mean { 1 }
+      return x
+    end
+  end
+
+  function result.new_head_input()
+    return function(params, hidden, _, o)
+      return blocks.linear(params, "projector", hidden, o):mean { 1 }
     end
   end
 

@@ -8,10 +8,10 @@ from safetensors.torch import save_file
 
 from .changes import write_changed
 from .draw import Draw
-from .families import OF_TEXTS, PAIRED, is_generative
+from .families import HAVE_POOLER, HEADLESS, OF_TEXTS, PAIRED, is_generative
 from .generation import generated, new_generations, processed, prompts_of
 from .inputs import new_inputs
-from .models import new_model
+from .models import new_model, with_pooling
 from .reference import in_double, reference, with_positions
 
 CHANGES = 4  # of the configuration, for each model
@@ -92,6 +92,12 @@ def write_case(folder, seed, family):
         model.generation_config.pad_token_id = None
     write_model(Draw(f"{seed} files"), model, folder, family, vocab_size)
     expected, noise, case = {}, {}, dict(family=family, generations=[], changes=CHANGES)
+    if family in HEADLESS:
+        case["pooling"] = draw.choice([None, "mean", "cls", "last"]
+                                      + ["pooler"] * (family in HAVE_POOLER))
+        if case["pooling"] is None:  # what stands on padding is arbitrary
+            inputs.pop("attention_mask", None)
+        with_pooling(model, case["pooling"])
     if is_generative(family):
         prompts = prompts_of(inputs, model.config.is_encoder_decoder,
                              config.get("pad_token_id"))
@@ -137,7 +143,8 @@ def write_case(folder, seed, family):
     prompts = {key.removeprefix("prompt."): value for key, value in inputs.items()
                if key.startswith("prompt.")}
     for i in range(CHANGES):
-        expected.update(write_changed(draw, folder, i, family, known, prompts))
+        expected.update(write_changed(draw, folder, i, family, known, prompts,
+                                      case.get("pooling")))
     write_config(Draw(f"{seed} config"), folder)
     save_file({key: value.contiguous() for key, value in inputs.items()},
               folder / "inputs.safetensors")

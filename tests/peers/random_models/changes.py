@@ -5,8 +5,9 @@ import torch
 import transformers
 
 from .draw import ACTIVATIONS
-from .families import FAMILIES, attention_of, is_generative
+from .families import FAMILIES, HEADLESS, attention_of, is_generative
 from .generation import generated
+from .models import with_pooling
 from .reference import logits_of
 
 # Keys that config.json may have besides those that transformers writes.
@@ -60,7 +61,7 @@ def changed(draw, config):
     return config
 
 
-def write_changed(draw, folder, i, family, inputs, prompts):
+def write_changed(draw, folder, i, family, inputs, prompts, pooling):
     """A folder with the weights of another one, and what transformers makes of it; {} where it
     fails or has no such weights."""
     place = folder / f"changed-{i}"
@@ -74,6 +75,8 @@ def write_changed(draw, folder, i, family, inputs, prompts):
             place, attn_implementation=attention_of(family), output_loading_info=True)
         if any("pooler" not in key for key in info["missing_keys"]) or info["mismatched_keys"]:
             return {}
+        if family in HEADLESS:
+            with_pooling(model, pooling)
         found = {}
         with torch.no_grad():
             found[f"changed.{i}.logits"] = logits_of(model.eval()(**inputs)).clone()

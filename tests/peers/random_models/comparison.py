@@ -23,7 +23,7 @@ def difference(name, ours, theirs, in_double, inputs, case):
     if name.endswith("logits"):  # what stands on padding is arbitrary
         decoder = "decoder_attention_mask" in inputs or case["family"] in ENCODER_DECODERS
         mask = inputs.get("decoder_attention_mask" if decoder else "attention_mask")
-        if mask is not None and mask.shape == ours.shape[:2]:
+        if mask is not None and ours.dim() > 2 and mask.shape == ours.shape[:2]:
             ours, theirs = ours[mask.bool()], theirs[mask.bool()]
             in_double = in_double[mask.bool()] if in_double is not None else None
     same = (ours == theirs) | (ours.isnan() & theirs.isnan())

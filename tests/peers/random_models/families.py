@@ -77,6 +77,17 @@ for _family, (_draw, _name) in ENCODERS.items():
     for _task, _class in ENCODER_TASKS.items():
         FAMILIES[f"{_family}.{_task}"] = (_draw, _name + _class)
 FAMILIES["electra.replaced_token_detection"] = (electra, "ElectraForPreTraining")
+# Text models without a head.
+HEADLESS = {f"{_family}.features": (_draw, f"{_name}Model")
+            for _family, (_draw, _name) in ENCODERS.items()}
+HEADLESS.update({f"{_family}.features": (FAMILIES[_family][0], _class.replace(
+    "ForConditionalGeneration", "EncoderModel"))
+    for _family, (_, _class) in FAMILIES.items() if _family in ("t5", "mt5", "umt5")})
+HEADLESS.update({f"{_family}.features": (_draw, modeling_auto.MODEL_MAPPING_NAMES[_family])
+                 for _family, (_draw, _class) in FAMILIES.items()
+                 if "." not in _family and _class.endswith(("ForCausalLM", "LMHeadModel"))})
+FAMILIES.update(HEADLESS)
+HAVE_POOLER = {"bert.features", "roberta.features", "xlm-roberta.features"}
 ATTENTION = dict(gemma2="eager")  # the only one with soft caps
 
 

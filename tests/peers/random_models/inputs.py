@@ -118,6 +118,8 @@ def new_inputs(draw, config, vocab_size, family):
         inputs = {key: value.unsqueeze(1).repeat(1, n, 1) for key, value in inputs.items()}
         inputs["input_ids"] = tokens(rows, n, length)
         return dict(inputs, labels=torch.randint(n, (rows,), generator=generator))
+    if task == "features":
+        return inputs
     if task:
         inputs.update(task_labels(config, task, rows, length, generator))
         if family.startswith("mbart."):  # each row needs a token that is no padding

@@ -1,4 +1,5 @@
 """Models with random weights."""
+import functools
 import json
 
 import torch
@@ -25,6 +26,30 @@ def labelled(draw, config, task):
             config.pop("embedding_size", None)
     elif task == "token_classification":
         config.update(num_labels=draw.choice([2, 4]), classifier_dropout=0.0)
+
+
+def pooled(how, model, given, inputs, out):
+    """What a hook puts in place of the output: `how` the hidden states become one for each text,
+    as sentence-transformers has it."""
+    states, mask = out.last_hidden_state, inputs.get("attention_mask")
+    if mask is None:
+        mask = torch.ones(states.shape[:2], dtype=torch.int64)
+    rows = torch.arange(len(states))
+    if how == "mean":
+        states = (states * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
+    elif how == "cls":
+        states = states[rows, mask.argmax(1)]
+    elif how == "last":
+        states = states[rows, mask.shape[1] - 1 - mask.flip(1).argmax(1)]
+    elif how == "pooler":
+        states = out.pooler_output
+    return dict(pooler_output=states)
+
+
+def with_pooling(model, how):
+    """The model, whose calls return one vector for each text, or the states for None."""
+    model.register_forward_hook(functools.partial(pooled, how), with_kwargs=True)
+    return model
 
 
 def new_model(draw, family):

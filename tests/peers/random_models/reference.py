@@ -1,8 +1,8 @@
 """What transformers computes of a model."""
 import torch
 
-from .families import (CLASSIFIERS, ENCODER_DECODERS, ENCODERS, OF_TEXTS, PAIRED, is_encoder,
-                       takes_positions)
+from .families import (CLASSIFIERS, ENCODER_DECODERS, ENCODERS, HEADLESS, OF_TEXTS, PAIRED,
+                       is_encoder, takes_positions)
 
 STEPS = 3
 ADAMW = dict(lr=0.02, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)
@@ -80,7 +80,7 @@ def reference(model, inputs, family):
             found["logits"], found["loss"] = logits_of(out).clone(), loss.detach().clone()
             for name, parameter in used(model):
                 grad = parameter.grad
-                if grad is None and family in CLASSIFIERS:  # behind what they read
+                if grad is None and (family in CLASSIFIERS or family in HEADLESS):  # unused
                     continue
                 found["grad." + name] = (torch.zeros_like(parameter) if grad is None
                                          else grad.clone())
