@@ -205,6 +205,21 @@ test("shift: labels of padding on either side do not count", function()
   end, "shift is for decoders")
 end)
 
+test("padding inside a row of segments is not seen", function()
+  for _, config in ipairs(configs) do
+    local model = redco.models.from_config(config, { generator = torch.Generator(1) })
+    local ids = torch.tensor { { 9, 9, 3, 4, 5, 6, 7 } }
+    local states = model(model.params, { input_ids = ids,
+      attention_mask = torch.tensor { { 0, 0, 1, 1, 1, 1, 1 } },
+      position_ids = torch.tensor { { 0, 0, 0, 1, 2, 0, 1 } },
+      segment_ids = torch.tensor { { 1, 1, 1, 1, 1, 2, 2 } } })
+    for _, place in ipairs { { 2, 3 }, { 5, 2 } } do
+      local alone = { input_ids = ids:narrow(1, unpack(place)) }
+      expect_close(states:narrow(1, unpack(place)), model(model.params, alone), 1e-4, 1e-4)
+    end
+  end
+end)
+
 test("segments without positions, or with a cache, are refused", function()
   local model = redco.models.from_config(configs[1], { generator = torch.Generator(1) })
   local inputs = { input_ids = torch.tensor { { 1, 2 } }, segment_ids = torch.tensor { { 1, 2 } } }

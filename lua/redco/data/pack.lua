@@ -201,8 +201,8 @@ the lengths of all sequences at once, and the tokens when a row is accessed.
 strategy = "bfd" (best fit decreasing) keeps each sequence whole within one row and fills the row
 with padding. It cuts a sequence longer than a row into pieces. A row has `input_ids`, `labels`,
 `position_ids`, which start at 0 in each sequence, and `segment_ids`: 1 for the first sequence of a
-row, 2 for the second, 0 for padding. With these, each token of a decoder attends only to its own
-sequence.
+row, 2 for the second, 0 for padding. With these, each token of a decoder or an encoder attends only
+to its own sequence.
 
 strategy = "wrapped" concatenates the sequences and cuts them anywhere, without padding. A row has
 only `input_ids` and `labels`. The incomplete row at the end is dropped.]],
