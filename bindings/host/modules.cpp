@@ -138,13 +138,6 @@ int field_advice(lua_State* L) {
   return 1;
 }
 
-// notice(text): shows a line for the user, by the first process only
-int notice_of_run(lua_State* L) {
-  std::string text = luaL_checkstring(L, 1);
-  if (find_processes().rank == 0) notice(text);
-  return 0;
-}
-
 // describe(value) -> a short text for messages: "Tensor float32[2, 3]", "number 1.5", "redco.Rng"
 int described_value(lua_State* L) {
   lua_pushstring(L, describe(L, 1).c_str());
@@ -216,8 +209,6 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "advice_on_syntax");
   lua_pushcfunction(L, described_value);
   lua_setfield(L, -2, "describe");
-  lua_pushcfunction(L, notice_of_run);
-  lua_setfield(L, -2, "notice");
   lua_pushcfunction(L, embedded_text);
   lua_setfield(L, -2, "embedded");
   lua_pushcfunction(L, check_stop_of_run);

@@ -6,6 +6,7 @@ local is_adapter = require("redco.lora.layers").is_adapter
 local native = require "redco.native"
 local nulls = require "redco.models.nulls"
 local torch = require "redco.torch"
+local warn = require "redco.warn"
 
 local files = {}
 
@@ -56,8 +57,8 @@ function files.add_new(params, family, config, dtype, generator, source)
     if not buffers[name] then names[#names + 1] = name end
   end)
   if source and #made.names > 0 then
-    native.notice(("%s: weights of the %s are missing and newly initialized: %s. Train them before "
-      .. "you use what they compute."):format(source, family.architecture, listed(made.names, 8)))
+    warn("%s: weights of the %s are missing and newly initialized: %s. Train them before you use "
+      .. "what they compute", source, family.architecture, listed(made.names, 8))
   end
   made.params, made.names = nil, nil
   return params
