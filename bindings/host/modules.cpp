@@ -246,7 +246,8 @@ int open_redco(lua_State* L) {
         "checkpoint(f, ...) -> what f returns\n"
         "Calls f(...) and keeps only its arguments for the backward pass, which runs f again with "
         "the same random numbers. This saves memory and takes more time. f must compute the same "
-        "both times."},
+        "both times. A tensor that it reads must not be written in place before backward has run: "
+        "that is an error, and so is a write of f to a tensor that exists outside of it."},
        {"options", options,
         "options(defaults) -> table\n"
         "Returns the defaults, changed first by a TOML file and then by the script's arguments "

@@ -8,7 +8,8 @@ recompute.block = registry.define("redco.nn.block", [[
 block(f, ...) -> what f returns
 Calls f(...), a layer of a model. With `recompute = "blocks"` of the Trainer, only the arguments are
 kept for backward, which calls f again with the same random numbers: that saves memory and takes
-about a third more time. f must compute the same both times, and change nothing else. The layers of
+about a third more time. f must compute the same both times, and change nothing else; a tensor
+that it reads must not be written in place before backward has run, which is an error. The layers of
 `redco.models` are such blocks. Inside another block, or in `redco.checkpoint`, it only calls f.]],
 function(f, ...)
   if native.begins_recomputed_block() then return native.checkpoint(f, ...) end
