@@ -163,6 +163,7 @@ ExitCode code_of(redco::ScriptError::Kind kind) {
     case redco::ScriptError::Kind::script:
     case redco::ScriptError::Kind::stopped:
     case redco::ScriptError::Kind::out_of_steps:
+    case redco::ScriptError::Kind::exited:
       break;
   }
   return script_failed;
@@ -333,6 +334,7 @@ int run_program(int argc, char** argv) {
     auto terminal = redco::make_terminal();
     redco::ScriptEngine engine({.strict = !args.no_strict && !args.has_prompt(),
                                 .console = terminal,
+                                .exits_process = true,
                                 .records_sharding = args.report_sharding});
     std::optional<ReportAtEnd> report;
     if (args.report_sharding) report.emplace(engine, *terminal);

@@ -198,6 +198,11 @@ void add_host_member(lua_State* L, std::type_index type, host::Member kind, cons
   set_bound(L, name, {full, std::move(function), true});
 }
 
+void add_host_function(lua_State* L, const std::string& name, host::Function function) {
+  lua_pushvalue(L, LUA_GLOBALSINDEX);
+  set_bound(L, name, {name, std::move(function), false});
+}
+
 void push_host_object(lua_State* L, std::shared_ptr<void> object, std::type_index type) {
   if (object == nullptr) return lua_pushnil(L);
   push_metatable(L, type_name(L, type));
@@ -243,6 +248,7 @@ int64_t HostCall::integer(int index, int64_t least, int64_t most) const {
 }
 
 double HostCall::number(int index) const {
+  if (auto whole = lua::test_integer(L_, index)) return double(*whole);
   require(lua_type(L_, index) == LUA_TNUMBER, where(index), ": expected a number, got ",
           described(L_, index));
   return lua_tonumber(L_, index);

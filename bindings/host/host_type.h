@@ -20,6 +20,9 @@ void make_host_type(lua_State* L, const std::string& name, std::type_index type)
 void add_host_member(lua_State* L, std::type_index type, host::Member kind, const std::string& name,
                      host::Function function);
 
+/// Sets the global `name` to a function of the program.
+void add_host_function(lua_State* L, const std::string& name, host::Function function);
+
 /// Pushes an object of a registered class; null becomes nil.
 void push_host_object(lua_State* L, std::shared_ptr<void> object, std::type_index type);
 

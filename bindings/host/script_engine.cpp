@@ -114,10 +114,22 @@ class Entry {
 
   template <class Body>
   void protect(Body body) {
-    lua::protect(impl_->L, std::move(body));
+    try {
+      lua::protect(impl_->L, std::move(body));
+    } catch (const ScriptError&) {
+      end_if_exited();
+      throw;
+    }
+    end_if_exited();
   }
 
  private:
+  // A script may have caught the error of os.exit.
+  void end_if_exited() {
+    if (!is_outermost_) return;
+    if (auto exited = std::exchange(impl_->context->exited, std::nullopt)) throw *exited;
+  }
+
   // Lua's C API does not collect garbage when memory runs out, so the next run might not even
   // start.
   void collect_if_ran_out() {
@@ -140,8 +152,6 @@ void check_name(const char* function, const std::string& name) {
                      "' is not a name of a global: it must not be empty or contain dots");
 }
 
-using HostFunction = std::function<std::vector<Tree>(const std::vector<Tree>&)>;
-
 // A compiled loop never calls a hook, and LuaJIT may loop forever if memory runs out in one.
 void turn_compiler_off(lua_State* L) {
   luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
@@ -150,6 +160,12 @@ void turn_compiler_off(lua_State* L) {
 
 void open_all(lua_State* L) {
   luaL_openlibs(L);
+  if (!lua::context(L).exits_process) {
+    lua_getglobal(L, "os");
+    lua_pushcfunction(L, lua::end_script);
+    lua_setfield(L, -2, "exit");
+    lua_pop(L, 1);
+  }
   lua::open_modules(L);
 }
 
@@ -168,7 +184,7 @@ void push_global(lua_State* L, const std::string& path) {
 
 struct NamedFunction {
   std::string name;
-  HostFunction function;
+  ScriptEngine::UntypedFunction function;
 };
 
 int call_host(lua_State* L) {
@@ -263,6 +279,7 @@ ScriptEngine::ScriptEngine(ScriptEngineOptions options)
   impl_->context = lua::open_context(L);
   impl_->context->console = impl_->options.console;
   impl_->context->is_strict = impl_->options.strict;
+  impl_->context->exits_process = impl_->options.exits_process;
   if (impl_->options.records_sharding) impl_->context->record = std::make_shared<lua::RunRecord>();
   Entry(impl_).protect([&](lua_State* state) {
     open_all(state);
@@ -386,7 +403,7 @@ void ScriptEngine::set_global(const std::string& name, const Tree& value) {
   });
 }
 
-void ScriptEngine::register_function(const std::string& name, HostFunction function) {
+void ScriptEngine::register_function(const std::string& name, UntypedFunction function) {
   check_name("register_function", name);
   if (!function) throw UsageError("register_function: '" + name + "': the function is empty");
   Entry(impl_).protect([&](lua_State* L) {
@@ -422,6 +439,13 @@ void host::add_member(ScriptEngine& engine, std::type_index type, Member kind,
   if (kind != Member::constructor) check_name("register_type", name);
   Entry(engine.impl_).protect([&](lua_State* L) {
     lua::add_host_member(L, type, kind, name, std::move(function));
+  });
+}
+
+void host::add_function(ScriptEngine& engine, const std::string& name, Function function) {
+  check_name("register_function", name);
+  Entry(engine.impl_).protect([&](lua_State* L) {
+    lua::add_host_function(L, name, std::move(function));
   });
 }
 

@@ -86,12 +86,12 @@ bool is_noted(lua_State* L, std::string_view message) {
   return !error.message.empty() && message.ends_with(error.message);
 }
 
-void note_error(lua_State* L, ScriptError::Kind kind, std::string traceback, int signal = 0) {
+void note_error(lua_State* L, ScriptError::Kind kind, std::string traceback, int number = 0) {
   auto& error = context(L).error;
   error.message = lua_tostring(L, -1);
   error.kind = kind;
   error.traceback = std::move(traceback);
-  error.signal = signal;
+  error.number = number;
 }
 
 // Lua instructions are counted in units of this size. Once the limit is reached, every further unit
@@ -222,7 +222,7 @@ int with_traceback(lua_State* L) {
   // An error that came through C++ already has the deeper traceback.
   if (!noted || error.traceback.empty()) {
     ScriptError::Kind kind = noted ? error.kind : ScriptError::Kind::script;
-    note_error(L, kind, traceback_from(L, 1), error.signal);
+    note_error(L, kind, traceback_from(L, 1), error.number);
   }
   return 1;
 }
@@ -246,6 +246,7 @@ int wrapper(lua_State* L, lua_CFunction function) {
   Running running(ctx, L);
   try {
     if (is_interrupted(ctx) && !is_finalizer(L, function)) throw Interrupted();
+    if (ctx.exited && function != with_traceback && !is_finalizer(L, function)) throw *ctx.exited;
     if (ctx.depth > max_depth && function != with_traceback && !is_finalizer(L, function))
       fail("stack overflow: functions of Lua and of C++ call each other without end");
     int n_results = function(L);
@@ -253,7 +254,7 @@ int wrapper(lua_State* L, lua_CFunction function) {
     return n_results;
   } catch (const ScriptError& error) {
     lua_pushlstring(L, error.what(), std::strlen(error.what()));
-    note_error(L, error.kind(), error.traceback(), error.signal());
+    note_error(L, error.kind(), error.traceback(), error.number());
   } catch (const UsageError& error) {
     push_located(L, text_of(error));
     note_error(L, ScriptError::Kind::usage, "");
@@ -362,6 +363,16 @@ void note_steps(Context& context, int64_t steps) {
   if (context.steps.left <= 0) watch_steps(context.current);
 }
 
+int end_script(lua_State* L) {
+  // As LuaJIT's: a number, or true for success.
+  int code = lua_isboolean(L, 1) ? !lua_toboolean(L, 1) : int(luaL_optinteger(L, 1, 0));
+  std::string line = script_line(L);
+  context(L).exited.emplace(
+      (line.empty() ? "" : line + ": ") + "os.exit(" + std::to_string(code) + ")", "",
+      ScriptError::Kind::exited, code);
+  throw *context(L).exited;
+}
+
 void interrupt_hook(lua_State* L, lua_Debug*) {
   watch_steps(L);
   if (!is_interrupted(context(L))) return;
@@ -403,7 +414,7 @@ ScriptError take_error(lua_State* L) {
   bool noted = is_noted(L, message);
   auto error = std::exchange(context(L).error, {});  // cleared, so that it explains no later error
   if (!noted) return ScriptError(message, "", ScriptError::Kind::script);
-  return ScriptError(message, std::move(error.traceback), error.kind, error.signal);
+  return ScriptError(message, std::move(error.traceback), error.kind, error.number);
 }
 
 struct Ref::Slot {

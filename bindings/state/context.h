@@ -16,6 +16,7 @@
 #include <lua.hpp>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -45,6 +46,7 @@ struct Context : std::enable_shared_from_this<Context> {
   /// The last result of redco.options, which checkpoints store.
   Tree config = Tree::Dict{};
   bool is_strict = false;
+  bool exits_process = false;  ///< whether os.exit does
   /// Whether the state is that of a worker. Only the main thread handles requests to stop a run.
   bool is_worker = false;
   /// Whether scripts see only the globals that restricted.lua lists.
@@ -63,6 +65,8 @@ struct Context : std::enable_shared_from_this<Context> {
   std::map<std::type_index, std::string> host_types;
   /// Null unless ScriptEngineOptions ask for it.
   std::shared_ptr<RunRecord> record;
+  /// Set by os.exit until the running call has ended.
+  std::optional<ScriptError> exited;
   /// Set by ScriptEngine::interrupt, on any thread; cleared once the running call has ended.
   std::atomic<bool> interrupted = false;
   /// The thread that runs the engine, or the last one that did.
@@ -84,7 +88,7 @@ struct Context : std::enable_shared_from_this<Context> {
     std::string message;
     std::string traceback;
     ScriptError::Kind kind = ScriptError::Kind::script;
-    int signal = 0;
+    int number = 0;
   } error;
 };
 
@@ -118,6 +122,9 @@ std::string text_of(const std::exception& error);
 /// runs. A tail call leaves no line; then it is the next one below. Lines of this library's own Lua
 /// files ("=redco/...") are skipped unless there is no other, because they do not help the user.
 std::string script_line(lua_State* L);
+
+/// os.exit(code = 0) where it does not end the process: ends the running script.
+int end_script(lua_State* L);
 
 /// A debug hook that ends the running Lua code as interrupted.
 void interrupt_hook(lua_State* L, lua_Debug* frame);

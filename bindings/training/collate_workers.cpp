@@ -39,8 +39,9 @@ struct CollateWorkers::Batch {
 };
 
 struct CollateWorkers::Worker {
-  explicit Worker(bool is_strict)
-      : engine({.strict = is_strict}), context(lua::context(engine.state())) {
+  explicit Worker(const Context& main)
+      : engine({.strict = main.is_strict, .exits_process = main.exits_process}),
+        context(lua::context(engine.state())) {
     context.is_worker = true;
   }
   lua_State* state() const { return engine.state(); }
@@ -186,7 +187,7 @@ CollateWorkers::CollateWorkers(const Ref& collate_fn, int64_t num_workers, int64
     : what_(what), n_ahead_(num_workers * prefetch_factor) {
   lua_State* L = collate_fn.state();
   for (int64_t i = 0; i < num_workers; ++i) {
-    auto worker = std::make_unique<Worker>(context(L).is_strict);
+    auto worker = std::make_unique<Worker>(context(L));
     protect(worker->state(), [&](lua_State* to) { copy_paths(L, to); });
     worker->copy(collate_fn, what_ + ": collate_fn",
                  [&](lua_State* to) { worker->collate_fn = Ref(to, -1); });

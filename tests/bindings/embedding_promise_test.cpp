@@ -7,9 +7,12 @@
 #include "resident_memory.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <torch/csrc/jit/python/update_graph_executor_opt.h>
+#include <torch/csrc/jit/runtime/graph_executor.h>
 #include <unistd.h>
 
 #include <array>
@@ -75,6 +78,11 @@ const char* const bad_scripts[] = {
     "require('redco').Rng('seed')",
     "require('redco').checkpoint(error, 'in what is run again')",
     "newproxy(true).x = 1",
+    "os.exit(7)",
+    "os.exit(true)",
+    "assert(not pcall(os.exit, 7))",
+    "assert(not xpcall(os.exit, debug.traceback)) while true do type(1) end",
+    "coroutine.wrap(os.exit)(7)",
     "debug.sethook(function() debug.sethook() error('hook') end, '', 1) for i = 1, 10 do end",
 };
 
@@ -84,6 +92,15 @@ void run_bad_scripts(ScriptEngine& engine) {
     CHECK_THROWS_AS(engine.run_string(script, "bad"), ScriptError);
     engine.run_string("assert(1 + 1 == 2)");
   }
+}
+
+std::string switches_of_libtorch() {
+  const at::Context& all = at::globalContext();
+  std::ostringstream text;
+  text << all.userEnabledFlashSDP() << all.userEnabledMemEfficientSDP() << all.userEnabledMathSDP()
+       << all.userEnabledCuDNNSDP() << all.checkSparseTensorInvariants().value_or(false)
+       << torch::jit::getGraphExecutorOptimize() << torch::jit::getProfilingMode();
+  return text.str();
 }
 
 // What belongs to the process, as a text that can be compared.
@@ -104,7 +121,7 @@ std::string state_of_process() {
   for (char** variable = environ; *variable != nullptr; ++variable) text << *variable << "\n";
   mode_t mode = umask(0);
   umask(mode);
-  text << mode;
+  text << mode << "\n" << switches_of_libtorch();
   return text.str();
 }
 
@@ -167,9 +184,50 @@ TEST_CASE("LibTorch's warnings are the console's, each once") {
   CHECK(console->lines[0].starts_with("warning: An output with one or more elements was resized"));
 }
 
-TEST_CASE("a script cannot end the process but by os.exit, which a restricted one has not") {
-  ScriptEngine engine({.restricted = true});
-  CHECK_THROWS_AS(engine.run_string("os.exit(0)"), ScriptError);
+TEST_CASE("second derivatives change no switch of LibTorch, also while they are computed") {
+  const std::string before = switches_of_libtorch();
+  std::string meanwhile;
+  ScriptEngine engine;
+  engine.register_function("look", [&] { meanwhile += switches_of_libtorch(); });
+  engine.run_string(R"(
+    local redco = require "redco"
+    local torch = redco.torch
+    local function loss(x)
+      look()
+      return torch.scaled_dot_product_attention(x, x, x):pow(3):sum()
+    end
+    redco.grad(function(x) return redco.grad(loss)(x):pow(2):sum() end)(torch.ones { 1, 1, 3, 4 }))");
+  CHECK(meanwhile == before);
+  CHECK(switches_of_libtorch() == before);
+}
+
+TEST_CASE("os.exit ends the script, not the process") {
+  ScriptEngine engine, restricted({.restricted = true});
+  engine.register_function("again", [&] { engine.run_string("os.exit(5)"); });
+  engine.run_string("function leave(...) os.exit(...) end");
+  auto code_of = [&](const std::string& script) {
+    try {
+      engine.run_string(script, "piece");
+    } catch (const ScriptError& error) {
+      CHECK(error.kind() == ScriptError::Kind::exited);
+      CHECK(error.signal() == 0);
+      return error.exit_code();
+    }
+    return -1;
+  };
+  CHECK(code_of("os.exit()") == 0);
+  CHECK(code_of("os.exit(7)") == 7);
+  CHECK(code_of("os.exit(true)") == 0);
+  CHECK(code_of("os.exit(false)") == 1);
+  CHECK(code_of("leave(3) error 'not reached'") == 3);
+  CHECK(code_of("pcall(os.exit, 4) type(1) error 'not reached'") == 4);
+  CHECK(code_of("pcall(os.exit, 4)") == 4);
+  CHECK(code_of("coroutine.wrap(os.exit)(6)") == 6);
+  CHECK(code_of("again()") == 5);
+  CHECK_THROWS_WITH(engine.run_string("local x = 1\nos.exit(7)", "piece"), "piece:2: os.exit(7)");
+  CHECK_THROWS_WITH(engine.call("leave", {8}), doctest::Contains("os.exit(8)"));
+  engine.run_string("assert(pcall(type, 1))");
+  CHECK_THROWS_AS(restricted.run_string("os.exit(0)"), ScriptError);
 }
 
 TEST_CASE("1000 engines are created and destroyed without growth") {

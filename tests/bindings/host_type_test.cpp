@@ -202,5 +202,48 @@ TEST_CASE("wrong uses are errors that say what was meant") {
                     doctest::Contains("is not a name of a global"));
 }
 
+TEST_CASE("functions have the parameters of C++") {
+  ScriptEngine engine;
+  engine.register_function("add", [](double a, double b) { return a + b; });
+  engine.register_function("times", [](const std::string& text, int n) {
+    std::string all;
+    for (int i = 0; i < n; ++i) all += text;
+    return all;
+  });
+  engine.register_function("sum", [](const at::Tensor& t) { return t.sum(); });
+  engine.register_function(
+      "is_even", +[](int64_t n) { return n % 2 == 0; });
+  int n_calls = 0;
+  engine.register_function("count", [&n_calls]() mutable { ++n_calls; });
+  engine.register_function("untyped", [](const std::vector<Tree>& args) -> std::vector<Tree> {
+    std::vector<Tree> copies = args;
+    return {args.at(0).as<double>() + copies.at(1).as<double>(), int64_t(args.size())};
+  });
+  engine.run_string(R"(
+    assert(add(1.5, 2.5) == 4 and add(1, 2) == 3 and add(1, 2.5) == 3.5 and add(2^53, 1LL) > 0)
+    assert(times("ab", 3) == "ababab" and is_even(4) and not is_even(3))
+    assert(sum(require("redco.torch").ones { 2, 3 }):item() == 6)
+    count() count()
+    local total, n = untyped(1, 2)
+    assert(total == 3 and n == 2 and untyped(1, 2.5) == 3.5))");
+  CHECK(n_calls == 2);
+  CHECK(engine.call("add", {1, 2}).at(0).as<double>() == 3);
+  const std::pair<const char*, const char*> wrong[] = {
+      {"add(1, 'b')", "piece:1: add: argument 2: expected a number, got \"b\""},
+      {"add(1)", "add: argument 2: expected a number, got nothing"},
+      {"add(1, 2, 3)", "add takes 2 arguments, not 3"},
+      {"times('a', 1.5)", "times: argument 2: expected an integer, got number 1.5"},
+      {"sum({})", "sum: argument 1: expected a Tensor, got table"},
+      {"count(1)", "count takes 0 arguments, not 1"},
+      {"untyped('a', 2)", "expected a number in this place of the tree, found a string"},
+  };
+  for (auto [code, text] : wrong) {
+    CAPTURE(code);
+    CHECK_MESSAGE(failure(engine, code).find(text) != std::string::npos, failure(engine, code));
+  }
+  CHECK_THROWS_WITH(engine.register_function("a.b", [] {}),
+                    doctest::Contains("is not a name of a global"));
+}
+
 }  // namespace
 }  // namespace redco

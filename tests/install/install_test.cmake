@@ -95,6 +95,30 @@ build_against_it(consumer ${CMAKE_CURRENT_LIST_DIR}/consumer)
 run(${WORK}/consumer/engine_consumer)
 build_against_it(cpp_embed ${SOURCE}/examples/cpp_embed)
 run(${CMAKE_CTEST_COMMAND} --test-dir ${WORK}/cpp_embed --output-on-failure)
+
+# What docs/cpp.md shows: its programs print what it says, and two processes what one does.
+file(MAKE_DIRECTORY ${WORK}/page)
+run(awk -v FOLDER=${WORK}/page -f ${CMAKE_CURRENT_LIST_DIR}/blocks.awk ${SOURCE}/docs/cpp.md)
+build_against_it(page_build ${WORK}/page)
+file(READ ${SOURCE}/docs/cpp.md page)
+execute_process(COMMAND ${WORK}/page_build/script OUTPUT_VARIABLE shown COMMAND_ERROR_IS_FATAL ANY)
+string(FIND "${page}" "```\n${shown}```" position)
+if(shown STREQUAL "" OR position EQUAL -1)
+  message(FATAL_ERROR "script.cpp of docs/cpp.md prints ${shown}")
+endif()
+execute_process(COMMAND ${WORK}/page_build/train OUTPUT_VARIABLE alone COMMAND_ERROR_IS_FATAL ANY)
+string(RANDOM LENGTH 4 ALPHABET 123456789 port)
+set(ENV{REDCO_N_PROCESSES} 2)
+set(ENV{REDCO_HOST0_ADDRESS} 127.0.0.1)
+set(ENV{REDCO_HOST0_PORT} 1${port})
+execute_process(
+  COMMAND sh -c "REDCO_PROCESS_ID=1 \"$0\" & REDCO_PROCESS_ID=0 \"$0\" && wait $!" ${WORK}/page_build/train
+  OUTPUT_VARIABLE both COMMAND_ERROR_IS_FATAL ANY)
+if(NOT alone MATCHES "^w = [0-9.]+, b = [0-9.]+\n$" OR NOT both STREQUAL alone)
+  message(FATAL_ERROR "train.cpp of docs/cpp.md prints ${alone}, and in two processes ${both}")
+endif()
+unset(ENV{REDCO_N_PROCESSES})
+
 find_program(LUAJIT luajit)
 if(LUAJIT AND NOT FLAGS)  # luajit itself has no sanitizers
   file(GLOB_RECURSE module ${WORK}/moved/redco.so)

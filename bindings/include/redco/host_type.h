@@ -149,6 +149,7 @@ enum class Member { constructor, method, getter, setter };
 REDCO_API void make_type(ScriptEngine& engine, const std::string& name, std::type_index type);
 REDCO_API void add_member(ScriptEngine& engine, std::type_index type, Member kind,
                           const std::string& name, Function function);
+REDCO_API void add_function(ScriptEngine& engine, const std::string& name, Function function);
 REDCO_API void set_global(ScriptEngine& engine, const std::string& name,
                           std::shared_ptr<void> object, std::type_index type);
 

@@ -12,6 +12,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 struct lua_State;
@@ -48,6 +50,10 @@ struct ScriptEngineOptions {
   /// LuaJIT or in a listed operator. Against attackers, run the engine in a process without
   /// privileges, with memory and time limits of the system.
   bool restricted = false;
+  /// os.exit ends the process, as in a stand-alone interpreter. Otherwise it ends the running
+  /// script with a ScriptError of the kind exited, which `pcall` cannot hold back for long: the
+  /// next function of the library or of Lua's own libraries raises it again.
+  bool exits_process = false;
   /// Records the data for sharding_report. The processes of a run stay connected until the engine
   /// is destroyed.
   bool records_sharding = false;
@@ -62,6 +68,8 @@ struct ScriptEngineOptions {
 /// that.
 class REDCO_API ScriptEngine {
  public:
+  using UntypedFunction = std::function<std::vector<Tree>(const std::vector<Tree>&)>;
+
   explicit ScriptEngine(ScriptEngineOptions options = {});
   ~ScriptEngine();
   ScriptEngine(const ScriptEngine&) = delete;
@@ -93,9 +101,23 @@ class REDCO_API ScriptEngine {
     host::set_global(*this, name, std::move(object), typeid(T));
   }
 
-  /// Registers a C++ function as a global. Its exceptions become Lua errors.
-  void register_function(const std::string& name,
-                         std::function<std::vector<Tree>(const std::vector<Tree>&)> function);
+  /// Registers a C++ function or lambda as a global. Its parameters and its result have the types
+  /// of HostType's methods, and arguments are converted and checked as theirs:
+  ///
+  ///     engine.register_function("add", [](double a, double b) { return a + b; });
+  ///
+  /// Its exceptions become Lua errors.
+  template <class F>
+  requires(!std::is_convertible_v<F, UntypedFunction>) void register_function(
+      const std::string& name, F function) {
+    host::add_function(*this, name, [function = std::move(function)](HostCall& call) {
+      host::Signature<F>::type::call(call, 1, function);
+    });
+  }
+
+  /// The same for a function of any number of arguments and results. A whole number is an int64_t
+  /// in a Tree, which Tree::as<double> converts.
+  void register_function(const std::string& name, UntypedFunction function);
 
   /// Asks the training runs of this engine to save and end, like redco::request_stop for one
   /// engine.
@@ -144,6 +166,7 @@ class REDCO_API ScriptEngine {
   friend void host::make_type(ScriptEngine&, const std::string&, std::type_index);
   friend void host::add_member(ScriptEngine&, std::type_index, host::Member, const std::string&,
                                host::Function);
+  friend void host::add_function(ScriptEngine&, const std::string&, host::Function);
   friend void host::set_global(ScriptEngine&, const std::string&, std::shared_ptr<void>,
                                std::type_index);
 

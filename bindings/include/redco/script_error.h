@@ -14,24 +14,29 @@ namespace redco {
 class REDCO_API ScriptError : public Error {
  public:
   enum class Kind {
-    script,       ///< the script or its data failed
-    usage,        ///< the script was given wrong arguments
-    interrupted,  ///< ScriptEngine::interrupt
-    stopped,      ///< request_stop: a training run was saved and ended
-    out_of_steps  ///< ScriptEngine::set_step_limit
+    script,        ///< the script or its data failed
+    usage,         ///< the script was given wrong arguments
+    interrupted,   ///< ScriptEngine::interrupt
+    stopped,       ///< request_stop: a training run was saved and ended
+    out_of_steps,  ///< ScriptEngine::set_step_limit
+    exited         ///< os.exit: see ScriptEngineOptions::exits_process
   };
 
-  ScriptError(const std::string& message, std::string traceback, Kind kind, int signal = 0)
-      : Error(message), traceback_(std::move(traceback)), kind_(kind), signal_(signal) {}
+  ScriptError(const std::string& message, std::string traceback, Kind kind, int number = 0)
+      : Error(message), traceback_(std::move(traceback)), kind_(kind), number_(number) {}
   const std::string& traceback() const { return traceback_; }
   Kind kind() const { return kind_; }
   /// The signal given to request_stop; 0 for other kinds.
-  int signal() const { return signal_; }
+  int signal() const { return kind_ == Kind::stopped ? number_ : 0; }
+  /// The argument of os.exit; 0 for other kinds.
+  int exit_code() const { return kind_ == Kind::exited ? number_ : 0; }
+  /// Whichever of the two the kind has.
+  int number() const { return number_; }
 
  private:
   std::string traceback_;
   Kind kind_;
-  int signal_;
+  int number_;
 };
 
 }  // namespace redco

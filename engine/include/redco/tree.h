@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -37,15 +38,24 @@ class REDCO_API Tree {
   bool is() const {
     return std::holds_alternative<T>(value_);
   }
-  /// The value as a T. Throws Error, which names both kinds, if it has another type.
+  /// A reference to the value. A double is returned by value, and an integer converts to it, since
+  /// Lua's 2 and 2.0 are the same number. Throws Error, which names both kinds, if the value has
+  /// another type.
   template <class T>
-  const T& as() const {
-    if (const T* value = std::get_if<T>(&value_)) return *value;
-    throw_kind(Tree(T{}).kind());
+  decltype(auto) as() const {
+    if constexpr (std::is_same_v<T, double>) {
+      const int64_t* whole = std::get_if<int64_t>(&value_);
+      return whole ? double(*whole) : held<double>();
+    } else {
+      return held<T>();
+    }
   }
   template <class T>
-  T& as() {
-    return const_cast<T&>(std::as_const(*this).as<T>());
+  decltype(auto) as() {
+    if constexpr (std::is_same_v<T, double>)
+      return std::as_const(*this).as<double>();
+    else
+      return const_cast<T&>(held<T>());
   }
   bool is_none() const { return is<std::monostate>(); }
   bool is_tensor() const { return is<at::Tensor>(); }
@@ -61,6 +71,11 @@ class REDCO_API Tree {
   Tree& operator[](const std::string& key);
 
  private:
+  template <class T>
+  const T& held() const {
+    if (const T* value = std::get_if<T>(&value_)) return *value;
+    throw_kind(Tree(T{}).kind());
+  }
   [[noreturn]] void throw_kind(const char* expected) const;
 
   std::variant<std::monostate, bool, int64_t, double, std::string, at::Tensor, List, Dict> value_;
