@@ -24,21 +24,37 @@ Value to_value(const Json& json) {
   }
   if (auto entries = json.get<Json::Object>()) {
     Value::Dict dict;
-    for (const auto& [key, entry] : *entries) dict.emplace_back(key, to_value(entry));
+    for (const auto& [key, entry] : *entries) dict.emplace_back(Value{key}, to_value(entry));
     return text::jinja::make_dict(std::move(dict));
   }
   return {Value::None()};
+}
+
+void check_messages(const Json& messages) {
+  const auto* list = messages.get<Json::List>();
+  const auto* object = messages.get<Json::Object>();
+  require(list || object, "apply_chat_template: expected a list of messages");
+  require(
+      !object || object->empty(),
+      "apply_chat_template: one message, expected a list of them: {{role = ..., content = ...}}");
+  require(list && !list->empty(), "apply_chat_template: there are no messages");
+  for (size_t i = 0; i < list->size(); ++i) {
+    const auto* message = (*list)[i].get<Json::Object>();
+    require(message && !message->empty(), "apply_chat_template: message ", i + 1,
+            " is no table with names, expected {role = ..., content = ...}");
+  }
 }
 
 }  // namespace
 
 std::string Tokenizer::apply_chat_template(const Json& messages, bool add_generation_prompt,
                                            const Json::Object& variables) const {
+  check_messages(messages);
   // As in `transformers`, the variables tools and documents always exist, as none if not given.
-  Value::Dict given = {{"messages", to_value(messages)},
-                       {"tools", {Value::None()}},
-                       {"documents", {Value::None()}},
-                       {"add_generation_prompt", {add_generation_prompt}}};
+  Value::Named given = {{"messages", to_value(messages)},
+                        {"tools", {Value::None()}},
+                        {"documents", {Value::None()}},
+                        {"add_generation_prompt", {add_generation_prompt}}};
   const text::Settings& settings = this->settings();
   for (const auto& [role, token] : settings.special_tokens)
     given.emplace_back(role + "_token", Value{token});

@@ -28,10 +28,13 @@ struct Value {
   };
   struct None {};
   using List = std::vector<Value>;
-  using Dict = std::vector<std::pair<std::string, Value>>;  ///< in the order of insertion
+  /// In the order of insertion. Keys are what Python can hash.
+  using Dict = std::vector<std::pair<Value, Value>>;
+  using Named = std::vector<std::pair<std::string, Value>>;
   using Function = std::function<Value(const Arguments&)>;
-  /// The Python type of a list or dictionary, where it matters.
-  enum class Kind : uint8_t { plain, tuple, generator, range, name_space, loop };
+  /// The Python type of a list or dictionary, where it matters. A string may be `markup`, which the
+  /// filter `safe` makes: what is added to it gets its special characters escaped.
+  enum class Kind : uint8_t { plain, tuple, generator, range, name_space, loop, markup };
 
   std::variant<Undefined, None, bool, int64_t, double, std::string, std::shared_ptr<List>,
                std::shared_ptr<Dict>, std::shared_ptr<Function>>
@@ -49,17 +52,19 @@ struct Value {
   const Function* function() const;
   /// The member of a dictionary; null if there is none.
   const Value* find(std::string_view key) const;
+  const Value* find(const Value& key) const;
 };
 
 /// Both throw Error for values that are too deep or too large to traverse.
 Value make_list(Value::List list, Value::Kind kind = Value::Kind::plain);
 Value make_dict(Value::Dict dict, Value::Kind kind = Value::Kind::plain);
+Value make_members(Value::Named members, Value::Kind kind = Value::Kind::plain);
 Value make_function(Value::Function function);
 
 /// The arguments of a call; for a filter those after the value.
 struct Arguments {
   std::vector<Value> positional;
-  Value::Dict named;
+  Value::Named named;
 };
 
 /// An expression: its kind and its parts.
@@ -126,6 +131,6 @@ std::vector<Node> parse(const std::string& source);
 
 /// Renders a template with variables. Throws Error, with the line, for unknown filters, tests,
 /// methods and functions, for raise_exception, and for templates that run too long.
-std::string render(const std::vector<Node>& nodes, const Value::Dict& variables);
+std::string render(const std::vector<Node>& nodes, const Value::Named& variables);
 
 }  // namespace redco::text::jinja

@@ -16,26 +16,29 @@ using Filter = Value (*)(const Value&, const Arguments&);
 
 Value generator(Value::List list) { return make_list(std::move(list), Value::Kind::generator); }
 
-// Calls a string method on the value as text.
-Value by_method(const char* name, const Value& value, const Arguments& arguments) {
-  Value method = *find_method({to_text(value)}, name);
+// The value as text; markup stays markup.
+Value soft_text(const Value& value) { return text_like(to_text(value), value); }
+
+// Calls a string method on a text.
+Value by_method(const char* name, const Value& text, const Arguments& arguments) {
+  Value method = *find_method(text, name);
   return (*method.function())(arguments);
 }
 
 Value trim(const Value& value, const Arguments& arguments) {
-  return by_method("strip", value, arguments);
+  return by_method("strip", soft_text(value), arguments);
 }
 
 Value replace(const Value& value, const Arguments& arguments) {
   Arguments texts = arguments;
   for (size_t i = 0; i < std::min<size_t>(texts.positional.size(), 2); ++i)
     texts.positional[i] = {to_text(texts.positional[i])};
-  return by_method("replace", value, texts);
+  return by_method("replace", {to_text(value)}, texts);
 }
 
 template <std::string (*change)(std::string_view)>
 Value changed(const Value& value, const Arguments&) {
-  return {change(to_text(value))};
+  return text_like(change(to_text(value)), value);
 }
 
 Value length_of(const Value& value, const Arguments&) {
@@ -104,7 +107,8 @@ template <bool is_first>
 Value end_of(const Value& value, const Arguments&) {
   Value::List list = items_of(value, is_first ? "first" : "last");
   if (list.empty()) return {Value::Undefined{is_first ? "first" : "last"}};
-  return is_first ? list.front() : list.back();
+  if (is_first) return list.front();
+  return is_markup(value) ? text_like(text_of(list.back()), value) : list.back();
 }
 
 Value list(const Value& value, const Arguments&) { return make_list(items_of(value, "list")); }
@@ -115,7 +119,7 @@ Value reversed(const Value& value, const Arguments&) {
   if (!value.get<std::string>()) return generator(std::move(list));
   std::string text;
   for (const Value& letter : list) text += text_of(letter);
-  return {text};
+  return text_like(std::move(text), value);
 }
 
 Value default_of(const Value& value, const Arguments& arguments) {
@@ -160,7 +164,7 @@ Value indented(const Value& value, const Arguments& arguments) {
     text += line;
     check_length(text.size());
   }
-  return {text};
+  return text_like(std::move(text), value);
 }
 
 // Parses a whole text as a number; none if it is not a number.
@@ -213,8 +217,8 @@ Value rounded(const Value& value, const Arguments& arguments) {
       double scale = std::pow(10.0, double(-precision));
       return {std::nearbyint(*number / scale) * scale};
     }
-    std::string text = formatted("%." + std::to_string(precision) + "f", {{*number}});
-    return {std::stod(text)};
+    Value text = formatted({"%." + std::to_string(precision) + "f"}, {{*number}});
+    return {std::stod(text_of(text))};
   }
   require(method == "ceil" || method == "floor", "round: the method '", method,
           "' is not supported; supported are common, ceil, floor");
@@ -277,20 +281,12 @@ Value extreme(const Value& value, const Arguments& arguments) {
   return list[best];
 }
 
-// Python's unique filter needs hashable values.
-void check_has_hash(const Value& value) {
-  require(!value.dict() && (!value.list() || value.kind == Value::Kind::tuple),
-          "unique: ", kind_of(value), " has no hash");
-  if (value.list())
-    for (const Value& entry : *value.list()) check_has_hash(entry);
-}
-
 Value unique(const Value& value, const Arguments& arguments) {
   Selector selected(arguments, 1, !flag_argument(arguments, 0, "case_sensitive"));
   Value::List seen, kept;
   for (const Value& item : items_of(value, "unique")) {
     Value key = selected(item);
-    check_has_hash(key);
+    require_hash(key, "unique");
     if (std::any_of(seen.begin(), seen.end(), [&](const Value& v) { return is_equal(v, key); }))
       continue;
     require(seen.size() < 10'000, "unique: more than 10000 values");
@@ -354,16 +350,17 @@ Value truncated(const Value& value, const Arguments& arguments) {
     return text_of(slice({s}, std::nullopt, n, std::nullopt));
   };
   const Value* given = argument(arguments, 2, "end");
-  std::string end = given ? text_of(*given) : "...";
+  Value last = given ? *given : Value{std::string("...")};
+  const std::string& end = text_of(last);
   require(length >= size(end) && leeway >= 0, "truncate: the length is ", length);
   text = first(text, length - size(end));
   if (!flag_argument(arguments, 1, "killwords")) text = text.substr(0, text.rfind(' '));
-  return {text + end};
+  return apply_operator("+", text_like(std::move(text), value), last);
 }
 
 Value centered(const Value& value, const Arguments& arguments) {
   const Value* width = argument(arguments, 0, "width");
-  return by_method("center", value, {{width ? *width : Value{int64_t{80}}}, {}});
+  return by_method("center", soft_text(value), {{width ? *width : Value{int64_t{80}}}, {}});
 }
 
 const std::map<std::string, Filter>& filters() {
@@ -380,11 +377,13 @@ const std::map<std::string, Filter>& filters() {
       {"count", length_of},
       {"d", default_of},
       {"default", default_of},
+      {"e", [](const Value& v, const Arguments&) { return as_markup(escaped(v)); }},
+      {"escape", [](const Value& v, const Arguments&) { return as_markup(escaped(v)); }},
       {"dictsort", dictsort},
       {"first", end_of<true>},
       {"float", to_real},
-      {"format", [](const Value& v,
-                    const Arguments& a) { return Value{formatted(to_text(v), a.positional)}; }},
+      {"format",
+       [](const Value& v, const Arguments& a) { return formatted(soft_text(v), a.positional); }},
       {"indent", indented},
       {"int", to_integer},
       {"items", items},
@@ -401,13 +400,13 @@ const std::map<std::string, Filter>& filters() {
       {"replace", replace},
       {"reverse", reversed},
       {"round", rounded},
-      {"safe", [](const Value& v, const Arguments&) { return Value{to_text(v)}; }},
+      {"safe", [](const Value& v, const Arguments&) { return as_markup(to_text(v)); }},
       {"select", select<false, true>},
       {"selectattr", select<true, true>},
       {"sort", sort},
-      {"string", [](const Value& v, const Arguments&) { return Value{to_text(v)}; }},
+      {"string", [](const Value& v, const Arguments&) { return soft_text(v); }},
       {"sum", sum},
-      {"title", changed<title_of_words>},
+      {"title", [](const Value& v, const Arguments&) { return Value{title_of_words(to_text(v))}; }},
       {"tojson", tojson},
       {"trim", trim},
       {"truncate", truncated},

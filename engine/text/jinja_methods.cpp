@@ -339,7 +339,7 @@ using Method = Value (*)(const Value&, const Arguments&);
 Value pairs_of(const Value& value, const Arguments&) {
   Value::List pairs;
   for (const auto& [key, member] : *value.dict())
-    pairs.push_back(make_list({{key}, member}, Value::Kind::tuple));
+    pairs.push_back(make_list({key, member}, Value::Kind::tuple));
   return make_list(std::move(pairs));
 }
 
@@ -357,7 +357,7 @@ const std::map<std::string, Method>& dict_methods() {
        [](const Value& v, const Arguments& a) {
          const Value *key = argument(a, 0, "key"), *fallback = argument(a, 1, "default");
          require(key != nullptr, "get: the key is missing");
-         const Value* found = key->get<std::string>() ? v.find(text_of(*key)) : nullptr;
+         const Value* found = v.find(*key);
          return found ? *found : fallback ? *fallback : Value{Value::None()};
        }},
       {"copy", [](const Value& v, const Arguments&) { return make_dict(*v.dict()); }},
@@ -394,6 +394,31 @@ const std::set<std::string> other_methods[] = {
     {"clear", "fromkeys", "pop", "popitem", "setdefault", "update"},
     {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"}};
 
+// The result of a method of markup: texts are markup too.
+Value marked(const Value& value) {
+  if (auto text = value.get<std::string>()) return as_markup(*text);
+  if (value.list() == nullptr) return value;
+  Value::List list;
+  for (const Value& entry : *value.list()) list.push_back(marked(entry));
+  return make_list(std::move(list), value.kind);
+}
+
+// The arguments for a method of markup: texts that it adds are escaped.
+Arguments with_escapes(const std::string& method, Arguments given) {
+  auto escape = [](Value& value) { value = as_markup(escaped(value)); };
+  if (method == "join" && given.positional.size() == 1) {
+    Value::List list = items_of(given.positional[0], "join");
+    std::for_each(list.begin(), list.end(), escape);
+    given.positional[0] = make_list(std::move(list));
+  } else if (method == "format") {
+    std::for_each(given.positional.begin(), given.positional.end(), escape);
+    for (auto& [name, value] : given.named) escape(value);
+  } else if (method == "replace" || method == "ljust" || method == "rjust" || method == "center") {
+    if (given.positional.size() > 1) escape(given.positional[1]);
+  }
+  return given;
+}
+
 template <class T, class Bind>
 std::optional<Value::Function> bound(const std::map<std::string, T>& table,
                                      const std::set<std::string>& other, const char* of,
@@ -414,6 +439,10 @@ std::optional<Value::Function> call_of(const Value& value, const std::string& na
   if (const std::string* text = value.get<std::string>())
     return bound(string_methods(), other_methods[0], "a string", name,
                  [&](StringMethod method) -> Value::Function {
+                   if (is_markup(value))
+                     return [text = *text, name, method](const Arguments& given) {
+                       return marked(method(text, with_escapes(name, given)));
+                     };
                    return [text = *text, method](const Arguments& given) {
                      return method(text, given);
                    };

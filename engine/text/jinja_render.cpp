@@ -41,15 +41,6 @@ Value range(const Arguments& given) {
   return make_list(std::move(list), Value::Kind::range);
 }
 
-void set_member(Value::Dict& members, const std::string& name, Value value) {
-  for (auto& [key, member] : members)
-    if (key == name) {
-      member = std::move(value);
-      return;
-    }
-  members.emplace_back(name, std::move(value));
-}
-
 // Builds a dictionary from another, or from pairs, and from the named arguments.
 Value::Dict dict_of(const Arguments& given) {
   Value::Dict members;
@@ -62,11 +53,11 @@ Value::Dict dict_of(const Arguments& given) {
       for (const Value& pair : items_of(from, "dict")) {
         require(pair.list() && pair.list()->size() == 2, "dict: expected pairs, got ",
                 kind_of(pair));
-        set_member(members, text_of((*pair.list())[0]), (*pair.list())[1]);
+        set_member(members, (*pair.list())[0], (*pair.list())[1]);
       }
     }
   }
-  for (const auto& [name, value] : given.named) set_member(members, name, value);
+  for (const auto& [name, value] : given.named) set_member(members, Value{name}, value);
   return members;
 }
 
@@ -88,7 +79,7 @@ Value strftime_now(const Arguments& given) {
 
 class Renderer {
  public:
-  explicit Renderer(const Value::Dict& variables) : scopes_{globals_} {
+  explicit Renderer(const Value::Named& variables) : scopes_{globals_} {
     Scope& globals = *globals_;
     globals["range"] = make_function(range);
     globals["dict"] =
@@ -241,7 +232,7 @@ class Renderer {
     Value found = look_up_variable(owner);
     require(found.kind == Value::Kind::name_space, "'", owner, "' is no namespace, so '", member,
             "' of it cannot be set");
-    set_member(*found.dict(), member, value);
+    set_member(*found.dict(), Value{member}, value);
   }
 
   Flow loop(const Node& node) {
@@ -288,20 +279,20 @@ class Renderer {
       *last = now;
       return Value{is_new};
     };
-    return make_dict({{"index", {at + 1}},
-                      {"index0", {at}},
-                      {"revindex", {count - at}},
-                      {"revindex0", {count - at - 1}},
-                      {"first", {at == 0}},
-                      {"last", {at + 1 == count}},
-                      {"length", {count}},
-                      {"depth", {int64_t{1}}},
-                      {"depth0", {int64_t{0}}},
-                      {"previtem", i > 0 ? items[i - 1] : none},
-                      {"nextitem", i + 1 < items.size() ? items[i + 1] : none},
-                      {"cycle", make_function(cycle)},
-                      {"changed", make_function(changed)}},
-                     Value::Kind::loop);
+    return make_members({{"index", {at + 1}},
+                         {"index0", {at}},
+                         {"revindex", {count - at}},
+                         {"revindex0", {count - at - 1}},
+                         {"first", {at == 0}},
+                         {"last", {at + 1 == count}},
+                         {"length", {count}},
+                         {"depth", {int64_t{1}}},
+                         {"depth0", {int64_t{0}}},
+                         {"previtem", i > 0 ? items[i - 1] : none},
+                         {"nextitem", i + 1 < items.size() ? items[i + 1] : none},
+                         {"cycle", make_function(cycle)},
+                         {"changed", make_function(changed)}},
+                        Value::Kind::loop);
   }
 
   // A macro sees its arguments, the variables of enclosing scopes, and the globals of the template.
@@ -365,7 +356,8 @@ class Renderer {
           result.positional.push_back(std::move(item));
       } else if (name == "**") {
         require(value.dict() != nullptr, "unpacking with ** of ", kind_of(value));
-        for (const auto& [key, member] : *value.dict()) set_member(result.named, key, member);
+        for (const auto& [key, member] : *value.dict())
+          set_member(result.named, text_of(key), member);
       } else {
         set_member(result.named, name, std::move(value));
       }
@@ -432,9 +424,7 @@ class Renderer {
     Value::Dict dict;
     for (size_t i = 0; i + 1 < e.parts.size(); i += 2) {
       Value key = evaluate(*e.parts[i]);
-      require(key.get<std::string>(), "a dictionary's key is ", kind_of(key),
-              ", only strings are supported");
-      set_member(dict, text_of(key), evaluate(*e.parts[i + 1]));
+      set_member(dict, key, evaluate(*e.parts[i + 1]));
     }
     return make_dict(std::move(dict));
   }
@@ -497,7 +487,7 @@ class Renderer {
 
 }  // namespace
 
-std::string render(const std::vector<Node>& nodes, const Value::Dict& variables) {
+std::string render(const std::vector<Node>& nodes, const Value::Named& variables) {
   Renderer renderer(variables);
   try {
     return renderer.render(nodes);

@@ -77,6 +77,7 @@ const std::map<std::string, Test>& tests() {
        }},
       {"in", [](const Value& v, const Arguments& a) { return contains(operand(a), v); }},
       {"odd", [](const Value& v, const Arguments&) { return has_remainder(v, {int64_t{2}}, 1); }},
+      {"escaped", [](const Value& v, const Arguments&) { return is_markup(v); }},
       {"even", [](const Value& v, const Arguments&) { return has_remainder(v, {int64_t{2}}, 0); }},
       {"divisibleby",
        [](const Value& v, const Arguments& a) { return has_remainder(v, operand(a), 0); }},

@@ -120,7 +120,7 @@ void write_repr(std::string& out, const Value& value, int depth) {
   require(depth <= deepest, "a text of lists that are nested too deep");
   check_length(out.size());
   if (const std::string* text = value.get<std::string>()) {
-    out += repr_of_text(*text);
+    out += is_markup(value) ? "Markup(" + repr_of_text(*text) + ")" : repr_of_text(*text);
   } else if (const Value::List* list = value.list()) {
     require(is_list_or_tuple(value), kind_of(value),
             " is written as text: add '| list' or '| join'");
@@ -137,7 +137,8 @@ void write_repr(std::string& out, const Value& value, int depth) {
     out += '{';
     for (size_t i = 0; i < dict->size(); ++i) {
       if (i > 0) out += ", ";
-      out += repr_of_text((*dict)[i].first) + ": ";
+      write_repr(out, (*dict)[i].first, depth + 1);
+      out += ": ";
       write_repr(out, (*dict)[i].second, depth + 1);
     }
     out += '}';
@@ -169,15 +170,23 @@ class JsonWriter {
  private:
   void write_dict(const Value::Dict& dict, int depth) {
     auto write_member = [&](const auto& entry) {
-      write_text(entry.first);
+      write_key(entry.first);
       out_ += style_.after_key;
       write(entry.second, depth + 1);
     };
     if (!style_.sort_keys) return write_all(dict, "{}", depth, write_member);
     Value::Dict sorted = dict;
     std::stable_sort(sorted.begin(), sorted.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
+                     [](const auto& a, const auto& b) { return compare(a.first, b.first) < 0; });
     write_all(sorted, "{}", depth, write_member);
+  }
+
+  // Keys that are none, booleans and numbers become texts.
+  void write_key(const Value& key) {
+    if (key.get<std::string>()) return write_leaf(key);
+    out_ += '"';
+    write_leaf(key);
+    out_ += '"';
   }
 
   template <class Entries, class Write>
@@ -226,12 +235,12 @@ class JsonWriter {
 };
 
 // One conversion of `text % values`, such as "%-5.2f": flags with width and precision, and the
-// letter.
-std::string converted(std::string flags, char letter, const Value& value) {
+// letter. In markup texts are escaped.
+std::string converted(std::string flags, char letter, const Value& value, bool escapes) {
   if (letter == 's' || letter == 'r') {
-    std::string text = letter == 's' ? to_text(value) : to_repr(value);
+    Value text = letter == 's' ? value : Value{to_repr(value)};
     require(flags == "%", "the format '", flags, letter, "' is not supported");
-    return text;
+    return escapes ? escaped(text) : to_text(text);
   }
   if (letter == 'd' || letter == 'i' || letter == 'x' || letter == 'X' || letter == 'o') {
     const double* real = letter == 'd' || letter == 'i' ? value.get<double>() : nullptr;
@@ -273,7 +282,8 @@ std::string to_json(const Value& value, const JsonStyle& style) {
   return writer.take();
 }
 
-std::string formatted(const std::string& text, const std::vector<Value>& values) {
+Value formatted(const Value& format, const std::vector<Value>& values) {
+  const std::string& text = text_of(format);
   std::string result;
   size_t used = 0;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -288,14 +298,15 @@ std::string formatted(const std::string& text, const std::vector<Value>& values)
     } else {
       require(used < values.size(), "a format has more conversions than the ", values.size(),
               " values");
-      result += converted(text.substr(i, letter - i), text[letter], values[used++]);
+      result +=
+          converted(text.substr(i, letter - i), text[letter], values[used++], is_markup(format));
     }
     check_length(result.size());
     i = letter;
   }
   require(used == values.size(), "a format has ", used, " conversions and ", values.size(),
           " values");
-  return result;
+  return text_like(std::move(result), format);
 }
 
 std::string format_fields(const std::string& text, const Arguments& arguments) {

@@ -23,7 +23,7 @@ struct JsonStyle {
 std::string to_json(const Value& value, const JsonStyle& style);
 
 /// Python's `text % values` and `text.format(...)`.
-std::string formatted(const std::string& text, const std::vector<Value>& values);
+Value formatted(const Value& text, const std::vector<Value>& values);
 std::string format_fields(const std::string& text, const Arguments& arguments);
 
 /// The characters of a text.

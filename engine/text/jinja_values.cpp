@@ -96,7 +96,7 @@ Value repeated(const Value& value, int64_t n) {
     check_length(text->size() * size_t(text->empty() ? 0 : n));
     std::string result;
     for (int64_t i = 0; i < n && !text->empty(); ++i) result += *text;
-    return {result};
+    return text_like(std::move(result), value);
   }
   Value::List list;
   const Value::List& once = *value.list();
@@ -109,6 +109,11 @@ Value repeated(const Value& value, int64_t n) {
 
 Value joined(const Value& a, const Value& b) {
   const std::string *s = a.get<std::string>(), *t = b.get<std::string>();
+  if (s && t && (is_markup(a) || is_markup(b))) {
+    std::string text = escaped(a) + escaped(b);
+    check_length(text.size());
+    return as_markup(std::move(text));
+  }
   if (s && t) {
     check_length(s->size() + t->size());
     return {*s + *t};
@@ -145,8 +150,77 @@ const Value::Function* Value::function() const {
 const Value* Value::find(std::string_view key) const {
   if (const Dict* members = dict())
     for (const auto& [name, value] : *members)
-      if (name == key) return &value;
+      if (auto text = name.get<std::string>(); text && *text == key) return &value;
   return nullptr;
+}
+
+const Value* Value::find(const Value& key) const {
+  if (auto text = key.get<std::string>()) return find(std::string_view(*text));
+  if (const Dict* members = dict())
+    for (const auto& [name, value] : *members)
+      if (is_equal(name, key)) return &value;
+  return nullptr;
+}
+
+Value text_like(std::string text, const Value& other) {
+  return {std::move(text), is_markup(other) ? Value::Kind::markup : Value::Kind::plain};
+}
+
+Value as_markup(std::string text) { return {std::move(text), Value::Kind::markup}; }
+
+bool is_markup(const Value& value) { return value.kind == Value::Kind::markup; }
+
+std::string escaped(const Value& value) {
+  std::string text = to_text(value), result;
+  if (is_markup(value)) return text;
+  for (char c : text) {
+    switch (c) {
+      case '&':
+        result += "&amp;";
+        break;
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      case '"':
+        result += "&#34;";
+        break;
+      case '\'':
+        result += "&#39;";
+        break;
+      default:
+        result += c;
+    }
+  }
+  return result;
+}
+
+void require_hash(const Value& value, const char* what) {
+  require(!value.dict() && (!value.list() || value.kind == Value::Kind::tuple), what, ": ",
+          kind_of(value), " has no hash");
+  if (value.list())
+    for (const Value& entry : *value.list()) require_hash(entry, what);
+}
+
+void set_member(Value::Dict& members, const Value& key, Value value) {
+  require_hash(key, "the key of a dictionary");
+  for (auto& [name, member] : members)
+    if (is_equal(name, key)) {
+      member = std::move(value);
+      return;
+    }
+  members.emplace_back(key, std::move(value));
+}
+
+void set_member(Value::Named& members, const std::string& name, Value value) {
+  for (auto& [key, member] : members)
+    if (key == name) {
+      member = std::move(value);
+      return;
+    }
+  members.emplace_back(name, std::move(value));
 }
 
 Value make_list(Value::List list, Value::Kind kind) {
@@ -160,9 +234,18 @@ Value make_list(Value::List list, Value::Kind kind) {
 Value make_dict(Value::Dict dict, Value::Kind kind) {
   Value whole;
   whole.kind = kind;
-  for (const auto& [name, member] : dict) count_entry(whole, member);
+  for (const auto& [key, member] : dict) {
+    if (key.list()) count_entry(whole, key);
+    count_entry(whole, member);
+  }
   whole.data = std::make_shared<Value::Dict>(std::move(dict));
   return whole;
+}
+
+Value make_members(Value::Named members, Value::Kind kind) {
+  Value::Dict dict;
+  for (auto& [name, member] : members) dict.emplace_back(Value{name}, std::move(member));
+  return make_dict(std::move(dict), kind);
 }
 
 Value make_function(Value::Function function) {
@@ -217,8 +300,9 @@ bool is_equal(const Value& a, const Value& b) {
   if (m && n) return *m == *n;
   auto x = number_of(a), y = number_of(b);
   if (x && y) return *x == *y;
-  if (a.data.index() != b.data.index() || a.kind != b.kind) return false;
+  if (a.data.index() != b.data.index()) return false;
   if (const std::string* text = a.get<std::string>()) return *text == *b.get<std::string>();
+  if (a.kind != b.kind) return false;
   if (const Value::List* list = a.list())
     return list == b.list() ||
            std::equal(list->begin(), list->end(), b.list()->begin(), b.list()->end(), is_equal);
@@ -248,8 +332,7 @@ bool contains(const Value& whole, const Value& part) {
   if (const Value::List* list = whole.list())
     return std::any_of(list->begin(), list->end(),
                        [&](const Value& entry) { return is_equal(entry, part); });
-  if (whole.dict() && whole.kind == Value::Kind::plain)
-    return part.get<std::string>() && whole.find(*part.get<std::string>());
+  if (whole.dict() && whole.kind == Value::Kind::plain) return whole.find(part) != nullptr;
   require(whole.get<std::string>(), "'in' of ", kind_of(whole));
   const std::string &text = text_of(whole), &looked_for = text_of(part);
   return memmem(text.data(), text.size(), looked_for.data(), looked_for.size()) != nullptr;
@@ -261,7 +344,7 @@ Value::List items_of(const Value& value, const char* what) {
   if (const Value::List* list = value.list()) return *list;
   Value::List items;
   if (const Value::Dict* dict = value.dict())
-    for (const auto& [key, member] : *dict) items.push_back({key});
+    for (const auto& [key, member] : *dict) items.push_back(key);
   else
     for (std::string& character : characters(text_of(value)))
       items.push_back({std::move(character)});
@@ -271,7 +354,7 @@ Value::List items_of(const Value& value, const char* what) {
 Value attribute(const Value& owner, const std::string& name) {
   require(!owner.get<Value::Undefined>(), kind_of(owner), ", has no members");
   // In Python methods take precedence over the members of a dictionary.
-  if (owner.kind == Value::Kind::plain || owner.kind == Value::Kind::tuple)
+  if (owner.kind == Value::Kind::plain || owner.kind == Value::Kind::tuple || is_markup(owner))
     if (auto method = find_method(owner, name)) return *method;
   const Value* found = owner.find(name);
   return found ? *found : Value{Value::Undefined{name}};
@@ -279,6 +362,8 @@ Value attribute(const Value& owner, const std::string& name) {
 
 Value member(const Value& owner, const Value& key) {
   require(!owner.get<Value::Undefined>(), kind_of(owner), ", has no members");
+  if (owner.dict())
+    if (const Value* found = owner.find(key)) return *found;
   if (auto index = integer_of(key)) {
     const Value::List* list = owner.list();
     const std::string* text = owner.get<std::string>();
@@ -288,12 +373,11 @@ Value member(const Value& owner, const Value& key) {
     auto size = list ? int64_t(list->size()) : 0;
     int64_t at = *index < 0 ? *index + size : *index;
     if (at < 0 || at >= size) return {Value::Undefined{"[" + std::to_string(*index) + "]"}};
-    return (*list)[size_t(at)];
+    return text ? text_like(text_of((*list)[size_t(at)]), owner) : (*list)[size_t(at)];
   }
   const std::string* name = key.get<std::string>();
   if (name == nullptr) return {Value::Undefined{"[" + kind_of(key) + "]"}};
-  const Value* found = owner.find(*name);
-  return found ? *found : attribute(owner, *name);
+  return attribute(owner, *name);
 }
 
 Value at_path(const Value& owner, std::string_view path, const Value* fallback) {
@@ -334,7 +418,7 @@ Value slice(const Value& whole, std::optional<int64_t> begin, std::optional<int6
   if (list) return make_list(std::move(chosen), whole.kind);
   std::string text;
   for (const Value& letter : chosen) text += text_of(letter);
-  return {text};
+  return text_like(std::move(text), whole);
 }
 
 Value apply_operator(const std::string& name, const Value& a, const Value& b) {
@@ -354,7 +438,7 @@ Value apply_operator(const std::string& name, const Value& a, const Value& b) {
   if (name == "*" && is_text_or_list(a) && integer_of(b)) return repeated(a, *integer_of(b));
   if (name == "*" && is_text_or_list(b) && integer_of(a)) return repeated(b, *integer_of(a));
   if (name == "%" && a.get<std::string>())
-    return {formatted(text_of(a), b.kind == Value::Kind::tuple ? *b.list() : Value::List{b})};
+    return formatted(a, b.kind == Value::Kind::tuple ? *b.list() : Value::List{b});
   return arithmetic(name, a, b);
 }
 

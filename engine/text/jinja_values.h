@@ -35,6 +35,18 @@ bool contains(const Value& whole, const Value& part);
 std::optional<double> number_of(const Value& value);
 std::optional<int64_t> integer_of(const Value& value);
 
+/// Text, which is markup if another value is; and the text of a value as markup has it.
+Value text_like(std::string text, const Value& other);
+Value as_markup(std::string text);
+bool is_markup(const Value& value);
+std::string escaped(const Value& value);
+
+/// Throws Error, beginning with `what`, for lists and dictionaries, which Python cannot hash.
+void require_hash(const Value& value, const char* what);
+/// Sets or adds a member. Throws Error for a key without a hash.
+void set_member(Value::Dict& members, const Value& key, Value value);
+void set_member(Value::Named& members, const std::string& name, Value value);
+
 /// The value's type for messages.
 std::string kind_of(const Value& value);
 

@@ -162,7 +162,7 @@ TEST_CASE("keys stay in the order given") {
   parts.chat_template = "{{ tools | tojson }} {% for k in tools[0] %}{{ k }} {% endfor %}";
   Json tools = redco::read_json("", R"([{"type": "f", "b": {"z": [], "a": {}}, "a": null}])");
   CHECK(Tokenizer::from_parts("parts: ", parts)
-            .apply_chat_template(Json::List{}, false, {{"tools", tools}}) ==
+            .apply_chat_template(Json::List{message("user", "x")}, false, {{"tools", tools}}) ==
         R"([{"type": "f", "b": {"z": [], "a": {}}, "a": null}] type b a )");
 }
 
@@ -195,4 +195,57 @@ TEST_CASE("details are those of Python") {
   check_error("{{ '99999999999999999999' | int }}", {"99999999999999999999 is too large"});
   check_error("{{ (1e200 * 1e200) | int(7) }}", {"inf is too large"});
   check_error("{{ '%x' % 1.5 }}", {"%x"});
+}
+
+TEST_CASE("dictionaries have keys of all kinds") {
+  CHECK(render("{% set d = {0: 'no', 512: 'some', none: 1, (1, 'a'): 2, 2.5: 3} %}{{ d[512] }} "
+               "{{ d.get(none) }} {{ d[(1, 'a')] }} {{ 0 in d }} {{ '0' in d }} "
+               "{{ d[7] is defined }} {{ d }}") ==
+        "some 1 2 True False False {0: 'no', 512: 'some', None: 1, (1, 'a'): 2, 2.5: 3}");
+  CHECK(render("{{ {1: 'a', true: 'b', 1.0: 'c'} }} {{ {0: 1, none: 2, true: 3, 2.5: 4} | tojson "
+               "}}") == "{1: 'c'} {\"0\": 1, \"null\": 2, \"true\": 3, \"2.5\": 4}");
+  CHECK(render("{% for k, v in {3: 'x', 1: 'y'} | dictsort %}{{ k }}{{ v }} {% endfor %}"
+               "{{ {2: 0, 1: 0}.items() | list }}") == "1y 3x [(2, 0), (1, 0)]");
+  CHECK(render("{{ dict([(1, 2)])[1] }} {{ {3: 1, 2: 2} | tojson(sort_keys=true) }}") ==
+        "2 {\"2\": 2, \"3\": 1}");
+  check_error("{{ {[1]: 2} }}", {"a list has no hash"});
+  check_error("{{ {(1, 2): 3} | tojson }}", {"tojson of a tuple"});
+  check_error("{{ {1: 2, 'a': 3} | dictsort }}", {"no order"});
+}
+
+TEST_CASE("text that is safe escapes what is added to it") {
+  CHECK(render("{{ \"to '\"|safe + messages[1].role + '<' + \"'\" }} {{ '<' + 'a'|safe }} "
+               "{{ ('<%s>' | safe) % '\"' }} {{ '<' ~ ('>' | safe) ~ '&' }}") ==
+        "to 'user&lt;&#39; &lt;a <&#34;> <>&");
+  CHECK(render("{{ ('a,b' | safe).split(',')[0] + '<' }} {{ ('<' | safe | upper) * 2 + '&' }} "
+               "{{ ('-' | safe).join(['<', 1]) }} {{ ('{}' | safe).format('>') }} "
+               "{{ ('ab' | safe)[1:] + '>' }} {{ ['<' | safe] }}") ==
+        "a&lt; <<&amp; &lt;-1 &gt; b&gt; [Markup('<')]");
+  CHECK(
+      render("{{ '<' | e }} {{ ('<' | safe) == '<' }} {{ 'a' | safe is escaped }} "
+             "{{ ('<' | safe).replace('<', '>') }} {{ ('<' | safe | replace('<', '>')) + '<' }}") ==
+      "&lt; True True &gt; ><");
+}
+
+TEST_CASE("what is no conversation is refused") {
+  redco::TokenizerParts parts;
+  parts.tokens = {"</s>", "a"};
+  parts.eos_id = 0;
+  parts.chat_template = "{% for m in messages %}{{ m.role }}{% endfor %}";
+  const Tokenizer tokenizer = Tokenizer::from_parts("parts: ", parts);
+  for (const auto& [messages, text] : std::initializer_list<std::pair<Json, const char*>>{
+           {message("user", "x"), "one message, expected a list of them"},
+           {Json::List{}, "no messages"},
+           {Json::Object{}, "no messages"},
+           {"hi", "expected a list of messages"},
+           {Json::List{message("user", "x"), "hi"}, "message 2"},
+           {Json::List{Json::Object{}}, "message 1"},
+           {Json::List{Json::List{message("user", "x")}}, "message 1"}}) {
+    try {
+      tokenizer.apply_chat_template(messages, false);
+      FAIL_CHECK("expected an error: ", text);
+    } catch (const redco::Error& error) {
+      CHECK_MESSAGE(std::string(error.what()).find(text) != std::string::npos, error.what());
+    }
+  }
 }

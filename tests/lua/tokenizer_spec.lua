@@ -248,7 +248,8 @@ test("chat templates see the keys of tools in their order", function()
     {"name": "default", "template": "{{ tools is none }}"},
     {"name": "tool_use", "template": "{{ tools | tojson }}"}]}]]
   local function rendered(tools)
-    return tok:apply_chat_template({}, { tokenize = false, variables = { tools = tools } })
+    return tok:apply_chat_template({ { role = "user" } },
+      { tokenize = false, variables = { tools = tools } })
   end
   expect_equal(rendered(nil), "True")
   local read_from_json = redco.data.json "../cases/ordered.json"

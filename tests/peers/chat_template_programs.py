@@ -1,11 +1,10 @@
 """Random chat templates, conversations and variables, from a generator of random numbers.
 
-Expressions are made by the type that they should have, so that most templates render. Lua has one type
-of numbers: 3.0 of a variable is 3 there."""
+Expressions are made by the type that they should have, so that most templates render."""
 
 NAMES = ['a', 'b', 'item', 'x']
 WORDS = ['user', 'assistant', ' hi ', 'Hello, World', 'x', '', 'é', 'ß', '日本 語', '😀', "it's", '"q"',
-         'a\nb', '<|im_end|>', '\t', '12', '-3.5', 'tHe cAT', 'a,b,,c', '  two  words ', '\\d', 'e\u0301',
+         'a\nb', '<|im_end|>', '<b> & "c"', '\t', '12', '-3.5', 'tHe cAT', 'a,b,,c', '  two  words ', '\\d', 'e\u0301',
          '\u00a0', '{{', '%}', 'naïve', 'A' * 12, '\u200b', '</s>', 'line one\nline two\r\n\nend\n']
 KEYS = ['role', 'content', 'name', 'type', 'items', 'a', 'b', 'keys', 'description', 'é']
 
@@ -39,7 +38,7 @@ class Programs:
         if kind == 0:
             return self.rng.choice([None, True, False])
         if kind == 1:
-            return self.rng.choice([0, 1, -1, 7, 1000, 2.5, -0.25, 1e20, 1e-7])
+            return self.rng.choice([0, 1, -1, 7, 1000, 2.5, -0.25, 1e20, 1e-7, 0.0, 1.0, 21.0, -3.0, 1e15])
         if kind < 6:
             return self.word()
         if kind == 6:
@@ -74,8 +73,9 @@ class Programs:
     def variables(self):
         result = {'messages': [self.message() for _ in range(self.rng.randrange(1, 5))],
                   'add_generation_prompt': self.chance(0.5), 'bos_token': '<s>', 'eos_token': '</s>',
-                  's': self.word(), 'n': self.rng.randrange(-3, 12), 'f': self.rng.choice([0.5, -2.5, 1e16, 123456.75, 0.0001, 1e-5]),
+                  's': self.word(), 'n': self.rng.randrange(-3, 12), 'f': self.rng.choice([0.5, -2.5, 1e16, 123456.75, 0.0001, 1e-5, 4.0, -0.0]),
                   'l': [self.word() for _ in range(self.rng.randrange(5))],
+                  'reals': [self.rng.choice([1.0, 2, 0.5, -4.0]) for _ in range(self.rng.randrange(4))],
                   'numbers': [self.rng.randrange(-5, 9) for _ in range(self.rng.randrange(5))],
                   'd': {key: self.value(1) for key in self.rng.sample(KEYS, self.rng.randrange(5))},
                   'v': self.value()}
@@ -124,10 +124,24 @@ class Programs:
             lambda: f"'{{}}:{{}}'.format({t()}, {n()})",
             lambda: f'{t()} * {self.rng.randrange(4)}',
             lambda: f'{self.any()} | string',
+            lambda: self.markup(), lambda: f'{self.markup()} + {t()}', lambda: f'{t()} + {self.markup()}',
             lambda: f"d.get({literal(self.rng.choice(KEYS), self.rng)}, {t()})",
             lambda: f"(d.{self.rng.choice(KEYS[:8])} | default({t()}{self.rng.choice(['', ', true'])}))",
             lambda: f"({t()} or {t()})",
             lambda: self.macro_call())
+
+    def markup(self):
+        """A text to which others are added with their special characters escaped."""
+        t = self.text
+        return self.deeper(lambda: self.one_of(
+            lambda: f'({t()} | safe)', lambda: f'(s | safe).{self.text_method()}',
+            lambda: f'({self.markup()} ~ {t()})', lambda: f'({self.markup()} * 2)',
+            lambda: f'({self.markup()} | {self.text_filter()})',
+            lambda: f'({self.markup()})[{self.bound()}:{self.bound()}]',
+            lambda: f"('<%s>' | safe) % {t()}", lambda: f"('{{}}<{{}}>' | safe).format({t()}, {self.any()})",
+            lambda: f"('%s%r' | safe | format({t()}, {t()}))", lambda: f'({t()} | escape)',
+            lambda: f'(s | safe).join({self.list()})', lambda: f'({self.any()} | e)',
+            lambda: f'[{self.markup()}, {t()}]'), lambda: '(s | safe)')
 
     def macro_call(self):
         if not self.macros:
@@ -142,7 +156,7 @@ class Programs:
     def text_filter(self):
         return self.one_of(
             lambda: self.rng.choice(['trim', 'upper', 'lower', 'capitalize', 'title', 'string', 'reverse',
-                                     'length', 'safe', 'first', 'last', 'list', 'tojson', 'int',
+                                     'length', 'safe', 'escape', 'first', 'last', 'list', 'tojson', 'int',
                                      'float', 'count']),
             lambda: f'replace({self.simple_text()}, {self.simple_text()})',
             lambda: f"replace('a', 'b', {self.rng.randrange(3)})",
@@ -208,7 +222,7 @@ class Programs:
     def compound_truth(self):
         test = self.rng.choice(['defined', 'none', 'string', 'mapping', 'iterable', 'sequence', 'number',
                                 'integer', 'boolean', 'true', 'false', 'float', 'undefined', 'callable',
-                                'sameas true', 'sameas none', 'eq 1', "in ['a', 1, none]", 'equalto(s)'])
+                                'sameas true', 'sameas none', 'escaped', 'eq 1', "in ['a', 1, none]", 'equalto(s)'])
         return self.one_of(
             self.simple_truth,
             lambda: f'{self.truth()} {self.rng.choice(["and", "or"])} {self.truth()}',
@@ -220,7 +234,7 @@ class Programs:
             lambda: f'{self.any()} {self.rng.choice(["==", "!="])} {self.any()}',
             lambda: f'{self.text()} {self.rng.choice(["in", "not in"])} {self.text()}',
             lambda: f'{self.simple_any()} {self.rng.choice(["in", "not in"])} {self.list()}',
-            lambda: f'{literal(self.rng.choice(KEYS), self.rng)} in d',
+            lambda: f'{literal(self.rng.choice(KEYS), self.rng)} in d', lambda: f'{self.key()} in k',
             lambda: f'n is {self.rng.choice(["odd", "even", "divisibleby 3", "gt 2", "lt(3)"])}',
             lambda: f's is {self.rng.choice(["upper", "lower"])}')
 
@@ -250,6 +264,7 @@ class Programs:
             lambda: f"messages | {self.rng.choice(['selectattr', 'rejectattr'])}('{attribute}', 'defined') | list",
             lambda: f"{a_list()} | {self.rng.choice(['select', 'reject'])}({self.rng.choice(['', repr('string'), repr('none'), repr('mapping')])}) | list",
             lambda: "l | map('replace', 'a', 'b') | list", lambda: 'd.items() | list', lambda: 'd | dictsort',
+            lambda: 'k.items() | list', lambda: 'k | dictsort', lambda: 'k | list',
             lambda: 'd.keys() | list', lambda: 'd.values() | list', lambda: 'd | items | list', lambda: 'd | list',
             lambda: f'{self.text()} | list', lambda: f'{self.text()}.split(",")', lambda: 's.splitlines()',
             lambda: f'range({self.rng.randrange(-2, 5)}, {self.rng.randrange(-2, 5)}, {self.rng.choice([1, 2, -1])})')
@@ -258,14 +273,22 @@ class Programs:
         return self.one_of(
             lambda: 'd', lambda: 'messages[0]', lambda: '{}', lambda: "{'a': 1, 'b': [s, {'c': none}]}",
             lambda: f'{{{literal(self.rng.choice(KEYS), self.rng)}: {self.any()}}}',
+            lambda: self.dict_of_any_keys(), lambda: f'dict([({self.key()}, {self.any()}), ("a", 1)])',
             lambda: f'dict(a={self.any()}, b={self.text()})', lambda: f'dict(d, extra={self.text()})',
             lambda: 'tools[0]', lambda: 'tools[0].function.parameters', lambda: 'd.copy()')
+
+    def key(self):
+        return self.rng.choice(['0', '1', '512', '-1', '2.5', '1.0', 'true', 'none', '"a"', '"1"', 'n', 'f', '(1, "a")'])
+
+    def dict_of_any_keys(self):
+        members = ', '.join(f'{self.key()}: {self.simple_any()}' for _ in range(self.rng.randrange(4)))
+        return f'{{{members}}}'
 
     def simple_any(self):
         return self.rng.choice(['v', 's', 'n', 'd', 'l', 'f', 'nothing', 'none', 'true', 'messages[0].content',
                                 'messages[-1]', 'd.a', "d['b']", 'd.items', "d['items']", 'd.role', 'l[0]', 'l[9]',
                                 'v.a', "v['role']", 'tools', 'numbers', 'l | first', 'numbers | last',
-                                "messages[0]['tool_calls']"] + NAMES)
+                                "messages[0]['tool_calls']", 'reals', 'reals[0]', 'k', f'k[{self.key()}]', f'k.get({self.key()})'] + NAMES)
 
     def any(self):
         return self.deeper(
@@ -365,6 +388,6 @@ class Programs:
 
     def template(self):
         self.macros = []
-        head = "{%- set ns = namespace(i=0, t='') -%}" + self.rng.choice(['', '\n'])
+        head = "{%- set ns = namespace(i=0, t='') -%}{%- set k = " + self.dict_of_any_keys() + ' -%}' + self.rng.choice(['', '\n'])
         return head + ''.join(self.statement() for _ in range(self.rng.randrange(1, 8))) + self.rng.choice(
             ['', '\n', '{{ ns.i }}{{ ns.t }}'])
