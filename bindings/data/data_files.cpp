@@ -176,6 +176,13 @@ int zip_archive(lua_State* L) {
   return 1;
 }
 
+// Unlike opening it, this does not wait if the file is a pipe.
+int file_exists(lua_State* L) {
+  std::error_code ignored;
+  lua_pushboolean(L, std::filesystem::exists(luaL_checkstring(L, 1), ignored));
+  return 1;
+}
+
 int list_files(lua_State* L) {
   namespace fs = std::filesystem;
   std::string folder = luaL_checkstring(L, 1);
@@ -256,6 +263,8 @@ void add_data_files(lua_State* L) {
   lua_setfield(L, -2, "token_file");
   lua_pushcfunction(L, store_tokens);
   lua_setfield(L, -2, "write_tokens");
+  lua_pushcfunction(L, file_exists);
+  lua_setfield(L, -2, "file_exists");
   lua_pushcfunction(L, list_files);
   lua_setfield(L, -2, "list_files");
 }

@@ -9,6 +9,8 @@
 
 #include <redco/error.h>
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -40,15 +42,26 @@ bool was_empty_list(lua_State* L, int table) {
 
 Json json_at(lua_State* L, int index, const char* what, const std::string& path, int depth);
 
+// Returns the entry of `table` at the key on top of the stack, which is popped.
+Json entry_at(lua_State* L, int table, const char* what, const std::string& path, int depth) {
+  lua_pushvalue(L, -1);
+  lua_rawget(L, table);
+  lua_insert(L, -2);
+  bool is_number = lua_type(L, -2) == LUA_TNUMBER;
+  Json value = is_real(L, table) && is_number ? Json(double(lua_tonumber(L, -1)))
+                                              : json_at(L, lua_gettop(L), what, path, depth);
+  lua_pop(L, 1);
+  return value;
+}
+
 Json table_at(lua_State* L, int table, const char* what, const std::string& path, int depth) {
   luaL_checkstack(L, 8, "a deeply nested table");
   auto where = [&] { return "the table at '" + path + "' of " + what; };
   if (size_t length = lua_objlen(L, table); length > 0 || was_empty_list(L, table)) {
     Json::List list;
     for (size_t i = 1; i <= length; ++i) {
-      lua_rawgeti(L, table, int(i));
-      list.push_back(json_at(L, lua_gettop(L), what, join(path, std::to_string(i)), depth + 1));
-      lua_pop(L, 1);
+      lua_pushinteger(L, lua_Integer(i));
+      list.push_back(entry_at(L, table, what, join(path, std::to_string(i)), depth + 1));
     }
     size_t n_keys = 0;
     for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) ++n_keys;
@@ -66,9 +79,7 @@ Json table_at(lua_State* L, int table, const char* what, const std::string& path
     Json value;
     if (!name.is_null) {
       push_string(L, key);
-      lua_rawget(L, table);
-      value = json_at(L, lua_gettop(L), what, join(path, key), depth + 1);
-      lua_pop(L, 1);
+      value = entry_at(L, table, what, join(path, key), depth + 1);
     }
     object.emplace_back(std::move(key), std::move(value));
   }
@@ -99,6 +110,25 @@ Json json_at(lua_State* L, int index, const char* what, const std::string& path,
        describe(L, index));
 }
 
+// Whether a number is real in JSON and whole in Lua.
+bool is_whole_real(const Json& value) {
+  const auto* real = value.get<double>();
+  return real != nullptr && std::floor(*real) == *real;
+}
+
+// Marks the whole real numbers of the list on top of the stack.
+void mark_reals(lua_State* L, const Json::List& list) {
+  if (std::none_of(list.begin(), list.end(), is_whole_real)) return;
+  bool has_others = std::any_of(list.begin(), list.end(),
+                                [](const Json& entry) { return entry.get<int64_t>() != nullptr; });
+  if (!has_others) return set_all_real(L);
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (!is_whole_real(list[i])) continue;
+    lua_pushinteger(L, lua_Integer(i) + 1);
+    set_real(L);
+  }
+}
+
 }  // namespace
 
 void push_json(lua_State* L, const Json& value) {
@@ -116,8 +146,12 @@ void push_json(lua_State* L, const Json& value) {
       lua_rawseti(L, -2, int(i) + 1);
     }
     remember_keys(L);
-    for (const auto& [key, entry] : *object)
+    for (const auto& [key, entry] : *object) {
       if (entry.get<std::monostate>()) set_null(L, key);
+      if (!is_whole_real(entry)) continue;
+      push_string(L, key);
+      set_real(L);
+    }
   } else if (auto list = value.get<Json::List>()) {
     lua_createtable(L, int(list->size()), 0);
     for (size_t i = 0; i < list->size(); ++i) {
@@ -128,6 +162,7 @@ void push_json(lua_State* L, const Json& value) {
       lua_rawseti(L, -2, int(i) + 1);
     }
     if (list->empty()) remember_list(L);
+    mark_reals(L, *list);
   } else if (auto text = value.get<std::string>()) {
     push_string(L, *text);
   } else if (auto integer = value.get<int64_t>()) {

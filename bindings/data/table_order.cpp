@@ -15,11 +15,15 @@ namespace redco::lua {
 
 namespace {
 
-// Fields of the metatable: the list of names in order, and the set of null names. A removed name
-// stays in the list, and a name that was added again occurs twice: its last position counts. A list
-// that was empty has `true` instead of the names.
+// Fields of the metatable: the list of names in order, the set of null names, and the set of keys
+// whose whole numbers are real ones in JSON, or true if all are. A removed name stays in the list,
+// and a name that was added again occurs twice: its last position counts. A list that was empty has
+// `true` instead of the names.
 constexpr const char* keys_field = "__keys";
 constexpr const char* nulls_field = "__nulls";
+constexpr const char* reals_field = "__reals";
+// In the registry: the metatable of all lists whose numbers are all real.
+constexpr const char* real_list_field = "redco.real_list";
 // The metamethod in the registry: a single function object, which copy_value finds by identity.
 constexpr const char* newindex_field = "redco.ordered_newindex";
 
@@ -37,6 +41,23 @@ void push_meta(lua_State* L, int index, const char* field) {
   }
   lua_pushstring(L, field);
   lua_rawget(L, -2);
+  lua_remove(L, -2);
+}
+
+// Pushes a set in the metatable of the table on top of the stack; makes either if it is missing.
+void push_set(lua_State* L, const char* field) {
+  if (!lua_getmetatable(L, -1)) {
+    lua_newtable(L);
+    lua_pushvalue(L, -1);
+    lua_setmetatable(L, -3);
+  }
+  lua_getfield(L, -1, field);
+  if (!lua_istable(L, -1)) {
+    lua_pop(L, 1);
+    lua_newtable(L);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, -3, field);
+  }
   lua_remove(L, -2);
 }
 
@@ -191,10 +212,18 @@ std::vector<Name> names_of(lua_State* L, int table) {
   std::vector<Name> names;
   for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1))
     if (lua_type(L, -2) == LUA_TSTRING) names.push_back({view_of(L, -2), false});
-  std::ranges::sort(names, {}, &Name::text);
   push_meta(L, table, nulls_field);
   push_meta(L, table, keys_field);
   int order = lua_gettop(L), nulls = order - 1;
+  if (lua_istable(L, nulls) && !lua_istable(L, order)) {
+    for (lua_pushnil(L); lua_next(L, nulls); lua_pop(L, 1)) {
+      lua_pushvalue(L, -2);
+      lua_rawget(L, table);
+      if (lua_isnil(L, -1)) names.push_back({view_of(L, -3), true});
+      lua_pop(L, 1);
+    }
+  }
+  std::ranges::sort(names, {}, &Name::text);
   if (lua_istable(L, order)) {
     std::vector<Name> remembered;
     std::unordered_set<std::string_view> seen;
@@ -244,18 +273,38 @@ bool is_remembered_list(lua_State* L, int table) {
 }
 
 void set_null(lua_State* L, std::string_view name) {
-  lua_getmetatable(L, -1);
-  lua_getfield(L, -1, nulls_field);
-  if (!lua_istable(L, -1)) {
-    lua_pop(L, 1);
-    lua_newtable(L);
-    lua_pushvalue(L, -1);
-    lua_setfield(L, -3, nulls_field);
-  }
+  push_set(L, nulls_field);
   lua_pushlstring(L, name.data(), name.size());
   lua_pushboolean(L, true);
   lua_rawset(L, -3);
+  lua_pop(L, 1);
+}
+
+void set_real(lua_State* L) {
+  lua_pushvalue(L, -2);
+  push_set(L, reals_field);
+  lua_pushvalue(L, -3);
+  lua_pushboolean(L, true);
+  lua_rawset(L, -3);
+  lua_pop(L, 3);
+}
+
+void set_all_real(lua_State* L) {
+  lua_getfield(L, LUA_REGISTRYINDEX, real_list_field);
+  lua_setmetatable(L, -2);
+}
+
+bool is_real(lua_State* L, int table) {
+  push_meta(L, table, reals_field);
+  bool result = lua_isboolean(L, -1);
+  if (lua_istable(L, -1)) {
+    lua_pushvalue(L, -2);
+    lua_rawget(L, -2);
+    result = lua_toboolean(L, -1);
+    lua_pop(L, 1);
+  }
   lua_pop(L, 2);
+  return result;
 }
 
 void add_ordered_tables(lua_State* L) {
@@ -269,6 +318,10 @@ void add_ordered_tables(lua_State* L) {
   }
   lua_getfield(L, -1, "ordered_newindex");
   lua_setfield(L, LUA_REGISTRYINDEX, newindex_field);
+  lua_newtable(L);
+  lua_pushboolean(L, true);
+  lua_setfield(L, -2, reals_field);
+  lua_setfield(L, LUA_REGISTRYINDEX, real_list_field);
 }
 
 }  // namespace redco::lua

@@ -33,8 +33,17 @@ void remember_list(lua_State* L);
 /// Whether the table at the absolute index `table` was marked as a list.
 bool is_remembered_list(lua_State* L, int table);
 
-/// Marks a name of the table on top of the stack, which remembers its order, as a JSON null.
+/// Marks a name of the table on top of the stack as a JSON null.
 void set_null(lua_State* L, std::string_view name);
+
+/// Marks the number at the key on top of the stack, which is popped, as a real one: Lua has only
+/// one type of numbers, and JSON tells 2.0 from 2. The table is below the key.
+void set_real(lua_State* L);
+/// Marks all numbers of the list on top of the stack.
+void set_all_real(lua_State* L);
+/// Returns whether the number at the key on top of the stack is marked so in the table at the
+/// absolute index `table`. Pops the key.
+bool is_real(lua_State* L, int table);
 
 /// Adds to the table on top of the stack: `ordered_table() -> table`, empty, which remembers its
 /// order; `ordered_null(table, key)`, which appends a null; `ordered_newindex`, the metamethod.

@@ -93,6 +93,10 @@ test("archives that are cut short or damaged are errors", function()
   end
   testing.write(path, "")
   expect_error(function() data.tar(path) end, where, path)
+  for i = 1, 512 do  -- each byte of a header
+    testing.write(path, whole:sub(1, i - 1) .. "\1" .. whole:sub(i + 1))
+    expect_error(function() data.tar(path) end, where, path, "no tar header at byte 0")
+  end
   testing.write(path, "b" .. whole:sub(2))
   expect_error(function() data.tar(path) end, where, path, "no tar header at byte 0")
   expect_error(function() data.tar(archive(file("a.txt", "x"), file("a.txt", "y"))) end, where,

@@ -1,6 +1,7 @@
 --- Sound: reading, and other sampling rates.
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
+local named = require "redco.data.named"
 local native = require "redco.native"
 local readers = require "redco.data.readers"
 local registry = require "redco.registry"
@@ -24,7 +25,7 @@ file, which is the second result. A truncated file, one of another format or one
 error.]], function(path, options)
   local wanted = audio_options(options).sampling_rate
   if wanted ~= nil then check_rate("data.audio", "sampling_rate", wanted) end
-  local samples, rate = native.audio_decode(path, readers.read(path))
+  local samples, rate = named(path, native.audio_decode, path, readers.read(path))
   if wanted and wanted ~= rate then return native.audio_resample(samples, rate, wanted), wanted end
   return samples, rate
 end)

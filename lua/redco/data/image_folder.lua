@@ -26,11 +26,6 @@ end
 local is_image = { png = true, jpg = true, jpeg = true, webp = true, gif = true, bmp = true,
   tif = true, tiff = true }
 
-local function exists(path)
-  local file = io.open(path, "rb")
-  return file ~= nil and file:close()
-end
-
 return registry.define("redco.data.image_folder", [[
 image_folder(folder) -> Dataset
 Returns the image files below a folder (png, jpg, jpeg, webp, gif, bmp, tif, tiff), sorted by path,
@@ -45,7 +40,7 @@ function(folder)
   if type(folder) ~= "string" then
     fail("image_folder: expected a path, got %s", native.describe(folder))
   end
-  if exists(folder .. "/metadata.jsonl") then return listed(folder) end
+  if native.file_exists(folder .. "/metadata.jsonl") then return listed(folder) end
   local paths, classes, label_of = {}, {}, {}
   for _, path in ipairs(native.list_files(folder)) do
     local ending = path:lower():match "%.(%w+)$"

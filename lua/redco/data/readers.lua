@@ -4,6 +4,7 @@ local check_integer = require "redco.check_integer"
 local csv_fields = require "redco.data.csv_fields"
 local dataset = require "redco.data.dataset"
 local fail = require "redco.fail"
+local named = require "redco.data.named"
 local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
@@ -32,18 +33,21 @@ local function read_all(path)
   if type(path) ~= "string" then
     fail("cannot read: expected a path, got %s", native.describe(path))
   end
-  local file, message = io.open(path, "rb")
-  if not file then fail("cannot read: %s", message) end
-  local packed, bytes = path:match "%.gz$" ~= nil, nil
-  if not packed then bytes, message = file:read "*a" end
-  file:close()
-  if packed then return unpacked(path) end
-  return bytes or fail("cannot read: %s: %s", path, message)
+  -- Refuses a pipe or a device, which may never end.
+  local file = native.byte_file(path, "a file")
+  if path:find "%.gz$" then return named(path, unpacked, path) end
+  if #file > 0 then return named(path, file.bytes, file, 0, #file) end
+  -- The files of /proc say that they are empty.
+  local source, message = io.open(path, "rb")
+  local bytes = source and source:read "*a"
+  if source then source:close() end
+  return bytes or fail("cannot read: %s", message)
 end
 
 readers.read = registry.define("redco.data.read", [[
 read(path) -> string
-Returns the bytes of a file. A file whose name ends in `.gz` is decompressed with `gzip`.]],
+Returns the bytes of a file; a pipe is an error. A file whose name ends in `.gz` is decompressed
+with `gzip`.]],
   read_all)
 
 -- Returns the records of a text file, compressed or not.
@@ -213,14 +217,14 @@ http://yann.lecun.com/exdb/mnist, "the IDX file format".]], function(path)
     fail("%s: the file has %d bytes of data, its tensor [%s] needs %.0f", path, #bytes - offset,
       table.concat(shape, ", "), count)
   end
-  return torch.frombuffer(bytes, { dtype = dtype, offset = offset }):view(shape)
+  return named(path, torch.frombuffer, bytes, { dtype = dtype, offset = offset }):view(shape)
 end)
 
 readers.json = registry.define("redco.data.json", [[
 json(path) -> value
 Reads a JSON file. Objects and arrays become tables. A null is nil, in an array `redco.null`. Tables
 of objects remember the order of their keys, which `pairs` follows.]], function(path)
-  return native.json_decode(path, read_all(path))
+  return named(path, native.json_decode, path, read_all(path))
 end)
 
 readers.image = registry.define("redco.data.image", [[
@@ -228,7 +232,7 @@ image(path) -> Tensor [3, height, width]
 Reads a PNG, JPEG, WebP, GIF, BMP or TIFF file as uint8 pixels in RGB. A grey image gives three equal
 channels; CMYK becomes RGB; of an animation the first picture is read.
 Transparency is dropped. The orientation in the metadata is ignored.]], function(path)
-  return native.image_decode(path, read_all(path))
+  return named(path, native.image_decode, path, read_all(path))
 end)
 
 local token_options = arguments("tokens", { dtype = "uint16" }, { "seq_len" })

@@ -22,7 +22,8 @@ local function number_field(header, from, length)
     for i = from + 2, from + length do value = value * 256 + header:byte(i) end
     return value
   end
-  return tonumber((header:sub(from + 1, from + length):match "^[ ]*([0-7]*)[ %z]*$"), 8)
+  local digits = header:sub(from + 1, from + length):match "^[ ]*([0-7]*)[ %z]*$"
+  return digits and tonumber(digits, 8)
 end
 
 local function check_header(where, header, offset)
@@ -69,7 +70,8 @@ local function each_file(where, source, visit)
       name = prefix .. "/" .. name
     end
     local data = offset + block
-    if not size or size > source.size - data then
+    if not size then fail("%s: the size of the file %s is damaged", where, name) end
+    if size > source.size - data then
       fail("%s: the file %s has %s bytes, of which the archive has %.0f: it is cut short", where,
         name, size, source.size - data)
     end
