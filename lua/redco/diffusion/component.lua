@@ -5,9 +5,9 @@ local arguments = require "redco.arguments"
 local config = require "redco.diffusion.config"
 local fail = require "redco.fail"
 local files = require "redco.models.files"
+local json = require "redco.models.json"
 local names_of = require "redco.names_of"
 local native = require "redco.native"
-local nulls = require "redco.models.nulls"
 local set_texts = require "redco.diffusion.component_texts"
 local torch = require "redco.torch"
 
@@ -37,14 +37,15 @@ Component.__index = Component
 
 local save_options = arguments("save_pretrained", { max_shard_size = "10GB" }, { "params" })
 
--- Returns the configuration without empty lists, which JSON would take for objects; where a key may
--- have one, it is the default.
+-- Returns the configuration without the empty lists of a script, which JSON would take for objects;
+-- where a key may have one, it is the default.
 local function written(c)
-  local copy = {}
+  local copy = json.copy(c)
   for key, value in pairs(c) do
-    if type(value) ~= "table" or next(value) ~= nil then copy[key] = value end
+    if type(value) == "table" and next(value) == nil and not getmetatable(value) then
+      copy[key] = nil
+    end
   end
-  for key in pairs(nulls.keys(c)) do nulls.set(copy, key) end
   return copy
 end
 
@@ -53,7 +54,7 @@ local function save(model, dir, options)
   local params = o.params or model.params
   files.check_names(model.family, model.config, params)
   native.save_weights(dir, params, { stem = stem, max_shard_size = o.max_shard_size,
-    texts = { ["config.json"] = nulls.encode("config.json", written(model.config), 2) .. "\n" } })
+    texts = { ["config.json"] = json.encode("config.json", written(model.config), 2) .. "\n" } })
 end
 
 local function new(class, c, params)
@@ -107,17 +108,12 @@ function component.from_config(given, where, options)
   return new(class, c, files.add_new({}, class, c, options.dtype, options.generator))
 end
 
-local function exists(path)
-  local file = io.open(path, "rb")
-  return file ~= nil and (file:close() or true)
-end
-
 -- Opens the weights of a folder; like diffusers, prefers safetensors.
 local function open_weights(dir)
   local names = {}
   for _, ending in ipairs { ".safetensors", ".safetensors.index.json", ".bin" } do
     local path = dir .. "/" .. stem .. ending
-    if exists(path) then return native.open_weights(path) end
+    if native.file_exists(path) then return native.open_weights(path) end
     names[#names + 1] = stem .. ending
   end
   fail("%s: no weights in this folder, expected one of %s", dir, table.concat(names, ", "))

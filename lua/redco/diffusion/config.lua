@@ -2,9 +2,9 @@
 ---   keys: by name {default, kind}; a default of `none` is null. Kinds are the functions below.
 ---   only: by name the one supported value, `none` for null
 local fail = require "redco.fail"
+local json = require "redco.models.json"
 local names_of = require "redco.names_of"
 local native = require "redco.native"
-local nulls = require "redco.models.nulls"
 
 local config = { none = {} }
 local none = config.none
@@ -78,19 +78,17 @@ end
 
 --- Returns a complete copy of the configuration `given`; `where` is its file, for errors.
 function config.complete(facts, given, where)
-  local c, is_null = {}, nulls.keys(given)
+  local c, is_null = json.copy(given), json.nulls(given)
   for key, value in pairs(given) do
-    c[key] = value
     if not facts.keys[key] and facts.only[key] == nil then
       check_unknown(facts, tostring(key), value, where)
     end
   end
-  for key in pairs(is_null) do nulls.set(c, key) end
   for key, value in pairs(facts.only) do
     if c[key] ~= nil and c[key] ~= value then
       fail("%s: %s = %s is not supported, only %s", where, key, shown(c[key]), shown(value))
     end
-    if value == none then nulls.set(c, key) else c[key] = value end
+    if value == none then json.set_null(c, key) else c[key] = value end
   end
   for key, row in pairs(facts.keys) do
     local default, kind = row[1], kinds[row[2]]
@@ -98,13 +96,14 @@ function config.complete(facts, given, where)
       if default ~= none then
         fail("%s: %s is null, expected %s", where, key, kind[1])
       end
-      nulls.set(c, key)
+      json.set_null(c, key)
     elseif c[key] == nil then
       c[key] = default
     elseif not kind[2](c[key]) then
       fail("%s: %s is %s, expected %s", where, key, shown(c[key]), kind[1])
     end
   end
+  json.mark_reals(c, facts.keys)
   c._class_name = facts.class_name
   return c
 end

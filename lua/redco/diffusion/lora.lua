@@ -46,13 +46,11 @@ end
 
 -- Returns the settings of peft that newer files of diffusers have, {["unet.lora_alpha"] = 8, ...}.
 local function settings_of(path)
-  local file = io.open(path, "rb")
-  local start = file and file:read(8)
-  if not start then return {} end
-  local size = 0
+  local file, size = native.byte_file(path, "a file of weights"), 0
+  if #file < 8 then return {} end
+  local start = file:bytes(0, 8)
   for i = 8, 1, -1 do size = size * 256 + start:byte(i) end
-  local header = native.json_decode(path, file:read(size))
-  file:close()
+  local header = native.json_decode(path, file:bytes(8, size))
   local text = (header.__metadata__ or {}).lora_adapter_metadata
   return text and native.json_decode(path, text) or {}
 end
@@ -108,10 +106,7 @@ local function place(path, name, entry, layer, form, settings)
   layer:set("lora_scaling", scaling)
 end
 
-local function is_directory(path)
-  local file = io.open(path .. "/" .. file_name, "rb")
-  return file ~= nil and (file:close() or true)
-end
+local function is_directory(path) return native.file_exists(path .. "/" .. file_name) end
 
 --- Returns the parameters of a pipeline with the adapters of a file, or of a folder with the file
 --- of diffusers' name.

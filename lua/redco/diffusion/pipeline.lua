@@ -7,7 +7,7 @@ local losses = require "redco.diffusion.losses"
 local models = require "redco.models"
 local generate = require("redco.diffusion.sampling").generate
 local native = require "redco.native"
-local nulls = require "redco.models.nulls"
+local json = require "redco.models.json"
 local kinds = require "redco.diffusion.kinds"
 local names_of = require "redco.names_of"
 local single_file = require "redco.diffusion.single_file"
@@ -111,7 +111,8 @@ local function classes_of(dir, index)
   for _, name in ipairs(kind.settings) do is_setting[name] = true end
   for key, entry in pairs(index) do
     local is_known = classes[key] or ignored[key] or is_setting[key] or key:sub(1, 1) == "_"
-    local is_off = entry == false or type(entry) == "table" and entry[1] == nil
+    local is_off = entry == false
+      or type(entry) == "table" and (entry[1] == nil or entry[1] == native.null)
     if not is_known and not is_off then
       fail("%s: unknown part '%s' of the %s", where, key, class_name)
     end
@@ -123,7 +124,7 @@ local save_options = arguments("pipeline.save_pretrained", { max_shard_size = "1
   { "params" })
 
 local function write_json(dir, name, value)
-  native.write_texts(dir, { texts = { [name] = nulls.encode(name, value, 2) .. "\n" } })
+  native.write_texts(dir, { texts = { [name] = json.encode(name, value, 2) .. "\n" } })
 end
 
 local function save_part(dir, p, name, params, o)
@@ -144,7 +145,7 @@ local function save(p, dir, options)
   for _, name in ipairs(p.kind.settings) do index[name] = p.config[name] end
   for name in pairs(p.kind.optional or {}) do
     index[name] = {}
-    for i = 1, 2 do nulls.set(index[name], i) end
+    for i = 1, 2 do json.set_null(index[name], i) end
   end
   for name, class in pairs(p.classes) do
     local is_of_text = name:find "^text_encoder" or name:find "^tokenizer"

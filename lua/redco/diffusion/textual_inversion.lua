@@ -116,9 +116,7 @@ function inversion.load(pipeline, path, token, params)
   local places = added.places("diffusion.load_textual_inversion", pipeline)
   for _, ending in ipairs { ".safetensors", ".bin" } do
     local inner = path .. "/" .. stem .. ending
-    local file = io.open(inner, "rb")
-    if file then
-      file:close()
+    if native.file_exists(inner) then
       path = inner
       break
     end

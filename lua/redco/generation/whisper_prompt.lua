@@ -2,6 +2,7 @@
 --- it writes times; as in transformers 4.57.
 local codes = require "redco.generation.whisper_languages"
 local fail = require "redco.fail"
+local native = require "redco.native"
 
 local tasks = { translate = true, transcribe = true }
 
@@ -29,7 +30,7 @@ local function forced_tokens(o)
     if type(pair) ~= "table" or pair[1] ~= i then
       fail("model.generate: forced_decoder_ids must be {1, token}, {2, token} and so on")
     end
-    found[i] = pair[2] or false
+    found[i] = pair[2] ~= native.null and pair[2] or false
   end
   return found
 end

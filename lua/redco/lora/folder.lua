@@ -154,11 +154,9 @@ end
 -- Like peft, prefers safetensors.
 local function open_weights(dir)
   local stem = dir .. "/adapter_model"
-  local older = io.open(stem .. ".bin", "rb")
-  if older then older:close() end
-  local newer = io.open(stem .. ".safetensors", "rb")
-  if newer then newer:close() end
-  return native.open_weights(stem .. (older and not newer and ".bin" or ".safetensors"))
+  local is_older = native.file_exists(stem .. ".bin")
+    and not native.file_exists(stem .. ".safetensors")
+  return native.open_weights(stem .. (is_older and ".bin" or ".safetensors"))
 end
 
 --- Adds the adapters of a folder to these layers.

@@ -1,8 +1,9 @@
 --- Completes and checks configurations, from scripts and from `config.json`.
 local fail = require "redco.fail"
+local json = require "redco.models.json"
 local names_of = require "redco.names_of"
 local native = require "redco.native"
-local nulls = require "redco.models.nulls"
+local sizes = require "redco.models.config_sizes"
 
 -- Keys that Hugging Face writes into the configuration of any family.
 local common = {}
@@ -83,31 +84,13 @@ local function refuse_unknown(family, given)
   end
 end
 
--- Patterns of keys that are counts or sizes.
-local sizes = { "size$", "_dim$", "layers?$", "heads?$", "^n_", "^num_", "^d_", "positions$",
-  "position_embeddings$", "buckets$", "distance$", "_rank$" }
-
--- Keys with such a name that are lists, or may be 0.
-local is_other = { max_window_layers = true, mlp_only_layers = true, no_rope_layers = true }
-
--- The least values of sizes that may be smaller than 1.
-local least_of = { max_relative_positions = -1, position_buckets = -1, type_vocab_size = 0 }
-
-local function is_size(key)
-  if is_other[key] then return false end
-  for _, pattern in ipairs(sizes) do
-    if key:find(pattern) then return true end
-  end
-  return false
-end
-
 local largest = 2 ^ 31 - 1
 
 -- Returns a description of the expected value if this one is not valid, else nil or false.
 local function mismatch(key, value, default)
   local is_number = type(value) == "number"
-  if is_size(key) then
-    local least = least_of[key] or 1
+  local least = sizes[key]
+  if least then
     local fits = is_number and value >= least and value <= largest and value % 1 == 0
     return not fits and ("a whole number from %d to %d"):format(least, largest)
   elseif default ~= nil and type(value) ~= type(default) then
@@ -116,7 +99,7 @@ local function mismatch(key, value, default)
     return (value < -1 or value > largest or value % 1 ~= 0) and "the number of a token"
   elseif is_number and key:find "drop" then
     return not (value >= 0 and value <= 1) and "a probability, from 0 to 1"
-  elseif is_number and not key:find "_index$" then
+  elseif is_number and not key:find "_index$" and key ~= "length_penalty" then
     return not (value >= 0 and value < math.huge) and "a number that is not negative"
   end
 end
@@ -176,7 +159,7 @@ end
 -- switch that is null is off.
 local function remove_nulls(family, given, c)
   local keys = {}
-  for key in pairs(nulls.keys(given)) do keys[key] = true end
+  for key in pairs(json.nulls(given)) do keys[key] = true end
   for key, value in pairs(given) do
     local is_none = key:find "_token_id$" or is_nullable(family, key)
     if value == false and is_none then keys[key] = true end
@@ -186,7 +169,7 @@ local function remove_nulls(family, given, c)
     if type(default) == "boolean" then
       c[key] = false
     elseif default == nil or key:find "_token_id$" or is_nullable(family, key) then
-      nulls.set(c, key)
+      json.set_null(c, key)
     else
       fail("%s: the configuration's %s is null, expected a %s", family.model_type, key,
         type(default))
@@ -199,9 +182,9 @@ end
 local function assumed_sizes(family, given)
   local is_given, list = {}, {}
   for key in pairs(given) do is_given[(family.aliases or {})[key] or key] = true end
-  for key in pairs(nulls.keys(given)) do is_given[key] = true end
+  for key in pairs(json.nulls(given)) do is_given[key] = true end
   for key, default in pairs(family.defaults) do
-    if is_size(key) and not is_given[key] then
+    if sizes[key] and not is_given[key] then
       list[#list + 1] = ("%s = %s"):format(key, tostring(default))
     end
   end
@@ -219,9 +202,10 @@ end
 --- script (`is_file` is false); in a file it is kept, to be saved again.
 local function complete_config(family, given, is_file)
   if not is_file then refuse_unknown(family, given) end
-  local c = {}
-  for key, value in pairs(family.defaults) do c[key] = value end
-  for key, value in pairs(given) do c[key] = value end
+  local c = json.copy(given)
+  for key, value in pairs(family.defaults) do
+    if c[key] == nil then c[key] = value end
+  end
   remove_nulls(family, given, c)
   for alias, name in pairs(family.aliases or {}) do
     if c[alias] ~= nil then c[name], c[alias] = c[alias], nil end
@@ -236,6 +220,7 @@ local function complete_config(family, given, is_file)
     family.complete(c, is_file)
     check_kinds(family, c)
   end
+  json.mark_reals(c, keys_of(family))
   c.model_type = family.model_type
   if family.task or not c.architectures then c.architectures = { family.architecture } end
   if family.check then family.check(c) end

@@ -1,24 +1,30 @@
 --- Model folders in the format of Hugging Face's libraries.
 local checks = require "redco.models.checks"
-local data = require "redco.data"
 local fail = require "redco.fail"
 local is_adapter = require("redco.lora.layers").is_adapter
+local json = require "redco.models.json"
+local listed = require "redco.models.listed"
 local native = require "redco.native"
-local nulls = require "redco.models.nulls"
+local tell_unused = require "redco.models.unused_weights"
+local ties = require "redco.models.ties"
 local torch = require "redco.torch"
 local warn = require "redco.warn"
 
 local files = {}
 
-local function exists(path)
-  local file = io.open(path, "rb")
-  return file ~= nil and (file:close() or true)
-end
+local largest_json = 2 ^ 28  -- bytes
 
 --- Reads a JSON file of the folder; returns nil if there is none.
 function files.json(dir, name)
   local path = dir .. "/" .. name
-  return exists(path) and nulls.decode(path, data.read(path)) or nil
+  if not native.file_exists(path) then return nil end
+  local file = native.byte_file(path, "a JSON file")
+  if #file > largest_json then
+    fail("%s: the file has %.0f bytes, expected at most %.0f", path, #file, largest_json)
+  end
+  local value = json.decode(path, file:bytes(0, #file))
+  if type(value) ~= "table" then fail("%s: %s, expected an object", path, value) end
+  return value
 end
 
 --- Reads generation_config.json of the folder; returns nil if there is none.
@@ -26,7 +32,7 @@ function files.generation_config(dir)
   local config = files.json(dir, "generation_config.json")
   -- null switches an option off. Among the options whose default has an effect, only this one may
   -- be null.
-  if config and nulls.keys(config).top_k then config.top_k = 0 end
+  if config and json.nulls(config).top_k then config.top_k = 0 end
   return config
 end
 
@@ -103,7 +109,6 @@ local function is_ignored(family, config, name)
   return false
 end
 
-
 -- Returns what to add to an error of weights that do not fit a configuration that lacks sizes.
 local function by_assumption(assumed)
   if not assumed or #assumed == 0 then return "" end
@@ -113,9 +118,10 @@ end
 -- Returns second names of parameters in files, which have precedence: { [name] = parameter }.
 local function copies_of(family, config) return family.copies and family.copies(config) or {} end
 
--- Returns the tensor of the file for each parameter.
+-- Returns the name in the file of each parameter, and the names of what is not used.
 local function match(family, config, weights, sizes, assumed)
-  local sources, surplus, missing = {}, {}, {}
+  local sources, surplus, missing, unused = {}, {}, {}, {}
+  local own_head, embedding = ties.own_head(family, config)
   local copies = copies_of(family, config)
   for _, name in ipairs(weights:keys()) do
     local place = copies[name] or place_of(family, name, sizes)
@@ -124,10 +130,15 @@ local function match(family, config, weights, sizes, assumed)
       sources[place] = name
     elseif place and not is_copied and not (sources[place] and place ~= name) then
       sources[place] = name
-    elseif not place and not is_ignored(family, config, name) then
+    elseif not place and is_ignored(family, config, name) then
+      unused[#unused + 1] = name
+      unused[name] = true
+    elseif not place then
       surplus[#surplus + 1] = name
     end
   end
+  -- Programs that write each tensor once may have left out the embedding.
+  if own_head and unused[own_head] and not sources[embedding] then sources[embedding] = own_head end
   local is_new = family.new_if_missing or {}
   for name in pairs(sizes) do
     if not sources[name] and not is_new[name] then missing[#missing + 1] = name end
@@ -141,7 +152,7 @@ local function match(family, config, weights, sizes, assumed)
     fail("%s: the %s has no place for the weights %s%s", weights.path, family.architecture,
       listed(surplus), by_assumption(assumed))
   end
-  return sources
+  return sources, unused
 end
 
 local function check_shape(weights, source, name, sizes, assumed)
@@ -152,6 +163,19 @@ local function check_shape(weights, source, name, sizes, assumed)
   end
 end
 
+--- Whether a folder has a head beside the embedding to which its configuration ties it, with other
+--- values.
+function files.has_separate_head(family, config, weights)
+  local own, tied = ties.own_head(family, config)
+  if not own then return false end
+  local sizes, found = {}, {}
+  family.add_parameters(config, function(name, shape) sizes[name] = shape end)
+  for _, name in ipairs(weights:keys()) do
+    found[name == own and own or place_of(family, name, sizes) or name] = name
+  end
+  return found[own] and found[tied] and not ties.are_equal(weights, own, found[tied])
+end
+
 --- Loads the parameters of a model of this family from a file or folder of weights. options: dtype
 --- (nil: as stored), low_memory, generator (of what is new),
 --- assumed (sizes that config.json lacks, for errors).
@@ -160,7 +184,8 @@ function files.load_params(family, config, weights, options)
   family.add_parameters(config, function(name, shape)
     names[#names + 1], sizes[name] = name, shape
   end)
-  local sources = match(family, config, weights, sizes, options.assumed)
+  local sources, unused = match(family, config, weights, sizes, options.assumed)
+  tell_unused(family, config, weights, unused, sources)
   local params, copied = {}, {}
   for _, name in ipairs(names) do
     local source = sources[name]
@@ -216,16 +241,12 @@ end
 --- Writes a model folder that `load_params` and `json` read.
 function files.save(dir, model, params, max_shard_size)
   files.check_names(model.family, model.config, params)
-  local texts, config = {}, {}
-  for key, value in pairs(model.config) do config[key] = value end
-  for key in pairs(nulls.keys(model.config)) do
-    if config[key] == nil then nulls.set(config, key) end
-  end
+  local texts, config = {}, json.copy(model.config)
   config.dtype, config.torch_dtype = nil, select(2, next(params)).dtype
-  texts["config.json"] = nulls.encode("config.json", config, 2) .. "\n"
+  texts["config.json"] = json.encode("config.json", config, 2) .. "\n"
   if model.generation_config then
     texts["generation_config.json"] =
-      nulls.encode("generation_config.json", model.generation_config, 2) .. "\n"
+      json.encode("generation_config.json", model.generation_config, 2) .. "\n"
   end
   local written = {}
   for name, tensor in pairs(params) do written[name] = tensor end

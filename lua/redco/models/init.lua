@@ -10,7 +10,9 @@ local new_model = require "redco.models.model"
 local registry = require "redco.registry"
 local tasks = require "redco.models.tasks"
 local text_part = require "redco.models.text_part"
+local ties = require "redco.models.ties"
 local strict = require "redco.strict"
+local warn = require "redco.warn"
 
 local models = {
   new_cache = require "redco.models.cache",
@@ -36,6 +38,7 @@ local model_types = {
   "gpt_neox",
   "gptj",
   "granite",
+  "kimi_k2",
   "llama",
   "marian",
   "mbart",
@@ -91,9 +94,7 @@ end
 -- Whether a text looks like a name on the Hugging Face Hub, "gpt2" or "google/flan-t5-small".
 local function is_hub_name(dir)
   if type(dir) ~= "string" or not dir:find "^[%w][%w_.-]*/?[%w_.-]*$" then return false end
-  local file = io.open(dir)
-  if file then file:close() end
-  return not file
+  return not native.file_exists(dir)
 end
 
 local function config_of(dir, where)
@@ -216,15 +217,22 @@ function(dir, options)
   local family = tasks.choose(family_of(given, dir .. "/config.json"), o.task, given)
   local is_planning = native.is_planning()
   weights = weights or not is_planning and native.open_weights(dir)
+  if weights and reads_part then weights = text_part.weights(weights) end
   if weights and family.complete_by_weights then family:complete_by_weights(given, weights) end
   local c, _, assumed = complete_config(family, given, true)
+  local unties = weights and (ties.version(given) or 0) >= 5
+  if unties and files.has_separate_head(family, c, weights) then
+    warn("%s: tie_word_embeddings is true, but the head of the file has other values than the "
+      .. "embedding: it is used, as by version 5 of transformers, which wrote the folder", dir)
+    given.tie_word_embeddings = false
+    c, _, assumed = complete_config(family, given, true)
+  end
   if is_planning then
     -- Only the shapes count: weights are not read.
     local dtype = o.dtype ~= "auto" and o.dtype or "float32"
     local model = new_model(family, c, files.add_new({}, family, c, dtype, o.generator))
     return with_recompute(model, o.recompute, "models.from_pretrained")
   end
-  if reads_part then weights = text_part.weights(weights) end
   local params = files.load_params(family, c, weights, {
     dtype = o.dtype ~= "auto" and o.dtype or nil, low_memory = o.low_memory,
     generator = o.generator, assumed = assumed,
@@ -265,7 +273,6 @@ return registry.define("redco.models", [[
 redco.models
 Models in Hugging Face's folders. The families are BART, BERT, BLOOM, CLIP, DeBERTa-v2 and v3,
 DeepSeek-V3, DistilBERT, ELECTRA, Falcon, Gemma 2 and 3, GPT-2, GPT-J, GPT-NeoX (Pythia), Granite,
-LLaMA, Marian, mBART, Mistral, Mixtral, ModernBERT, mT5, OLMo 2, OLMoE, OPT, Pegasus, Phi-3, Qwen2,
-Qwen3, Qwen3-MoE, RoBERTa, SigLIP, SmolLM3, StarCoder2, T5, UMT5, ViT, Whisper, XLM-RoBERTa, and
-image captioners
-made of ViT and GPT-2.]], strict("redco.models", models))
+Kimi K2, LLaMA, Marian, mBART, Mistral, Mixtral, ModernBERT, mT5, OLMo 2, OLMoE, OPT, Pegasus,
+Phi-3, Qwen2, Qwen3, Qwen3-MoE, RoBERTa, SigLIP, SmolLM3, StarCoder2, T5, UMT5, ViT, Whisper,
+XLM-RoBERTa, and image captioners made of ViT and GPT-2.]], strict("redco.models", models))

@@ -9,6 +9,7 @@ local masks = require "redco.models.masks"
 local new_bias = require "redco.models.relative_bias"
 local new_tasks = require "redco.models.encoder_decoder_tasks"
 local nn = require "redco.nn"
+local ties = require "redco.models.ties"
 
 local common = {
   base_model_prefix = "transformer",
@@ -39,8 +40,7 @@ end
 
 -- Version 5 of transformers ties the head if the file has none, whatever the configuration says.
 function common.complete_by_weights(family, given, weights)
-  local version = tonumber(tostring(given.transformers_version):match "^%d+")
-  if not version or version < 5 then return end
+  if (ties.version(given) or 0) < 5 then return end
   given.tie_word_embeddings = true
   for _, name in ipairs(weights:keys()) do
     if name == "lm_head.weight" then given.tie_word_embeddings = false end
