@@ -54,6 +54,12 @@ local function processed(model, inputs, i, case)
   return new_processor(o)(inputs["scores." .. i], inputs["ids." .. i])
 end
 
+local function write(path, text)
+  local file = assert(io.open(path, "w"))
+  file:write(text)
+  file:close()
+end
+
 local function run(folder)
   local case = redco.data.json(folder .. "/case.json")
   local inputs, result = torch.load(folder .. "/inputs.safetensors"), {}
@@ -73,9 +79,9 @@ local function run(folder)
       result["scores." .. i - 1] = processed(model, inputs, i - 1, generation)
     end
   end
-  -- The same weights with other configurations: what is refused leaves nothing.
+  -- The same weights with other configurations: what is refused leaves the error.
   for i = 0, case.changes - 1 do
-    pcall(function()
+    local ok, message = pcall(function()
       local changed = redco.models.from_pretrained(("%s/changed-%d"):format(folder, i))
       local prefix = ("changed.%d."):format(i)
       torch.no_grad(function()
@@ -85,6 +91,7 @@ local function run(folder)
         result[prefix .. "logits"], result[prefix .. "tokens"] = logits, tokens or nil
       end)
     end)
+    if not ok then write(("%s/changed-%d/error.txt"):format(folder, i), tostring(message)) end
   end
   local params = train(model, batch, result, options)
   for name in pairs(model.family.buffers or {}) do
@@ -101,9 +108,5 @@ end
 
 for _, folder in ipairs(arg) do
   local ok, message = xpcall(run, function(e) return debug.traceback(tostring(e), 2) end, folder)
-  if not ok then
-    local file = assert(io.open(folder .. "/error.txt", "w"))
-    file:write(message)
-    file:close()
-  end
+  if not ok then write(folder .. "/error.txt", message) end
 end

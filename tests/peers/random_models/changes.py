@@ -50,6 +50,8 @@ def changed(draw, config):
         part[key] = draw.choice([2, 3, 4, 50])
     elif isinstance(value, bool):
         part[key] = not value
+    elif "drop" in key and isinstance(value, (int, float)):
+        part[key] = draw.choice([0, 0.25, 0.5, 1.0])
     elif isinstance(value, (int, float)):
         part[key] = draw.choice([value + 1, value * 2, value / 2, 0.25, 1, 2])
         if isinstance(value, int):
@@ -63,7 +65,7 @@ def changed(draw, config):
 
 def write_changed(draw, folder, i, family, inputs, prompts, pooling):
     """A folder with the weights of another one, and what transformers makes of it; {} where it
-    fails or has no such weights."""
+    fails or has no such weights. redco-lua must open what transformers opens."""
     place = folder / f"changed-{i}"
     place.mkdir()
     config = changed(draw, json.loads((folder / "config.json").read_text()))

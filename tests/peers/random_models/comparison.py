@@ -42,9 +42,24 @@ def difference(name, ours, theirs, in_double, inputs, case):
     return f"differs by up to {most:.2g}; the largest is {scale:.2g}"
 
 
-def difference_of(before, after):
+def change_of(folder, i):
+    """The keys of a changed configuration that differ, with both values."""
+    before, after = (json.loads((place / "config.json").read_text())
+                     for place in (folder, folder / f"changed-{i}"))
     return {key: (before.get(key), after.get(key)) for key in {*before, *after}
             if before.get(key) != after.get(key)}
+
+
+def refusal(folder, i, expected):
+    """What is wrong with the refusal of a changed configuration that transformers opens: None where
+    the change has an effect there, and the error says that it is not supported."""
+    logits, before = expected[f"changed.{i}.logits"], expected["logits"]
+    has_effect = logits.shape != before.shape or not torch.allclose(
+        logits, before, rtol=0, atol=1e-5 * max(before.abs().max().item(), 1), equal_nan=True)
+    text = (folder / f"changed-{i}" / "error.txt").read_text().strip()
+    if has_effect and "not supported" in text:
+        return None
+    return f"refused although transformers opens it{'' if has_effect else ', without an effect'}: {text}"
 
 
 def wrong(folder):
@@ -61,8 +76,14 @@ def wrong(folder):
                    if key.startswith("grad.")], default=1)
     messages = []
     for name in sorted(named, key=lambda name: (ORDER.index(name.split(".")[0]), name)):
-        if name.startswith("changed.") and not (name in expected and name in found):
-            continue  # one of them refused it
+        if name.startswith("changed.") and name not in expected:
+            continue  # transformers fails
+        if name.startswith("changed.") and name not in found:
+            i = name.split(".")[1]
+            message = refusal(folder, i, expected) if name.endswith(".logits") else None
+            if message:
+                messages.append(f"{name}: {message}\n    {change_of(folder, i)}")
+            continue
         if name not in expected or name not in found:
             where = "transformers" if name not in found else "redco-lua"
             messages.append(f"{name}: only {where} has it")
@@ -73,9 +94,7 @@ def wrong(folder):
             if (found[name] - expected[name]).abs().max() <= 1e-5 * largest:
                 continue
         if message and name.startswith("changed."):
-            place = folder / f"changed-{name.split('.')[1]}" / "config.json"
-            before = json.loads((folder / "config.json").read_text())
-            message += f"\n    {difference_of(before, json.loads(place.read_text()))}"
+            message += f"\n    {change_of(folder, name.split('.')[1])}"
         if message and name.startswith(("tokens.", "scores.")):
             message += f"\n    {case['generations'][int(name.split('.')[1])]['options']}"
         if message:
