@@ -8,6 +8,7 @@
 #include "torch/tensor.h"
 #include "training/sharding.h"
 
+#include <functional>
 #include <map>
 #include <memory>
 
@@ -176,15 +177,14 @@ int tokenize(lua_State* L) {
   return 1;
 }
 
-int call_tokenizer(lua_State* L) {
-  Reading held(L);
-  const Tokenizer& tokenizer = held.tokenizer();
-  const char* function = "Tokenizer";
-  auto texts = check_texts(L, 2, "Tokenizer: texts");
-  NamedArguments args = named(L, 3, function);
+// Pushes the tensors of a batch of texts, by the arguments of a call. Texts that a template has
+// written contain their special tokens.
+void push_batch(lua_State* L, const Tokenizer& tokenizer, const std::vector<std::string>& texts,
+                NamedArguments& args, bool is_by_template) {
   BatchOptions options;
   options.padded_length = args.optional<int64_t>("max_length");
   options.encode = encode_options(args, tokenizer, options.padded_length);
+  if (is_by_template) options.encode.add_special_tokens = false;
   options.padding = check_padding(args);
   require(
       !options.padded_length || options.encode.max_length || options.padding == Padding::max_length,
@@ -224,6 +224,14 @@ int call_tokenizer(lua_State* L) {
     set("overflow_to_sample_mapping", batch.overflow_to_sample_mapping);
   if (options.encode.with_offsets) set("offset_mapping", batch.offset_mapping);
   if (with_mask) set("special_tokens_mask", batch.special_tokens_mask);
+}
+
+int call_tokenizer(lua_State* L) {
+  Reading held(L);
+  const Tokenizer& tokenizer = held.tokenizer();
+  auto texts = check_texts(L, 2, "Tokenizer: texts");
+  NamedArguments args = named(L, 3, "Tokenizer");
+  push_batch(L, tokenizer, texts, args, false);
   return 1;
 }
 
@@ -327,19 +335,39 @@ int apply_chat_template(lua_State* L) {
   require(lua_istable(L, 2), "Tokenizer:apply_chat_template: expected a list of messages, got ",
           described(L, 2));
   Json messages = check_json(L, 2, "messages");
+  const auto* list = messages.get<Json::List>();
+  const bool is_batch = list && !list->empty() && list->front().get<Json::List>();
+  const Json::List conversations = is_batch ? *list : Json::List{messages};
   NamedArguments args = named(L, 3, "Tokenizer:apply_chat_template");
   bool prompt = args.get<bool>("add_generation_prompt", false);
   bool tokenize = args.get<bool>("tokenize", true);
   Json::Object variables = template_variables(args);
-  args.finish();
-  std::string text = tokenizer.apply_chat_template(messages, prompt, variables);
-  if (!tokenize) {
-    push_text(L, text);
+  bool is_padded = tokenize && check_padding(args) != Padding::none;
+  if (!is_padded) args.finish();
+  std::vector<std::string> texts;
+  for (const Json& conversation : conversations) {
+    try {
+      texts.push_back(tokenizer.apply_chat_template(conversation, prompt, variables));
+    } catch (const Error& error) {
+      if (!is_batch) throw;
+      fail("conversation ", texts.size() + 1, ": ", error.what());
+    }
+  }
+  if (is_padded) {
+    push_batch(L, tokenizer, texts, args, true);
     return 1;
   }
-  EncodeOptions options;
-  options.add_special_tokens = false;  // the template writes them
-  push_list(L, tokenizer.encode(text, options).ids, push_integer);
+  std::function<void(lua_State*, const std::string&)> push_one = push_text;
+  if (tokenize)
+    push_one = [&](lua_State* state, const std::string& text) {
+      EncodeOptions options;
+      options.add_special_tokens = false;  // the template writes them
+      push_list(state, tokenizer.encode(text, options).ids, push_integer);
+    };
+  if (is_batch)
+    push_list(L, texts, push_one);
+  else
+    push_one(L, texts[0]);
   return 1;
 }
 
@@ -521,11 +549,13 @@ void add_tokenizer(lua_State* L) {
         "of text, `stream:finish()` the rest."},
        {"apply_chat_template", apply_chat_template,
         "apply_chat_template(self, messages, {add_generation_prompt = false, tokenize = true, "
-        "variables = nil}) -> list of integers or string\n"
+        "variables = nil, padding: boolean or string = false}) -> list of integers or string\n"
         "Formats a conversation, {{role = \"user\", content = \"...\"}, ...}, for the model. "
-        "Returns token ids, or text with tokenize = false. `variables` is a table of further "
-        "variables of the template, such as `tools`. Templates see the keys of tables read from "
-        "JSON, and of `redco.ordered_table`, in their order, and those of other tables sorted."},
+        "Returns token ids, or text with tokenize = false. Of a list of conversations it returns a "
+        "list of these; with `padding`, what the tokenizer's call returns, with its arguments. "
+        "`variables` is a table of further variables of the template, such as `tools`. Templates "
+        "see the keys of tables read from JSON, and of `redco.ordered_table`, in their order, and "
+        "those of other tables sorted."},
        {"add_tokens", add_tokens, add_tokens_text},
        {"add_special_tokens", add_special_tokens, add_special_tokens_text},
        {"save_pretrained", save_pretrained,

@@ -243,6 +243,31 @@ test("steps of tokenizers", function()
   end
 end)
 
+test("a batch of conversations is a list of texts, of ids, or tensors with padding", function()
+  local tok = folder_with [[{"pad_token": "a",
+    "chat_template": "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}"}]]
+  local first = { { role = "user", content = "hello" } }
+  local second = { { role = "user", content = "bye" }, { role = "assistant", content = "so soon" } }
+  local batch, texts, ids = { first, second }, {}, {}
+  for i, conversation in ipairs(batch) do
+    texts[i] = tok:apply_chat_template(conversation, { tokenize = false })
+    ids[i] = tok:apply_chat_template(conversation)
+  end
+  assert(texts[1] == "user hello " and #ids[1] < #ids[2])
+  expect_equal(list(tok:apply_chat_template(batch, { tokenize = false })), list(texts))
+  local both = tok:apply_chat_template(batch)
+  for i = 1, 2 do expect_equal(list(both[i]), list(ids[i])) end
+  local padded = tok:apply_chat_template(batch, { padding = true, padding_side = "right" })
+  expect_equal(list(padded.attention_mask:sum({ 1 }):tolist()), list { #ids[1], #ids[2] })
+  expect_equal(list(padded.input_ids[0]:narrow(0, 0, #ids[1]):tolist()), list(ids[1]))
+  expect_equal(list(padded.input_ids[1]:tolist()), list(ids[2]))
+  expect_error(function() tok:apply_chat_template(first[1]) end, "one message")
+  expect_error(function() tok:apply_chat_template { first, { "hi" } } end, "conversation 2",
+    "message 1")
+  expect_error(function() tok:apply_chat_template { first, first[1] } end, "conversation 2")
+  expect_error(function() tok:apply_chat_template(first, { max_length = 3 }) end, "max_length")
+end)
+
 test("chat templates see the keys of tools in their order", function()
   local tok = folder_with [[{"chat_template": [
     {"name": "default", "template": "{{ tools is none }}"},

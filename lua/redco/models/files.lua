@@ -42,14 +42,6 @@ function files.new_parameter(sizes, dtype)
   return native.parameter(sizes, { dtype = dtype, sharded = #sizes > 1 })
 end
 
--- Lists the names, at most so many of them.
-local function listed(names, most)
-  table.sort(names)
-  most = most or 4
-  local shown = table.concat(names, ", ", 1, math.min(#names, most))
-  return #names > most and ("%s and %d more"):format(shown, #names - most) or shown
-end
-
 --- Adds the parameters of the family that `params` lack, initialised as in a new model. Returns
 --- `params`. With `source`, where the others are from, a notice names those that are new.
 function files.add_new(params, family, config, dtype, generator, source)
