@@ -10,6 +10,7 @@
 #include "torch/tensor.h"
 #include "training/sharding.h"
 
+#include <redco/detail/tensor_source.h>
 #include <redco/error.h>
 #include <redco/gguf.h>
 #include <redco/weights.h>
@@ -205,6 +206,24 @@ int save_weights(lua_State* L) {
   return 0;
 }
 
+int set_source(lua_State* L) {
+  redco::set_source(check_tensor(L, 1), {luaL_checkstring(L, 2), luaL_checkstring(L, 3)});
+  return 0;
+}
+
+int source_of(lua_State* L) {
+  auto source = redco::source_of(check_tensor(L, 1));
+  if (!source) return 0;
+  lua_pushstring(L, source->path.c_str());
+  lua_pushstring(L, source->name.c_str());
+  return 2;
+}
+
+int is_same(lua_State* L) {
+  lua_pushboolean(L, check_tensor(L, 1).is_same(check_tensor(L, 2)));
+  return 1;
+}
+
 int write_texts(lua_State* L) {
   require(lua_type(L, 1) == LUA_TSTRING, "write_texts: expected the path of a folder, got ",
           described(L, 1));
@@ -254,6 +273,17 @@ void add_weights(lua_State* L) {
         "the other, by the first process; every process must call it. At every moment the "
         "folder has either the earlier weights or the new ones. `stem` is the beginning of the "
         "file names; `texts` are other files, by name."},
+       {"set_source", set_source,
+        "set_source(tensor, path, name)\n"
+        "Notes that a parameter has the values of the tensor `name` in the weights `path`, perhaps "
+        "in another dtype. An empty name: it is new, and in no file."},
+       {"source_of", source_of,
+        "source_of(tensor) -> string, string\n"
+        "Returns the path and name that `set_source` noted; nil without them, or if the tensor has "
+        "been written in place since."},
+       {"is_same", is_same,
+        "is_same(tensor, other) -> boolean\n"
+        "Returns whether both are one tensor object: `==` compares values, and views are others."},
        {"write_texts", write_texts,
         "write_texts(folder, {texts})\n"
         "Writes text files by name into a folder, which is created if necessary. Only the first "

@@ -239,6 +239,7 @@ LoadCheckpointOptions read_loading(NamedArguments& args) {
   options.params = args.get<bool>("load_params", true);
   options.opt_state = args.get<bool>("load_opt_state", true);
   options.float_dtype = args.optional<c10::ScalarType>("float_dtype");
+  options.frozen = args.get<Tree>("params", {});
   args.refuse({"optimizer"}, "the checkpoint describes its optimizer state; omit it");
   args.refuse({"params_sharding_rules"},
               "pass them to the Trainer or Predictor, which shards the parameters");
@@ -495,17 +496,20 @@ void add_deployer(lua_State* L) {
         "The write is atomic and replaces an earlier checkpoint of that name."},
        {"load_ckpt", load_ckpt,
         "load_ckpt(self, {ckpt_dir, load_params = true, load_opt_state = true, float_dtype = nil, "
-        "update_rng = false}) -> {params, opt_state, custom_state}, info\n"
+        "update_rng = false, params = nil}) -> {params, opt_state, custom_state}, info\n"
         "Loads a checkpoint, whatever layout wrote it. Verifies the checksum of every file. "
         "`float_dtype` converts floating-point tensors. With `update_rng`, random numbers "
-        "continue where the saved run left off. Pass `info` to a Trainer as last_ckpt_info."},
+        "continue where the saved run left off. Pass `info` to a Trainer as last_ckpt_info. A "
+        "checkpoint of a Trainer only names the parameters that were not trained and came from "
+        "files of weights. These are read from there, or taken from the tree `params`, such as "
+        "the one with which the run began; other values than in the run are an error."},
        {"load_last_ckpt", load_last_ckpt,
         "load_last_ckpt(self, {load_params = true, load_opt_state = true, float_dtype = nil, "
-        "update_rng = true}) -> {params, opt_state, custom_state}, info\n"
+        "update_rng = true, params = nil}) -> {params, opt_state, custom_state}, info\n"
         "Loads the newest checkpoint of the work folder; returns nil, nil if there is none. If "
         "the checkpoint that last_ckpt.txt names is missing or damaged, it loads the newest "
         "intact one, logs that, and renames damaged ones to NAME.damaged. Raises an error if "
-        "all are damaged."},
+        "all are damaged. `params` as in `load_ckpt`."},
        {"alone", alone,
         "alone(self, f) -> list\n"
         "Runs f(own) on each process by itself, for as long as it takes, and returns the results "

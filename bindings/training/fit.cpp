@@ -177,6 +177,7 @@ void read_saving(NamedArguments& args, FitOptions& options) {
   options.save_argmin_ckpt_by_metrics = check_names(args, "save_argmin_ckpt_by_metrics");
   options.save_argmax_ckpt_by_metrics = check_names(args, "save_argmax_ckpt_by_metrics");
   options.save_opt_states = args.get<bool>("save_opt_states", true);
+  options.save_frozen = args.get<bool>("save_frozen", false);
   options.save_float_dtype = args.optional<c10::ScalarType>("save_float_dtype");
   options.keep_last_k_ckpts = args.optional<int64_t>("keep_last_k_ckpts");
   options.save_in_background = args.get<bool>("save_in_background", true);
@@ -192,8 +193,8 @@ const char* const fit_text =
   eval_per_device_batch_size = nil, eval_loss = true, eval_predictor = nil, eval_metric_fn = nil,
   eval_sanity_check = true, eval_every_k_steps = nil, save_ckpt_every_k_epochs = nil,
   save_ckpt_every_k_steps = nil, save_last_ckpt = false, save_argmin_ckpt_by_metrics = nil,
-  save_argmax_ckpt_by_metrics = nil, save_opt_states = true, save_float_dtype = nil,
-  keep_last_k_ckpts = nil, save_in_background = true, on_save_error = "stop",
+  save_argmax_ckpt_by_metrics = nil, save_opt_states = true, save_frozen = false,
+  save_float_dtype = nil, keep_last_k_ckpts = nil, save_in_background = true, on_save_error = "stop",
   early_stopping = nil, on_nonfinite = "stop",
   on_step = nil, on_eval = nil, on_epoch = nil, on_save = nil, profile = nil})
 Trains for n_epochs, or until `step` reaches max_steps or max_seconds are over. Evaluates after each
@@ -240,6 +241,9 @@ these operators.
   save_argmin_ckpt_by_metrics: names of the metrics whose lowest value saves min_METRIC
   save_argmax_ckpt_by_metrics: names of the metrics whose highest value saves max_METRIC
   save_opt_states: saves the optimizer state, which resuming needs
+  save_frozen: saves also the params that are not trained and came from files of weights, such as the
+    base of adapters. Without it a checkpoint has their names, checksums and files, and
+    `Deployer:load_last_ckpt` reads them there again
   save_float_dtype: the dtype of floating-point parameters in checkpoints
   keep_last_k_ckpts: the number of newest epoch_I, and of newest step_N, to keep
   save_in_background: training goes on while a checkpoint is written

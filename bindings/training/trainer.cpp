@@ -415,6 +415,7 @@ int save_ckpt(lua_State* L) {
   auto epoch_idx = args.optional<int64_t>("epoch_idx");
   SaveCkptOptions options;
   options.save_opt_state = args.get<bool>("save_opt_state", true);
+  options.save_frozen = args.get<bool>("save_frozen", false);
   options.float_dtype = args.optional<c10::ScalarType>("float_dtype");
   args.finish();
   object->trainer->save_ckpt(name, epoch_idx, options);
@@ -567,9 +568,11 @@ void add_trainer(lua_State* L) {
         "count "
         "by the weights that loss_fn returns."},
        {"save_ckpt", save_ckpt,
-        "save_ckpt(self, {ckpt_name, epoch_idx = nil, save_opt_state = true, float_dtype = nil})\n"
+        "save_ckpt(self, {ckpt_name, epoch_idx = nil, save_opt_state = true, save_frozen = false, "
+        "float_dtype = nil})\n"
         "Writes the checkpoint workdir/ckpts/ckpt_name and waits until it is written. A run can "
-        "resume from it. `epoch_idx` is the number of a finished epoch."},
+        "resume from it. `epoch_idx` is the number of a finished epoch. `save_frozen` as in "
+        "`fit`."},
        {"setup_running_step", setup_running_step,
         "setup_running_step(self, {examples, per_device_batch_size})\n"
         "Shards the parameters according to one call of loss_fn with the first batch. `fit`, "

@@ -4,6 +4,7 @@
 
 #include "../mesh/store/agreement.h"
 #include "checkpoint_files.h"
+#include "frozen_tensors.h"
 #include "input_file.h"
 #include "safetensors_format.h"
 #include "strict_json.h"
@@ -44,6 +45,7 @@ struct Info {
   std::string folder;
   Tree tree;
   FileSums sums;
+  FrozenTensors frozen;
 };
 
 // Calls `read` and converts its errors to DamagedCheckpoint.
@@ -61,7 +63,7 @@ auto reading(const Read& read) {
 }
 
 Info read_info(const std::string& folder) {
-  Info info{folder, {}, {}};
+  Info info{folder, {}, {}, {}};
   std::error_code ignored;
   if (!fs::exists(folder, ignored) && fs::exists(earlier_name(folder), ignored))
     info.folder = earlier_name(folder);  // its replacement was interrupted
@@ -73,7 +75,11 @@ Info read_info(const std::string& folder) {
   require(info.tree.is<Tree::Dict>() && info.tree.as<Tree::Dict>().contains("files"), path,
           ": the field files is missing");
   info.sums = sums_of(path + ": files: ", info.tree.at("files"));
-  info.tree.as<Tree::Dict>().erase("files");
+  auto& fields = info.tree.as<Tree::Dict>();
+  if (fields.contains(frozen_field))
+    info.frozen = frozen_of(path + ": " + frozen_field + ": ", fields.at(frozen_field));
+  fields.erase("files");
+  fields.erase(frozen_field);
   return info;
 }
 
@@ -167,7 +173,10 @@ Tree read_part(const Info& info, const std::string& stem,
   require(info.sums.count(safetensors::index_name(stem)) != 0, info.folder, ": there is no ", stem,
           " in it");
   Weights weights(path);
-  return read_tree(description_of(path), path + ": ", weights.keys(),
+  std::vector<std::string> names = weights.keys();
+  if (stem == params_stem)
+    for (const auto& [name, tensor] : info.frozen) names.push_back(name);
+  return read_tree(description_of(path), path + ": ", names,
                    [&](const std::string& name) { return tensor_of(stem, weights, name); });
 }
 
@@ -176,10 +185,15 @@ Tree read_part(const Info& info, const std::string& stem,
 Checkpoint load_checkpoint(const std::string& folder, const std::shared_ptr<const Mesh>& mesh,
                            const LoadCheckpointOptions& options) {
   Group& world = mesh->world();
-  std::map<std::string, at::Tensor> read;
+  std::map<std::string, at::Tensor> read, frozen;
   auto tensor_of = [&](const std::string& stem, const Weights& weights, const std::string& name) {
     auto found = read.find(stem + "/" + name);
     if (found != read.end()) return found->second;
+    if (auto named = frozen.find(name); stem == params_stem && named != frozen.end()) {
+      at::ScalarType type = named->second.scalar_type();
+      if (named->second.is_floating_point()) type = options.float_dtype.value_or(type);
+      return named->second.to(type);
+    }
     at::Tensor mapped = weights.tensor(name);
     auto type = mapped.is_floating_point() ? options.float_dtype.value_or(mapped.scalar_type())
                                            : mapped.scalar_type();
@@ -205,6 +219,7 @@ Checkpoint load_checkpoint(const std::string& folder, const std::shared_ptr<cons
     failure = std::current_exception();
   }
   throw_together(mesh.get(), failure);
+  if (options.params) frozen = frozen_values(folder, info.frozen, options.frozen, mesh);
   try {
     reading([&] {
       if (options.params) checkpoint.params = read_part(info, params_stem, tensor_of);
@@ -226,10 +241,17 @@ Tree load_checkpoint_info(const std::string& folder) {
 }
 
 Tree load_params_shape(const std::string& folder) {
-  auto on_meta = [](const std::string&, const Weights& weights, const std::string& name) {
-    return at::empty(weights.shape(name), at::TensorOptions(weights.dtype(name)).device(at::kMeta));
-  };
-  return reading([&] { return read_part(read_info(folder), params_stem, on_meta); });
+  return reading([&] {
+    Info info = read_info(folder);
+    auto on_meta = [&](const std::string&, const Weights& weights, const std::string& name) {
+      auto frozen = info.frozen.find(name);
+      bool is_frozen = frozen != info.frozen.end();
+      auto type = is_frozen ? frozen->second.dtype : weights.dtype(name);
+      return at::empty(is_frozen ? frozen->second.sizes : weights.shape(name),
+                       at::TensorOptions(type).device(at::kMeta));
+    };
+    return read_part(info, params_stem, on_meta);
+  });
 }
 
 }  // namespace redco

@@ -6,6 +6,7 @@
 #include "../mesh/store/agreement.h"
 #include "atomic_file.h"
 #include "checkpoint_files.h"
+#include "frozen_tensors.h"
 #include "safetensors_format.h"
 #include "safetensors_writer.h"
 #include "strict_json.h"
@@ -137,8 +138,12 @@ void check_replaceable(const std::string& folder) {
 // The params or the optimizer state.
 struct Part {
   Part(std::string stem, const Tree& tree, const std::string& folder,
-       const SaveCheckpointOptions& options, std::vector<int64_t>& loads)
+       const SaveCheckpointOptions& options, std::vector<int64_t>& loads,
+       const FrozenTensors& frozen = {})
       : stem(std::move(stem)), described(describe_tree(tree, "cannot write " + folder + ": ")) {
+    // A tensor at two places has one name.
+    for (const auto& item : frozen)
+      if (described.tensors.erase(item.first) > 0) named.insert(item);
     std::map<std::string, int64_t> bytes;
     for (const auto& item : described.tensors) {
       safetensors::check_tensor(folder, item);
@@ -229,6 +234,7 @@ struct Part {
 
   std::string stem;
   DescribedTree described;
+  FrozenTensors named;  ///< in place of their values
   std::vector<FilePlan> files;
   int64_t total = 0;
 };
@@ -256,7 +262,9 @@ class CheckpointWriter::Save {
         options_(std::move(options)),
         info_(checkpoint.info) {
     std::vector<int64_t> loads(size_t(mesh_->world().size()));
-    parts_.emplace_back(params_stem, checkpoint.params, folder_, options_, loads);
+    parts_.emplace_back(params_stem, checkpoint.params, folder_, options_, loads,
+                        checkpoint.frozen);
+    if (!parts_[0].named.empty()) info_[frozen_field] = tree_of(parts_[0].named);
     if (!checkpoint.opt_state.is_none())
       parts_.emplace_back(opt_state_stem, checkpoint.opt_state, folder_, options_, loads);
     if (!checkpoint.custom_state.is_none())

@@ -43,7 +43,7 @@ void Fit::restore() {
           last_saved_, " ", most_restores, " times");
   auto left_out = run_.left_out_batches;
   left_out.emplace(run_.epoch_idx, run_.n_examples);
-  auto checkpoint = deployer_.load_last_ckpt();
+  auto checkpoint = deployer_.load_last_ckpt({.frozen = step_.state().params});
   require(checkpoint.has_value(), "training: the checkpoint ", last_saved_, " is gone");
   train::restore(*checkpoint, step_, run_);
   run_.left_out_batches = left_out;
@@ -236,7 +236,10 @@ void Fit::write(const std::vector<std::string>& names, bool is_epoch_done, bool 
   writing([&] { deployer_.checkpoints().wait(); });
   writing([&] {
     deployer_.save_ckpt(ckpts + "/" + names.back(),
-                        checkpoint_of(step_, run_, options_.save_opt_states, is_epoch_done),
+                        checkpoint_of(step_, run_,
+                                      {.opt_state = options_.save_opt_states,
+                                       .frozen = options_.save_frozen,
+                                       .is_epoch_done = is_epoch_done}),
                         options);
     last_saved_ = names.back();
     n_restores_ = 0;

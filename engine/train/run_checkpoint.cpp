@@ -8,19 +8,19 @@
 
 namespace redco::train {
 
-Checkpoint checkpoint_of(const TrainStep& step, const RunState& run, bool with_opt_state,
-                         bool is_epoch_done) {
+Checkpoint checkpoint_of(TrainStep& step, const RunState& run, const CheckpointContents& contents) {
   const TrainState& state = step.state();
-  Tree::Dict info = to_info(run, is_epoch_done);
+  Tree::Dict info = to_info(run, contents.is_epoch_done);
   info["step"] = state.step;
   info["trainer_seed"] = int64_t(step.seed());
   if (state.loss_scale)
     info["loss_scale"] = Tree::Dict{{"scale", state.loss_scale->scale},
                                     {"good_steps", state.loss_scale->good_steps}};
   return {.params = state.params,
-          .opt_state = with_opt_state ? state.opt_state : Tree(),
+          .opt_state = contents.opt_state ? state.opt_state : Tree(),
           .info = std::move(info),
-          .custom_state = step.custom_state()};
+          .custom_state = step.custom_state(),
+          .frozen = contents.frozen ? FrozenTensors() : step.params().frozen()};
 }
 
 void copy_plain_values(const Tree& from, Tree& to) {

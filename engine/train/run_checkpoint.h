@@ -7,9 +7,14 @@
 
 namespace redco::train {
 
-/// The checkpoint of a run. `is_epoch_done`: it resumes with the next epoch.
-Checkpoint checkpoint_of(const TrainStep& step, const RunState& run, bool with_opt_state,
-                         bool is_epoch_done);
+struct CheckpointContents {
+  bool opt_state = true;
+  bool frozen = false;         ///< the values of frozen parameters, not only their names
+  bool is_epoch_done = false;  ///< it resumes with the next epoch
+};
+
+/// The checkpoint of a run. Every process must call it.
+Checkpoint checkpoint_of(TrainStep& step, const RunState& run, const CheckpointContents& contents);
 
 /// Returns to a checkpoint of the same run: copies its values into the existing parameters and
 /// states.

@@ -56,6 +56,8 @@ TrainedParams::TrainedParams(Tree params, std::shared_ptr<Deployer> deployer, at
       own.set_requires_grad(true);
       names_.push_back(name);
       leaves_.push_back(own);
+    } else {
+      frozen_.add(name, given, own);
     }
     seen.emplace(memory_key(given), std::pair(given, own));
     return own;
@@ -75,6 +77,7 @@ std::vector<ShardingDecision> TrainedParams::lay_out(
   tree_ = std::move(laid_out.params);
   store_ = std::move(laid_out.store);
   auto params = named_tensors(tree_);
+  frozen_.replaced(params);
   std::map<std::string, at::Tensor> by_name(params.begin(), params.end());
   at::NoGradGuard no_grad;
   std::vector<Placements> targets;
@@ -200,6 +203,10 @@ void TrainedParams::restore(const Tree& params) {
   release();
 }
 
+FrozenTensors TrainedParams::frozen() {
+  return frozen_.unchanged(named_tensors(tree_), *deployer_->mesh());
+}
+
 Tree TrainedParams::in_tree(const std::vector<at::Tensor>& values) const {
   std::map<std::string, at::Tensor> by_name;
   for (size_t i = 0; i < names_.size(); ++i) by_name[names_[i]] = values[i];
@@ -216,7 +223,9 @@ void copy_values(const char* what, const Tree& from, const Tree& to) {
     auto found = values.find(name);
     require(found != values.end() && found->second.sizes() == tensor.sizes(), what, " '", name,
             "' is not in the checkpoint as it is here");
-    if (tensor.defined()) tensor.detach().copy_(found->second);
+    // Frozen ones come back themselves, and must not count as written.
+    bool is_itself = tensor.is_same(found->second);
+    if (tensor.defined() && !is_itself) tensor.detach().copy_(found->second);
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "frozen_params.h"
 #include "gradient_reducer.h"
 
 #include <redco/deployer.h>
@@ -66,6 +67,9 @@ class TrainedParams {
   /// Copies the values of another tree. Throws Error if one is missing or has another shape.
   void restore(const Tree& params);
 
+  /// The parameters that a checkpoint need not contain. Every process must call it.
+  FrozenTensors frozen();
+
   /// A tree like the parameters': `values` at the leaves, undefined tensors elsewhere.
   Tree in_tree(const std::vector<at::Tensor>& values) const;
 
@@ -76,6 +80,7 @@ class TrainedParams {
   std::shared_ptr<Deployer> deployer_;
   at::Device device_;
   Tree tree_;
+  FrozenParams frozen_;
   std::vector<std::string> names_;
   std::vector<at::Tensor> leaves_;
   std::vector<at::Tensor> views_;

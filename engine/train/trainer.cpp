@@ -181,8 +181,10 @@ void Trainer::save_ckpt(const std::string& ckpt_name, std::optional<int64_t> epo
           "save_ckpt: the parameters are not laid out over the processes yet: train, "
           "or call setup_running_step first");
   impl_->step.read_custom_state();
-  Checkpoint written =
-      train::checkpoint_of(impl_->step, impl_->run, options.save_opt_state, epoch_idx.has_value());
+  Checkpoint written = train::checkpoint_of(impl_->step, impl_->run,
+                                            {.opt_state = options.save_opt_state,
+                                             .frozen = options.save_frozen,
+                                             .is_epoch_done = epoch_idx.has_value()});
   if (epoch_idx) written.info["epoch_idx"] = *epoch_idx;
   SaveCheckpointOptions how;
   how.float_dtype = options.float_dtype;

@@ -93,6 +93,60 @@ TEST_CASE("a checkpoint comes back as it was: trees, plain values, dtypes, tied 
   CHECK(names_in(folder / "deep/er") == std::set<std::string>{"last"});
 }
 
+TEST_CASE("frozen parameters are named, and found again in their files or among what is given") {
+  Folder folder;
+  at::Tensor large = at::arange(70'000, at::kFloat).view({7, 10'000}).t(),
+             narrow = at::ones({3, 2});
+  redco::save_safetensors(folder / "base.safetensors", {{"l", large.contiguous()}, {"n", narrow}});
+  Tree params = Tree::Dict{{"large", large},
+                           {"list", Tree::List{narrow.to(at::kBFloat16), at::zeros({2})}},
+                           {"trained", at::full({2}, 5.)}};
+  auto frozen = [&](const at::Tensor& tensor, const std::string& name) {
+    return redco::FrozenTensor{.dtype = tensor.scalar_type(),
+                               .sizes = tensor.sizes().vec(),
+                               .xxh3 = redco::checksum_of(tensor, tensor.scalar_type()),
+                               .source = {folder / "base.safetensors", name}};
+  };
+  Checkpoint checkpoint{.params = params, .info = Tree::Dict{{"step", 3}}};
+  checkpoint.frozen = {{"large", frozen(large, "l")},
+                       {"list.1", frozen(narrow.to(at::kBFloat16), "n")},
+                       {"elsewhere", frozen(narrow, "n")}};
+  const std::string ckpt = folder / "last";
+  save(ckpt, checkpoint);
+  CHECK(redco::SafetensorsFile(ckpt + "/params.safetensors").keys() ==
+        std::vector<std::string>{"list.2", "trained"});
+  Checkpoint loaded = load(ckpt);
+  check_equal(loaded.params, params);
+  check_equal(loaded.info, checkpoint.info);
+  CHECK(redco::load_params_shape(ckpt).at("large").tensor().sizes() == large.sizes());
+  CHECK((load(ckpt, {.float_dtype = at::kHalf}).params.at("large").tensor().scalar_type() ==
+         at::kHalf));
+  CHECK(load(ckpt, {.params = false}).params.is_none());
+
+  Tree given = Tree::Dict{{"large", large.clone()}};
+  loaded = load(ckpt, {.frozen = given});
+  CHECK(loaded.params.at("large").tensor().is_same(given.at("large").tensor()));
+  large[4][2] += 1;
+  given = Tree::Dict{{"large", large}};
+  CHECK_THROWS_WITH_AS(load(ckpt, {.frozen = given}),
+                       doctest::Contains("the frozen parameter 'large' has other values in the"),
+                       redco::Error);
+  given = Tree::Dict{{"large", at::zeros({2})}};
+  CHECK_THROWS_WITH_AS(load(ckpt, {.frozen = given}), doctest::Contains("[10000, 7] F32"),
+                       redco::Error);
+  fs::remove(folder / "base.safetensors");
+  // The checkpoint is not damaged.
+  try {
+    load(ckpt);
+    FAIL("nothing is wrong");
+  } catch (const redco::DamagedCheckpoint&) {
+    FAIL("it counts as damaged");
+  } catch (const redco::Error& error) {
+    CHECK(std::string(error.what()).find("only by name; 'large' was read from") !=
+          std::string::npos);
+  }
+}
+
 TEST_CASE("files: one, or several by their size; what they are called, and who can read them") {
   Folder folder;
   Tree params = Tree::Dict{
@@ -283,6 +337,17 @@ TEST_CASE("hostile texts are refused") {
       {sealed(R"({"files": {"a": {"bytes": "1", "xxh3": "0"}}})"), "'a' has no bytes and xxh3"},
       {sealed(R"({"files": {"a": {"bytes": 1, "xxh3": 0}}})"), "'a' has no bytes and xxh3"},
       {sealed(R"({"files": {"a": {"bytes": 1e99, "xxh3": "0"}}})"), "'a' has no bytes and xxh3"},
+      {sealed(R"({"files": {}, "frozen": 3})"), "frozen: it is an integer, expected an object"},
+      {sealed(R"({"files": {}, "frozen": {"a": 3}})"), "'a' has no dtype"},
+      {sealed(R"({"files": {}, "frozen": {"a": {"dtype": "F33"}}})"), "the unknown dtype 'F33'"},
+      {sealed(R"({"files": {}, "frozen": {"a": {"dtype": "F32", "xxh3": "0", "file": "f"}}})"),
+       "'a' has no tensor"},
+      {sealed(R"({"files": {}, "frozen": {"a": {"dtype": "F32", "xxh3": "0", "file": "f",)"
+              R"( "tensor": "t"}}})"),
+       "'a' has no shape"},
+      {sealed(R"({"files": {}, "frozen": {"a": {"dtype": "F32", "xxh3": "0", "file": "f",)"
+              R"( "tensor": "t", "shape": [-1]}}})"),
+       "a shape with other values than sizes"},
       {sealed(R"({"files": {}, "files": {}})"), "twice"},
       {sealed("{\"files\": {}, \"a\": \"\xff\"}"), "UTF-8"},
       {"", "info.json"},

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <redco/detail/tensor_source.h>
 #include <redco/error.h>
 #include <redco/export.h>
 #include <redco/mesh.h>
@@ -8,6 +9,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,10 +17,24 @@
 
 namespace redco {
 
+/// A parameter that a checkpoint names instead of containing it: training does not change it, and
+/// its file has it.
+struct FrozenTensor {
+  at::ScalarType dtype = at::kFloat;
+  std::vector<int64_t> sizes = {};
+  std::string xxh3 = {};  ///< of its values in this dtype, row by row: `checksum_of`
+  TensorSource source = {};
+};
+using FrozenTensors = std::map<std::string, FrozenTensor>;  ///< by the dotted path in the params
+
+/// The XXH3-64 of a plain tensor's values, row by row, in this dtype.
+REDCO_API std::string checksum_of(const at::Tensor& tensor, at::ScalarType dtype);
+
 /// A checkpoint is a folder:
 ///
 /// - params.safetensors: full tensors by their dotted paths, whatever layout they were saved from;
 ///   or params-00001-of-00003.safetensors ... if they are large or several processes wrote them.
+///   Frozen ones are not there: info.json has their sizes, dtypes, checksums and files.
 /// - params.safetensors.index.json: which tensor is in which file, and the shape of the tree.
 /// - opt_state...: the same for the optimizer state, if it was saved.
 /// - custom_state...: the same for a script's own state, if it has one.
@@ -28,9 +44,10 @@ namespace redco {
 /// renamed.
 struct Checkpoint {
   Tree params = {};
-  Tree opt_state = {};     ///< none: not saved or not loaded
-  Tree info = {};          ///< a dictionary of plain values
-  Tree custom_state = {};  ///< of the script; none: not saved
+  Tree opt_state = {};        ///< none: not saved or not loaded
+  Tree info = {};             ///< a dictionary of plain values
+  Tree custom_state = {};     ///< of the script; none: not saved
+  FrozenTensors frozen = {};  ///< to save: the tensors of `params` that are only named
 };
 
 struct SaveCheckpointOptions {
@@ -81,6 +98,9 @@ struct LoadCheckpointOptions {
   bool params = true;
   bool opt_state = true;
   std::optional<at::ScalarType> float_dtype = std::nullopt;
+  /// A tree like the params with the values of those that the checkpoint only names; others are
+  /// ignored. Without it these are read from the files that they came from.
+  Tree frozen = {};
 };
 
 /// A checkpoint is missing, incomplete or damaged.
@@ -92,7 +112,8 @@ class REDCO_API DamagedCheckpoint : public Error {
 /// Loads a checkpoint saved from any layout. With several processes, each reads the parts it uses,
 /// and its tensors are views of the mapped files; a single process gets copies. Every process must
 /// call it; each verifies its share of the files. Throws DamagedCheckpoint, which names the file
-/// and the fault, on the processes that find the damage, and Error on the others.
+/// and the fault, on the processes that find the damage, and Error on the others; and Error if a
+/// frozen parameter cannot be had, or has other values than in the run.
 REDCO_API Checkpoint load_checkpoint(const std::string& folder,
                                      const std::shared_ptr<const Mesh>& mesh,
                                      const LoadCheckpointOptions& options = {});

@@ -202,6 +202,9 @@ struct FitOptions {
   std::vector<std::string> save_argmin_ckpt_by_metrics = {};  ///< min_METRIC
   std::vector<std::string> save_argmax_ckpt_by_metrics = {};  ///< max_METRIC
   bool save_opt_states = true;
+  /// Whether checkpoints contain the parameters that are not trained and that their files have,
+  /// too, not only their names and checksums.
+  bool save_frozen = false;
   std::optional<at::ScalarType> save_float_dtype = std::nullopt;
   /// The number of checkpoints step_N, and of epoch_I, to keep. none: all.
   std::optional<int64_t> keep_last_k_ckpts = std::nullopt;
@@ -226,6 +229,7 @@ struct FitOptions {
 
 struct SaveCkptOptions {
   bool save_opt_state = true;
+  bool save_frozen = false;  ///< see FitOptions
   std::optional<at::ScalarType> float_dtype = std::nullopt;
 };
 

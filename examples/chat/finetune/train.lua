@@ -88,7 +88,7 @@ local schedule = deployer:get_lr_schedule_fn {
   schedule_type = "linear", warmup_ratio = 0.1,
 }
 local ckpt, info
-if o.resume then ckpt, info = deployer:load_last_ckpt() end
+if o.resume then ckpt, info = deployer:load_last_ckpt { params = params } end
 
 local trainer = redco.Trainer {
   deployer = deployer,

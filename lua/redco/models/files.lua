@@ -52,6 +52,7 @@ function files.add_new(params, family, config, dtype, generator, source)
     local all, names = made.params, made.names
     if all[name] then return end
     all[name] = init(files.new_parameter(sizes, dtype), generator)
+    native.set_source(all[name], "", "")
     if not buffers[name] then names[#names + 1] = name end
   end)
   if source and #made.names > 0 then
@@ -194,6 +195,7 @@ function files.load_params(family, config, weights, options)
         end)
         copied[#copied + 1] = name
       end
+      native.set_source(params[name], weights.path, source)
     end
   end
   checks.finite(weights.path, copied, params, family.buffers)
@@ -232,8 +234,14 @@ end
 
 --- Writes a model folder that `load_params` and `json` read.
 function files.save(dir, model, params, max_shard_size)
-  files.check_names(model.family, model.config, params)
+  local model_config = model.config
+  if model_config.tie_word_embeddings and params["lm_head.weight"] then
+    -- Adapters gave the output layer a weight of its own.
+    model_config = setmetatable({ tie_word_embeddings = false }, { __index = model_config })
+  end
+  files.check_names(model.family, model_config, params)
   local texts, config = {}, json.copy(model.config)
+  config.tie_word_embeddings = model_config.tie_word_embeddings
   config.dtype, config.torch_dtype = nil, select(2, next(params)).dtype
   texts["config.json"] = json.encode("config.json", config, 2) .. "\n"
   if model.generation_config then
