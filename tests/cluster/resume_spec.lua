@@ -45,6 +45,8 @@ for i, case in ipairs {
   { 2, 1, "gpt-float32-zero3-dropout" }, { 2, 1, "gpt-float32-zero0-dropout" },
   { 4, 2, "gpt-float32-zero2-dropout" }, { 2, 2, "gpt-float32-zero0-dropout" },
   { 4, 1, "gpt-float32-zero3-group2-dropout" },
+  { 1, 1, "adapters-float32-zero0-dropout" }, { 2, 1, "adapters-float32-zero3-dropout" },
+  { 2, 2, "adapters-float32-zero0-dropout" }, { 4, 2, "adapters-float32-zero2-dropout" },
 } do
   local n, n_model_shards, name = unpack(case)
   if not testing.is_chosen(i, 2) then goto continue end
@@ -68,9 +70,11 @@ test("on other layouts", function()
     local names = {}
     for i, zero in ipairs { ... } do names[i] = ("gpt-float32-zero%d-dropout"):format(zero) end
     names[#names + 1] = "gpt-float64-zero3-dropout"
+    names[#names + 1] = "adapters-float64-zero3-dropout"
     return names
   end
-  expect_code(0, train(1, 1, "one", "gpt-float32-zero0-dropout gpt-float64-zero0-dropout"))
+  expect_code(0, train(1, 1, "one", "gpt-float32-zero0-dropout gpt-float64-zero0-dropout "
+    .. "adapters-float64-zero0-dropout"))
   local function chosen(zeros, few) return names_of(unpack(testing.is_full and zeros or few)) end
   local all = table.concat(chosen({ 0, 1, 2, 3 }, { 1, 2 }), " ")
   expect_code(0, train(4, 2, "saved", all, { save_every = save_every, max_steps = 7 }))
@@ -86,8 +90,9 @@ test("on other layouts", function()
     expect_code(0, train(n, n_model_shards, workdir, table.concat(names, " "),
       { save_every = save_every }))
     for _, name in ipairs(names) do
-      local dtype = name:match "-(%w+)-"
-      local expected = runs.losses(("%s/one/gpt-%s-zero0-dropout"):format(program.folder, dtype))
+      local model, dtype = name:match "^(%w+)-(%w+)-"
+      local expected = runs.losses(("%s/one/%s-%s-zero0-dropout"):format(program.folder, model,
+        dtype))
       runs.expect_near(("%s, %s: losses"):format(workdir, name),
         runs.losses(("%s/%s/%s"):format(program.folder, workdir, name)), expected,
         dtype == "float64" and 1e-9 or 1e-5)

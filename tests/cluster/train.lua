@@ -36,7 +36,9 @@ local function train(name, workdir, save_every)
     n_examples = o.n_examples, dtype = stored, dropout = extra:find "dropout" and 0.1 or 0,
     n_kv_heads = extra:find "mqa" and 1 or 2, recomputes = extra:find "recompute" ~= nil,
   })
-  local params = redco.tree.map(function(param) return param:to(stored) end, task.params)
+  local params = redco.tree.map(function(param)
+    return torch.is_tensor(param) and param:to(stored) or param
+  end, task.params)
   local checkpoint, info
   if save_every > 0 then checkpoint, info = deployer:load_last_ckpt {} end
   local rate = redco.optim.linear_schedule {

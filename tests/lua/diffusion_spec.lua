@@ -150,6 +150,10 @@ test("adapters in the forms of diffusers and kohya", function()
   native.save_weights(dir, { ["lora_unet_nothing.lora_down.weight"] = torch.ones { 2, 2 } })
   expect_error(function() redco.diffusion.load_lora(pipeline, dir .. "/model.safetensors") end,
     "there is no layer for lora_unet_nothing.lora_down.weight")
+  -- Whatever else was trained has no place in such a file.
+  params.unet["conv_out.weight"] = params.unet["conv_out.weight"]:clone():requires_grad_()
+  expect_error(function() redco.diffusion.save_lora(dir, params) end,
+    "unet.conv_out.weight was trained without an adapter", "pipeline.save_pretrained")
 end)
 
 test("prompts that are too long are cut, with a warning", function()

@@ -4,6 +4,7 @@ local checks = require "redco.models.checks"
 local fail = require "redco.fail"
 local kohya = require "redco.diffusion.lora_kohya"
 local layers = require "redco.lora.layers"
+local saved = require "redco.lora.saved"
 local names_of = require "redco.names_of"
 local native = require "redco.native"
 local torch = require "redco.torch"
@@ -175,6 +176,14 @@ function lora.save(dir, params, format)
       format)
   end
   local all = layers.of(params)
+  for name in pairs((saved.trained(params))) do
+    -- Vectors of added tokens have a file of their own.
+    if not name:find "added_tokens" then
+      fail("diffusion.save_lora: %s was trained without an adapter, and the file has no place for "
+        .. "it; pipeline.save_pretrained(dir, { params = redco.lora.merge(params) }) writes all",
+        name)
+    end
+  end
   local tensors = torch.no_grad(write, adapters_of(all), all, params)
   native.save_weights(dir, tensors, { stem = file_name:gsub("%.safetensors$", "") })
 end

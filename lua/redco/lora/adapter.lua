@@ -2,6 +2,7 @@
 local dropout = require("redco.nn.dropout").dropout
 local fail = require "redco.fail"
 local native = require "redco.native"
+local torch = require "redco.torch"
 
 local adapter = {}
 
@@ -32,6 +33,13 @@ function adapter.by_name(params, name, x, y, options)
     dtype = a.dtype, lora_scaling = params[name .. ".lora_scaling"],
     lora_dropout = params[name .. ".lora_dropout"],
   }, options, native.linear)
+end
+
+--- Returns y, the embeddings of `ids`, plus those of the adapter of A [r, n] and B [size, r].
+function adapter.embedded(y, ids, a, b, scaling)
+  local change = native.linear(torch.embedding(a:t(), ids), b)
+  if change.dtype ~= y.dtype then change = change:to(y.dtype) end
+  return y:add(change, { alpha = scaling })
 end
 
 -- Returns the matrices of the layers that have an adapter, and zeros for those that have none.

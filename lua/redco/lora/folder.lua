@@ -1,10 +1,14 @@
 --- Adapter folders as peft writes and reads them: adapter_config.json, adapter_model.safetensors;
---- older ones have adapter_model.bin.
+--- older ones have adapter_model.bin. What is saved whole has its own name there, or that of the
+--- base_layer if the layer has an adapter too.
 local checks = require "redco.models.checks"
 local data = require "redco.data"
 local fail = require "redco.fail"
+local layers = require "redco.lora.layers"
 local native = require "redco.native"
 local ordered_table = require "redco.ordered_table"
+local saved = require "redco.lora.saved"
+local tied = require "redco.lora.tied"
 local torch = require "redco.torch"
 
 local folder = {}
@@ -14,8 +18,9 @@ local prefix = "base_model.model."
 
 -- The keys of a configuration that are read here, with their types.
 local types = {
-  alpha_pattern = "table", fan_in_fan_out = "boolean", lora_alpha = "number",
-  lora_dropout = "number", r = "number", rank_pattern = "table", use_rslora = "boolean",
+  alpha_pattern = "table", ensure_weight_tying = "boolean", fan_in_fan_out = "boolean",
+  lora_alpha = "number", lora_dropout = "number", modules_to_save = "table", r = "number",
+  rank_pattern = "table", use_rslora = "boolean",
 }
 
 -- Keys that `check` reads, or that do not affect the adapter's output. Every other key must be off.
@@ -35,11 +40,16 @@ local harmless = {
   ["true"] = true, ["false"] = true, gaussian = true, orthogonal = true, eva = true,
 }
 
+-- Shows a value of a configuration, in JSON if it is a table.
+local function shown(value)
+  if type(value) ~= "table" then return tostring(value) end
+  return (native.json_encode(config_file, value):gsub("%s+", " "))
+end
+
 local function check(path, config)
   if type(config) ~= "table" then fail("%s: expected an object", path) end
   local function refuse(key, expected)
-    local value = type(config[key]) == "table" and "a table" or tostring(config[key])
-    fail("%s: %s = %s is not supported, only %s", path, key, value, expected)
+    fail("%s: %s = %s is not supported, only %s", path, key, shown(config[key]), expected)
   end
   if config.peft_type ~= "LORA" then refuse("peft_type", '"LORA"') end
   if (config.bias or "none") ~= "none" then refuse("bias", '"none"') end
@@ -113,42 +123,103 @@ local function check_shapes(path, layer, a, b, r, fan_in_fan_out)
   end
 end
 
--- {[layer's name] = {lora_A = name in the file, lora_B = ...}}
-local function adapters_in(weights)
-  local found = {}
+local matrices = {
+  lora_A = "%.lora_A%.weight$", lora_B = "%.lora_B%.weight$",
+  lora_embedding_A = "%.lora_embedding_A$", lora_embedding_B = "%.lora_embedding_B$",
+}
+
+-- Sorts the tensors of a file into those of adapters, {[layer's name] = {lora_A = name in the file,
+-- ...}}, and those that are saved whole, {[parameter's name] = {key = name in the file, is_base =
+-- whether the layer has an adapter too}}.
+local function sort_tensors(weights)
+  local adapters, whole = {}, {}
   for _, key in ipairs(weights:keys()) do
-    local name, matrix = key:match("^" .. prefix:gsub("%.", "%%.") .. "(.+)%.(lora_[AB])%.weight$")
-    if not name then
+    if key:sub(1, #prefix) ~= prefix then
       fail("%s: expected names like %sX.lora_A.weight, got %s", weights.path, prefix, key)
     end
-    found[name] = found[name] or {}
-    found[name][matrix] = key
+    local name, is_matrix = key:sub(#prefix + 1), false
+    for matrix, pattern in pairs(matrices) do
+      local layer, n = name:gsub(pattern, "")
+      if n == 1 then
+        adapters[layer], is_matrix = adapters[layer] or {}, true
+        adapters[layer][matrix] = key
+      end
+    end
+    if not is_matrix then
+      if name:find "lora_" then
+        fail("%s: the tensor %s is of no kind that is supported: lora_A, lora_B, "
+          .. "lora_embedding_A, lora_embedding_B and modules that are saved whole", weights.path,
+          key)
+      end
+      local parameter, n = name:gsub("%.base_layer%.", ".")
+      whole[parameter] = { key = key, is_base = n > 0 }
+    end
   end
-  return found
+  return adapters, whole
+end
+
+-- Returns the tensor of the file as a parameter, in `dtype` if it is given.
+local function parameter(weights, key, dtype)
+  local tensor = weights:tensor(key)
+  checks.dtype(weights.path, key, tensor.dtype)
+  local made = torch.no_grad(function()
+    return native.parameter(tensor.shape, { dtype = dtype or tensor.dtype }):copy_(tensor)
+  end)
+  checks.finite(weights.path, { key }, { [key] = made })
+  return made
 end
 
 -- Adds the adapter whose matrices are the tensors `keys` to the layer.
 local function place(layer, keys, fan_in_fan_out, path, config, weights)
-  if not (keys.lora_A and keys.lora_B) then
-    fail("%s: %s has no %s", weights.path, layer.name, keys.lora_A and "lora_B" or "lora_A")
+  local is_embedding = (keys.lora_embedding_A or keys.lora_embedding_B) ~= nil
+  local names = is_embedding and { "lora_embedding_A", "lora_embedding_B" }
+    or { "lora_A", "lora_B" }
+  for _, name in ipairs(names) do
+    if not keys[name] then fail("%s: %s has no %s", weights.path, layer.name, name) end
   end
   local r = by_pattern(path, config.rank_pattern, layer.name) or config.r
   local alpha = by_pattern(path, config.alpha_pattern, layer.name) or config.lora_alpha
-  check_shapes(weights.path, layer, weights:shape(keys.lora_A), weights:shape(keys.lora_B), r,
-    fan_in_fan_out)
-  for _, matrix in ipairs { "lora_A", "lora_B" } do
-    local name = keys[matrix]
-    local tensor = weights:tensor(name)
-    checks.dtype(weights.path, name, tensor.dtype)
-    local parameter = torch.no_grad(function()
-      return native.parameter(tensor.shape, { dtype = tensor.dtype }):copy_(tensor)
-    end)
-    checks.finite(weights.path, { name }, { [name] = parameter })
-    layer:set_matrix(matrix, parameter)
+  check_shapes(weights.path, layer, weights:shape(keys[names[1]]), weights:shape(keys[names[2]]), r,
+    fan_in_fan_out or is_embedding)
+  for _, name in ipairs(names) do
+    local matrix = parameter(weights, keys[name])
+    if is_embedding then layer:set(name, matrix) else layer:set_matrix(name, matrix) end
   end
   layer:set("lora_scaling", alpha / (config.use_rslora and math.sqrt(r) or r))
+  if is_embedding then return end
   if (config.lora_dropout or 0) > 0 then layer:set("lora_dropout", config.lora_dropout) end
   if fan_in_fan_out then layer:set("lora_fan_in_fan_out", true) end
+end
+
+-- Replaces a tensor of the tree, wherever it is.
+local function replace(parameters, old, new)
+  for _, found in pairs(parameters) do
+    if rawequal(found.node[found.key], old) then found.node[found.key] = new end
+  end
+end
+
+-- Replaces the parameters that the folder has whole.
+local function place_whole(params, whole, path, weights)
+  local parameters, chosen = saved.parameters(params), {}
+  for name, entry in pairs(whole) do
+    local found, key = parameters[name], entry.key
+    if not found then
+      fail("%s: there is no parameter %s, of modules_to_save in %s, in the parameters; open the "
+        .. "base with the task of the adapters", weights.path, name, path)
+    end
+    local own = found.node[found.key]
+    local expected, shape = table.concat(own.shape, ", "), table.concat(weights:shape(key), ", ")
+    if shape ~= expected then
+      fail("%s: %s is [%s], expected [%s] as in the parameters", weights.path, key, shape, expected)
+    end
+    local given = parameter(weights, key, own.dtype)
+    if not entry.is_base then
+      found.node[found.key], chosen[name] = given, true
+    elseif not given:equal(own) then
+      replace(parameters, own, given)
+    end
+  end
+  saved.mark(params, chosen)
 end
 
 -- Like peft, prefers safetensors.
@@ -159,67 +230,108 @@ local function open_weights(dir)
   return native.open_weights(stem .. (is_older and ".bin" or ".safetensors"))
 end
 
---- Adds the adapters of a folder to these layers.
-function folder.load(dir, layers)
+--- Adds the adapters of a folder to the tree, and replaces what the folder has whole.
+function folder.load(dir, params)
   local path = dir .. "/" .. config_file
   local config, weights = data.json(path), open_weights(dir)
   check(path, config)
-  local stored, of_conv1d = adapters_in(weights), false
-  for _, layer in ipairs(layers) do
+  local stored, whole = sort_tensors(weights)
+  tied.open(params, stored, whole, config.ensure_weight_tying)
+  local all, of_conv1d = layers.of(params), false
+  for _, layer in ipairs(all) do
     of_conv1d = of_conv1d or stored[layer.name] ~= nil and layer:is_conv1d()
   end
   -- In a model of several parts, peft's flag applies only to the layers of GPT-2.
   local others = config.fan_in_fan_out and not of_conv1d
-  for _, layer in ipairs(layers) do
+  for _, layer in ipairs(all) do
     local keys = stored[layer.name]
     stored[layer.name] = nil
     if keys then place(layer, keys, layer:is_conv1d() or others, path, config, weights) end
   end
   local rest = next(stored)
   if rest then fail("%s: there is no layer %s in the parameters", weights.path, rest) end
+  place_whole(params, whole, path, weights)
 end
 
 -- Returns the last parts of names if all layers with that ending have an adapter, else whole names.
-local function target_modules(layers)
+local function target_modules(all)
   local is_whole, names, seen = {}, {}, {}
-  for _, layer in ipairs(layers) do
+  for _, layer in ipairs(all) do
     local last = layer.name:match "[^.]*$"
-    is_whole[last] = is_whole[last] ~= false and layer:matrix "lora_A" ~= nil
+    is_whole[last] = is_whole[last] ~= false and layer:has_adapter()
   end
-  for _, layer in ipairs(layers) do
+  for _, layer in ipairs(all) do
     local last = layer.name:match "[^.]*$"
     local name = is_whole[last] and last or layer.name
-    if layer:matrix "lora_A" and not seen[name] then names[#names + 1] = name end
-    seen[name] = seen[name] or layer:matrix "lora_A" ~= nil
+    if layer:has_adapter() and not seen[name] then names[#names + 1] = name end
+    seen[name] = seen[name] or layer:has_adapter()
   end
   return names
 end
 
---- Writes the adapters of these layers.
-function folder.save(dir, layers, options)
+-- Adds the parameters that are saved whole to `tensors`. Returns the names of their modules.
+local function add_whole(params, all, tensors)
+  local chosen, parameters = saved.to_write(params)
+  local has_adapter, modules = {}, {}
+  for _, layer in ipairs(all) do has_adapter[layer.name] = layer:has_adapter() end
+  for name in pairs(chosen) do
+    local layer, last = name:match "^(.*)%.([^.]*)$"
+    if not layer then
+      fail("lora.save_pretrained: the parameter %s was trained and is in no module, so the folder "
+        .. "has no place for it", name)
+    end
+    local found = parameters[name]
+    local middle = has_adapter[layer] and ".base_layer." or "."
+    tensors[prefix .. layer .. middle .. last] = found.node[found.key]
+    if not has_adapter[layer] then modules[name] = true end
+  end
+  return saved.module_names(modules, parameters)
+end
+
+--- Writes the adapters of a tree and what is saved whole beside them.
+function folder.save(dir, params, options)
+  local all = layers.of(params)
   local config = {
     peft_type = "LORA", base_model_name_or_path = options.base_model_name_or_path,
-    task_type = options.task_type, target_modules = target_modules(layers), bias = "none",
+    task_type = options.task_type, target_modules = target_modules(all), bias = "none",
     fan_in_fan_out = false, inference_mode = true, use_rslora = false, lora_dropout = 0,
   }
   local tensors, ranks, alphas = {}, {}, {}
-  for _, layer in ipairs(layers) do
-    local a = layer:matrix "lora_A"
+  for _, layer in ipairs(all) do
+    local a, is_embedding = layer:matrix "lora_A", false
+    local key = prefix .. layer.name
     if a then
-      tensors[prefix .. layer.name .. ".lora_A.weight"] = a
-      tensors[prefix .. layer.name .. ".lora_B.weight"] = layer:matrix "lora_B"
+      tensors[key .. ".lora_A.weight"], tensors[key .. ".lora_B.weight"] = a, layer:matrix "lora_B"
+    elseif layer:get "lora_embedding_A" then
+      a, is_embedding = layer:get "lora_embedding_A", true
+      tensors[key .. ".lora_embedding_A"] = a
+      tensors[key .. ".lora_embedding_B"] = layer:get "lora_embedding_B"
+    end
+    if a then
       local r = a:size(0)
       -- Write the scaling as alpha / r, whichever formula set it.
       local alpha = layer:get "lora_scaling" * r
       config.r, config.lora_alpha = config.r or r, config.lora_alpha or alpha
       ranks[layer.name], alphas[layer.name] = r, alpha
       config.lora_dropout = layer:get "lora_dropout" or config.lora_dropout
-      config.fan_in_fan_out = layer:get "lora_fan_in_fan_out" or config.fan_in_fan_out
+      if not is_embedding then
+        config.fan_in_fan_out = layer:get "lora_fan_in_fan_out" or config.fan_in_fan_out
+      end
     end
   end
   if not config.r then fail "lora.save_pretrained: there is no adapter in the tree" end
   config.rank_pattern = patterns_of(ranks, config.r)
   config.alpha_pattern = patterns_of(alphas, config.lora_alpha)
+  local modules = add_whole(params, all, tensors)
+  if modules[1] then
+    config.modules_to_save = modules
+    -- peft asks for the weight of a tied output layer, too.
+    local embedding = tied.saved_embedding(params, modules, options.task_type)
+    if embedding then
+      config.ensure_weight_tying = true
+      tensors[prefix .. "lm_head.weight"] = embedding
+    end
+  end
   native.save_weights(dir, tensors, {
     stem = "adapter_model",
     texts = { [config_file] = native.json_encode(config_file, config, 2) .. "\n" },

@@ -8,7 +8,9 @@ local native = require "redco.native"
 local nn_init = require "redco.nn.initializers"
 local optim = require "redco.optim"
 local registry = require "redco.registry"
+local saved = require "redco.lora.saved"
 local strict = require "redco.strict"
+local tied = require "redco.lora.tied"
 local torch = require "redco.torch"
 local tree = require "redco.tree"
 
@@ -101,15 +103,44 @@ local function checked_sizes(layer, fan_in_fan_out)
   return n_in, n_out
 end
 
+-- Checks a list of names of modules.
+local function check_modules(modules)
+  local wrong = modules ~= nil and type(modules) ~= "table" and type(modules)
+  for _, module in ipairs(not wrong and modules or {}) do
+    if type(module) ~= "string" then wrong = "a " .. type(module) .. " in the list" end
+  end
+  if wrong then
+    fail("lora.add: modules_to_save: expected the last parts of modules' names, {\"lm_head\"}, got "
+      .. "%s", wrong)
+  end
+end
+
+-- Gives a model whose output layer is its embedding an output layer, if the options name one.
+local function untie(params, o)
+  local is_saved, is_target = false, false
+  for _, module in ipairs(o.modules_to_save or {}) do is_saved = is_saved or module == "lm_head" end
+  for _, module in ipairs(type(o.target_modules) == "table" and o.target_modules or {}) do
+    is_target = is_target or module == "lm_head"
+  end
+  if not (is_saved or is_target) or not tied.add_head(params) then return end
+  if is_saved then params["lm_head.weight"] = params["lm_head.weight"]:clone() end
+end
+
 local add_options = arguments("lora.add",
   { r = 8, lora_alpha = 8, lora_dropout = 0, use_rslora = false },
-  { "target_modules", "fan_in_fan_out", "generator" })
+  { "target_modules", "modules_to_save", "task_type", "fan_in_fan_out", "generator" })
 lora.add = registry.define("redco.lora.add", [[
-add(params, {target_modules, r = 8, lora_alpha = 8, lora_dropout = 0, use_rslora = false, fan_in_fan_out = nil, generator = nil}) -> params
+add(params, {target_modules, r = 8, lora_alpha = 8, lora_dropout = 0, use_rslora = false, modules_to_save = nil, task_type = nil, fan_in_fan_out = nil, generator = nil}) -> params
 Returns the tree with adapters of rank r added to the selected layers. The other tensors are those
 of `params`. `target_modules` is a list of the last parts of layer names, {"q_proj", "v_proj"}, or a
 Lua pattern of whole names. The layers are those of the models and `nn.linear`, in any tree. Train
 the adapters with `redco.lora.freeze_base(optimizer)`.
+
+Some modules are trained and saved whole, without adapters: those whose names end in one of
+`modules_to_save`, {"lm_head", "embed_tokens"}, and the heads of a task if `task_type` is "SEQ_CLS",
+"TOKEN_CLS" or "QUESTION_ANS". Without both options they are the heads (`score`, `classifier`,
+`qa_outputs`, ...) and whatever the folder of the base lacks. `lm_head` of a model that uses its
+embedding there is a copy of its own from then on; `embed_tokens` alone stays in both places.
 
 Names are peft's: `X.lora_A.weight` [r, in], uniform, and `X.lora_B.weight` [out, r], zeros, next to
 `X.weight`. The layer adds scaling * B A dropout(x) to its output, with scaling = lora_alpha / r, or
@@ -121,14 +152,20 @@ only those of GPT-2's layers are.]], function(params, options)
   check_number("lora_dropout", o.lora_dropout, "a number in [0, 1)",
     function(p) return p >= 0 and p < 1 end)
   check_tree("lora.add", params)
+  check_modules(o.modules_to_save)
+  saved.check_task_type("lora.add", o.task_type)
   local is_target, result = target(o.target_modules), copy_of(params)
+  untie(result, o)
+  local whole = saved.choose(result, o)
   local all, chosen = layers.of(result), {}
   for _, layer in ipairs(all) do
-    if is_target(layer.name) then chosen[#chosen + 1] = layer end
+    if is_target(layer.name) and not whole[layer.name .. ".weight"] then
+      chosen[#chosen + 1] = layer
+    end
   end
   check_found(chosen, o.target_modules, all)
   for _, layer in ipairs(chosen) do
-    if layer:matrix "lora_A" then fail("lora.add: %s has an adapter already", layer.name) end
+    if layer:has_adapter() then fail("lora.add: %s has an adapter already", layer.name) end
     local fan_in_fan_out = o.fan_in_fan_out
     if fan_in_fan_out == nil then fan_in_fan_out = layer:is_conv1d() end
     local n_in, n_out = checked_sizes(layer, fan_in_fan_out)
@@ -143,22 +180,30 @@ only those of GPT-2's layers are.]], function(params, options)
     if o.lora_dropout > 0 then layer:set("lora_dropout", o.lora_dropout) end
     if fan_in_fan_out then layer:set("lora_fan_in_fan_out", true) end
   end
+  saved.mark(result, whole)
   return result
 end)
 
 lora.is_frozen = registry.define("redco.lora.is_frozen", [[
-is_frozen(name) -> boolean
-Returns whether the parameter of this dotted name does not belong to an adapter, for
-`redco.optim.freeze`.]],
-function(name)
-  return not layers.is_adapter(name)
+is_frozen(name, parameter = nil) -> boolean
+Returns whether the parameter of this dotted name neither belongs to an adapter nor is saved whole
+(`redco.lora.add` says which are), for `redco.optim.freeze`. It knows the trees that `add` and
+`from_pretrained` have made in this program.]],
+function(name, parameter)
+  return saved.is_frozen(name, parameter, {})
 end)
 
 lora.freeze_base = registry.define("redco.lora.freeze_base", [[
-freeze_base(optimizer) -> Optimizer
-Returns an optimizer that trains only the adapters. All other parameters stay fixed and need no
-gradient and no optimizer state.]], function(optimizer)
-  return optim.freeze(optimizer, lora.is_frozen)
+freeze_base(optimizer, params = nil) -> Optimizer
+Returns an optimizer that trains only the adapters, and the modules that are saved whole with them.
+All other parameters stay fixed and need no gradient and no optimizer state. `params` is needed if several trees of the program save different
+modules whole and the parameters are those of a checkpoint.]], function(optimizer, params)
+  local decided = {}
+  for name in pairs(params and saved.parameters(params) or {}) do decided[name] = false end
+  for name in pairs(params and saved.of(params) or {}) do decided[name] = true end
+  return optim.freeze(optimizer, function(name, parameter)
+    return saved.is_frozen(name, parameter, decided)
+  end)
 end)
 
 local function without_adapters(node)
@@ -175,16 +220,20 @@ lora.merge = registry.define("redco.lora.merge", [[
 merge(params) -> params
 Returns the tree without adapters: their changes are added to the weights, W + scaling B A. The
 model computes the same, and `model.save_pretrained(dir, {params = ...})` writes it. Other tensors
-are those of `params`.]], function(params)
+are those of `params`. An embedding that is the output layer, too, and has an adapter is copied: the
+output layer keeps it as it was.]], function(params)
   local result, n_merged = without_adapters(params), 0
   local merged = {}
   for _, layer in ipairs(layers.of(result)) do merged[layer.name] = layer end
+  if tied.has_adapter(params) then tied.add_head(result) end
   torch.no_grad(function()
     for _, layer in ipairs(layers.of(params)) do
-      local a, b = layer:matrix "lora_A", layer:matrix "lora_B"
+      local is_embedding = layer:get "lora_embedding_A" ~= nil
+      local a = is_embedding and layer:get "lora_embedding_A" or layer:matrix "lora_A"
+      local b = is_embedding and layer:get "lora_embedding_B" or layer:matrix "lora_B"
       if a then
         local change = b:matmul(a):mul(layer:get "lora_scaling")
-        if layer:get "lora_fan_in_fan_out" then change = change:t() end
+        if is_embedding or layer:get "lora_fan_in_fan_out" then change = change:t() end
         local weight = layer:get "weight"
         merged[layer.name]:set("weight", weight:to(a.dtype):add(change):to(weight.dtype))
         n_merged = n_merged + 1
@@ -199,17 +248,22 @@ local save_options = arguments("lora.save_pretrained", {},
   { "base_model_name_or_path", "task_type" })
 lora.save_pretrained = registry.define("redco.lora.save_pretrained", [[
 save_pretrained(dir, params, {base_model_name_or_path = nil, task_type = nil})
-Writes only the adapters, in peft's format: adapter_config.json and adapter_model.safetensors. Every
-process must call it.]], function(dir, params, options)
-  folder.save(dir, layers.of(params), save_options(options))
+Writes the adapters, and what must be whole beside them, in peft's format: adapter_config.json and
+adapter_model.safetensors. Whole are the modules that `redco.lora.add` chose, every other parameter
+that a Trainer trained, and those that the files of the base do not have as they are. Every process must call
+it.]], function(dir, params, options)
+  local o = save_options(options)
+  saved.check_task_type("lora.save_pretrained", o.task_type)
+  folder.save(dir, params, o)
 end)
 
 lora.from_pretrained = registry.define("redco.lora.from_pretrained", [[
 from_pretrained(dir, params) -> params
-Returns the tree with the adapters of a peft folder. A setting of the folder that is not supported
-raises an error that names it.]], function(dir, params)
+Returns the tree with the adapters of a peft folder, and with the modules that the folder has whole
+in place of those of `params`: open the base of a classifier with its task. A setting of the folder
+that is not supported raises an error that names it.]], function(dir, params)
   local result = copy_of(params)
-  folder.load(dir, layers.of(result))
+  folder.load(dir, result)
   return result
 end)
 

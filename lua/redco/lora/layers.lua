@@ -1,14 +1,15 @@
 --- The layers of a params tree and their adapters. An adapter consists of the matrices
---- lora_A.weight [r, in] and lora_B.weight [out, r], and the plain values lora_scaling,
---- lora_dropout (if above 0) and lora_fan_in_fan_out (if the weight is [in, out]).
+--- lora_A.weight [r, in] and lora_B.weight [out, r], or of an embedding lora_embedding_A [r, n] and
+--- lora_embedding_B [size, r], and the plain values lora_scaling, lora_dropout (if above 0) and
+--- lora_fan_in_fan_out (if the weight is [in, out]). lora_saved marks layers that are saved whole.
 local fail = require "redco.fail"
 local torch = require "redco.torch"
 
 local layers = {}
 
 local parts = {
-  lora_A = true, lora_B = true, lora_scaling = true, lora_dropout = true,
-  lora_fan_in_fan_out = true,
+  lora_A = true, lora_B = true, lora_embedding_A = true, lora_embedding_B = true,
+  lora_scaling = true, lora_dropout = true, lora_fan_in_fan_out = true, lora_saved = true,
 }
 
 --- Returns whether the entry of this key or dotted name belongs to an adapter.
@@ -59,6 +60,11 @@ function Layer:set_matrix(name, matrix)
   else
     self.node[name] = { weight = matrix }
   end
+end
+
+--- Returns whether the layer has an adapter.
+function Layer:has_adapter()
+  return (self:matrix "lora_A" or self:get "lora_embedding_A") ~= nil
 end
 
 local gpt2 = { c_attn = true, c_proj = true, c_fc = true, q_attn = true }

@@ -113,7 +113,10 @@ end
 --- Looks up embeddings. The row `padding_idx` gets no gradient.
 function blocks.embedding(params, name, ids, padding_idx)
   adapter.refuse(params, name)
-  return torch.embedding(params[name .. ".weight"], ids, padding_idx or -1)
+  local y = torch.embedding(params[name .. ".weight"], ids, padding_idx or -1)
+  local a = params[name .. ".lora_embedding_A"]
+  return a and adapter.embedded(y, ids, a, params[name .. ".lora_embedding_B"],
+    params[name .. ".lora_scaling"]) or y
 end
 
 --- Looks up the learned positions [B or 1, T, size] of the tokens `ids` [B, T]. The first position

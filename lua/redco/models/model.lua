@@ -112,9 +112,10 @@ local function new_model(family, config, params)
 
   local head_name = weight and weight:gsub("%.weight$", "")
   local function head(p)
-    adapter.refuse(p, head_name)
+    -- Adapters may give a head that is an embedding a weight of its own.
+    local name = p["lm_head.weight"] and "lm_head" or head_name
     local b = bias and p[bias]:reshape { -1 }
-    return p[weight], b and is_buffer[bias] and b:detach() or b
+    return p[name .. ".weight"], b and is_buffer[bias] and b:detach() or b, name
   end
 
   -- Decoders predict the next token; the labels of others are those of the same place.
@@ -136,15 +137,17 @@ local function new_model(family, config, params)
 
   local router_loss = family.router_loss and family.router_loss(config)
   local cap = family.logits_cap and family.logits_cap(config)
-  local function last_layer(p, x)
-    local logits = native.linear(x, head(p))
+  -- `o` has train and rng, for the dropout of the head's adapter.
+  local function last_layer(p, x, o)
+    local w, b, name = head(p)
+    local logits = adapter.by_name(p, name, x, native.linear(x, w, b), o)
     if family.is_single then logits = logits:squeeze(-1) end
     return cap and torch.tanh(logits / cap) * cap or logits
   end
 
   function model.logits(p, hidden, inputs, options)
     local o = call_options(options)
-    return last_layer(p, head_input and head_input(p, hidden, inputs or {}, o) or hidden)
+    return last_layer(p, head_input and head_input(p, hidden, inputs or {}, o) or hidden, o)
   end
 
   function model.loss(p, inputs, options)
@@ -155,15 +158,15 @@ local function new_model(family, config, params)
     if encode then inputs = with_decoder_inputs(family, config, inputs) end
     local hidden, routers = model.hidden_states(p, inputs, { train = o.train, rng = o.rng })
     if head_input then hidden = head_input(p, hidden, inputs, o) end
-    if family.loss then return family.loss(config, last_layer(p, hidden), inputs, o) end
+    if family.loss then return family.loss(config, last_layer(p, hidden, o), inputs, o) end
+    local last, b, name = head(p)
     local labels = labels_of(inputs, o)
     local settings = { ignore_index = o.ignore_index, label_smoothing = o.label_smoothing }
     local loss, count
-    if cap then
-      loss, count = nn.cross_entropy(last_layer(p, hidden), labels, settings)
+    if cap or p[name .. ".lora_A.weight"] then
+      loss, count = nn.cross_entropy(last_layer(p, hidden, o), labels, settings)
     else
-      local last
-      last, settings.bias = head(p)
+      settings.bias = b
       loss, count = nn.linear_cross_entropy(hidden, last, labels, settings)
     end
     if not routers or not routers[1] then return loss, count end

@@ -55,7 +55,8 @@ Returns the rows of params.weight at the integers `ids`.]], function(params, ids
   if params.lora_A then
     fail "nn.embedding: the parameters have an adapter, which only linear layers can have"
   end
-  return torch.embedding(params.weight, ids)
+  local y, a = torch.embedding(params.weight, ids), params.lora_embedding_A
+  return a and adapter.embedded(y, ids, a, params.lora_embedding_B, params.lora_scaling) or y
 end)
 
 local layer_norm_params = arguments("nn.LayerNorm", { bias = true })

@@ -48,7 +48,7 @@ local words_by_type = {
     outputs params profile rules structure texts tree variables]],
   ["function"] = [[activation body collate_fn eval_metric_fn f forward get loss_fn
     lr_schedule_fn on_epoch on_eval on_save on_step output_fn pred_fn streamer train_step_fn]],
-  Tensor = [[actions advantages c features final_observations gradient h hidden_states k logits loss mask memory observations pixels pos_weight probs q returns rewards
+  Tensor = [[actions advantages c features final_observations gradient h hidden_states k logits loss mask memory observations parameter pixels pos_weight probs q returns rewards
     samples scores target tensor terminated truncated v var weight x]],
   Dataset = "", Cache = "cache", Deployer = "deployer", Generator = "generator rng",
   Model = "model text_encoder text_encoder_2 text_encoder_3", Optimizer = "optimizer second",
@@ -68,7 +68,7 @@ local words_by_type = {
   ["list of integers or Tensor"] = "ids",
   ["list of numbers"] = "betas counts exponential_decay_length_penalty losses ratio",
   list = "bad_words_ids leaves sequence_bias",
-  ["list of strings"] = [[rouge_types save_argmax_ckpt_by_metrics save_argmin_ckpt_by_metrics
+  ["list of strings"] = [[modules_to_save rouge_types save_argmax_ckpt_by_metrics save_argmin_ckpt_by_metrics
     stop_strings]],
   ["list of tables"] = "earlier messages params_sharding_rules",
   ["list or Dataset or Tensor"] = "eval_examples examples",

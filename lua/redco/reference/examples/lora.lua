@@ -18,6 +18,12 @@ local params = redco.lora.add(model.params, {
 print(redco.tree.count(params) - redco.tree.count(model.params))  --> 2304
 print(params["transformer.h.0.attn.c_attn.lora_A.weight"].shape)
 --> torch.Size([4, 48])
+-- The norms are trained whole, too:
+params = redco.lora.add(model.params, {
+  target_modules = { "c_attn" }, modules_to_save = { "ln_1", "ln_2" },
+})
+print(redco.lora.is_frozen("transformer.h.0.ln_1.weight",
+  params["transformer.h.0.ln_1.weight"]))  --> false
 
 --- redco.lora.freeze_base
 local adamw = redco.optim.adamw { learning_rate = 1e-3 }
@@ -32,6 +38,7 @@ print(model(params, inputs):equal(model(model.params, inputs)))  --> false
 --- redco.lora.is_frozen
 print(redco.lora.is_frozen "h.0.attn.c_attn.weight")         --> true
 print(redco.lora.is_frozen "h.0.attn.c_attn.lora_A.weight")  --> false
+print(redco.lora.is_frozen "score.weight")                   --> false
 
 --- redco.lora.merge (after redco.lora.add)
 local merged = redco.lora.merge(params)

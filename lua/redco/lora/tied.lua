@@ -1,0 +1,64 @@
+--- The output layer of a language model that shares the weight of its embedding: the tree has only
+--- the embedding. Adapters may give the output layer a weight of its own, lm_head.weight.
+local saved = require "redco.lora.saved"
+
+local tied = {}
+
+local embeddings = {
+  embed_in = true, embed_tokens = true, shared = true, word_embeddings = true, wte = true,
+}
+local head = "lm_head"
+
+-- Returns the name of the embedding, preferably that of the decoder; nil if there is none.
+local function embedding_of(params)
+  local found
+  for name in pairs(saved.parameters(params)) do
+    local last = name:match "([^.]*)%.weight$"
+    local is_better = not found or name:find "decoder" and not found:find "decoder"
+    if last and embeddings[last] and is_better then found = name end
+  end
+  return found
+end
+
+--- Gives the tree the output layer, with the tensor of the embedding, if it lacks one. Returns
+--- whether it did.
+function tied.add_head(params)
+  local name = params[head .. ".weight"] == nil and embedding_of(params)
+  if not name or not params[name] then return false end
+  params[head .. ".weight"] = params[name]
+  return true
+end
+
+--- Returns whether the embedding of a tree without a head has an adapter.
+function tied.has_adapter(params)
+  local name = not saved.has_head(params) and embedding_of(params)
+  return name and params[name:gsub("weight$", "lora_embedding_A")] ~= nil
+end
+
+--- Gives the tree the output layer if a folder has one, or has an embedding that is saved whole.
+--- `stored` and `whole` are the folder's adapters and other tensors, by name. If the folder keeps
+--- the two tied, it has one weight twice.
+function tied.open(params, stored, whole, is_tied)
+  local weight = head .. ".weight"
+  if params[weight] ~= nil then return end
+  local embedding = embedding_of(params)
+  local own = embedding and whole[embedding]
+  if is_tied and own then
+    whole[weight] = nil
+  elseif stored[head] or whole[weight] or own and not own.is_base then
+    tied.add_head(params)
+  end
+end
+
+--- Returns the embedding if it is among the saved modules of a language model and the tree has no
+--- output layer, which is then the embedding, too.
+function tied.saved_embedding(params, modules, task_type)
+  if params[head .. ".weight"] ~= nil or saved.has_head(params) then return nil end
+  if task_type and not task_type:find "LM$" then return nil end
+  local name = embedding_of(params)
+  for _, module in ipairs(name and modules or {}) do
+    if saved.is_below(name, module) then return params[name] end
+  end
+end
+
+return tied

@@ -1,0 +1,171 @@
+"""Adapter folders with modules that are saved whole: redco-lua opens those of peft and computes the
+same, with adapters and merged, and peft opens those that redco-lua has trained.
+
+adapters_peer.py REDCO_LUA SOURCE
+"""
+import json
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import torch
+import transformers
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+
+program, source = sys.argv[1:]
+torch.set_num_threads(1)
+torch.manual_seed(2)
+
+decoder = dict(
+    vocab_size=99, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
+    initializer_range=0.3, pad_token_id=0,
+)
+encoder = dict(
+    vocab_size=99, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+    num_attention_heads=4, max_position_embeddings=64, initializer_range=0.3,
+)
+llama = transformers.LlamaConfig(**decoder)
+tied_llama = transformers.LlamaConfig(**decoder, tie_word_embeddings=True)
+gpt2 = transformers.GPT2Config(
+    vocab_size=99, n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.3,
+    pad_token_id=0,
+)
+bert = transformers.BertConfig(**encoder)
+roberta = transformers.RobertaConfig(**encoder)
+distilbert = transformers.DistilBertConfig(
+    vocab_size=99, dim=32, hidden_dim=48, n_layers=2, n_heads=4, initializer_range=0.3,
+    max_position_embeddings=64,
+)
+vit = transformers.ViTConfig(
+    hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+    image_size=8, patch_size=4, initializer_range=0.3, num_labels=3,
+)
+
+CLASSES = transformers.AutoModelForSequenceClassification
+TOKENS = transformers.AutoModelForTokenClassification
+SPANS = transformers.AutoModelForQuestionAnswering
+TEXT = transformers.AutoModelForCausalLM
+PICTURES = transformers.AutoModelForImageClassification
+# Our names of these tasks.
+tasks = {
+    CLASSES: "sequence_classification", TOKENS: "token_classification",
+    SPANS: "question_answering", TEXT: None, PICTURES: None,
+}
+
+# name: configuration, class, task_type, target_modules, modules_to_save, other options of peft
+cases = {
+    "qwen2_classes": (transformers.Qwen2Config(**decoder), CLASSES, "SEQ_CLS", ["q_proj"], None, {}),
+    "llama_classes": (llama, CLASSES, "SEQ_CLS", ["q_proj", "v_proj"], None, {}),
+    "gpt2_classes": (gpt2, CLASSES, "SEQ_CLS", ["c_attn"], None, {"fan_in_fan_out": True}),
+    "bert_classes": (bert, CLASSES, "SEQ_CLS", ["query"], None, {}),
+    "roberta_classes": (roberta, CLASSES, "SEQ_CLS", ["query", "dense"], None, {}),
+    "distilbert_classes": (distilbert, CLASSES, "SEQ_CLS", ["q_lin"], None, {}),
+    "bert_tokens": (bert, TOKENS, "TOKEN_CLS", ["query"], None, {}),
+    "qwen2_tokens": (transformers.Qwen2Config(**decoder), TOKENS, "TOKEN_CLS", ["q_proj"], None, {}),
+    "bert_spans": (bert, SPANS, "QUESTION_ANS", ["query"], None, {}),
+    "roberta_spans": (roberta, SPANS, "QUESTION_ANS", ["query"], None, {}),
+    "vit": (vit, PICTURES, None, ["query"], ["classifier"], {}),
+    "head": (llama, TEXT, "CAUSAL_LM", ["q_proj"], ["lm_head"], {}),
+    "embedding": (llama, TEXT, "CAUSAL_LM", ["q_proj"], ["embed_tokens"], {}),
+    "both": (llama, TEXT, "CAUSAL_LM", ["q_proj"], ["embed_tokens", "lm_head"], {}),
+    "norms": (llama, TEXT, "CAUSAL_LM", ["q_proj"], ["input_layernorm", "norm"], {}),
+    "tied_head": (tied_llama, TEXT, "CAUSAL_LM", ["q_proj"], ["lm_head"], {}),
+    "tied_embedding": (tied_llama, TEXT, "CAUSAL_LM", ["q_proj"], ["embed_tokens"], {}),
+    "tied_both": (tied_llama, TEXT, "CAUSAL_LM", ["q_proj"], ["embed_tokens", "lm_head"], {}),
+    "kept_tied": (tied_llama, TEXT, "CAUSAL_LM", ["q_proj"], ["embed_tokens"],
+                  {"ensure_weight_tying": True}),
+    "gpt2_embedding": (gpt2, TEXT, "CAUSAL_LM", ["c_attn"], ["wte"], {"fan_in_fan_out": True}),
+    "adapted_head": (llama, TEXT, "CAUSAL_LM", ["q_proj", "lm_head"], None, {}),
+    "adapted_tied_head": (tied_llama, TEXT, "CAUSAL_LM", ["q_proj", "lm_head"], None, {}),
+    "adapted_embedding": (llama, TEXT, "CAUSAL_LM", ["q_proj", "embed_tokens"], None, {}),
+    "adapted_tied_embedding": (tied_llama, TEXT, "CAUSAL_LM", ["q_proj", "embed_tokens"], None, {}),
+}
+# Those that redco-lua also makes and trains itself: all but tied models, whose embedding peft copies
+# where redco-lua keeps it tied, and layers that only peft gives adapters.
+ours = [name for name in cases if name not in
+        ("tied_embedding", "tied_both", "adapted_embedding", "adapted_tied_embedding")]
+
+failures = 0
+
+
+def expect(name, what, difference, size):
+    global failures
+    if not difference < 1e-4:
+        failures += 1
+        print(f"{name}: {what} differ by {difference:.2g} of {size:.2g}")
+
+
+def outputs(model, inputs):
+    with torch.no_grad():
+        result = model.eval()(**inputs)
+    return result.logits if "logits" in result else torch.stack(
+        [result.start_logits, result.end_logits], -1)
+
+
+def quietly(function, *arguments):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return function(*arguments)
+
+
+def write_peft(folder, name):
+    config, cls, task_type, targets, modules, others = cases[name]
+    config.name_or_path = ""
+    base = cls.from_config(config)
+    if cls in (CLASSES, TOKENS):
+        base.config.num_labels = 2
+    base.save_pretrained(folder / "base")
+    lora = LoraConfig(r=4, lora_alpha=8, task_type=task_type, target_modules=targets,
+                      modules_to_save=modules, **others)
+    model = get_peft_model(cls.from_pretrained(folder / "base"), lora)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = 0.3 * torch.randn_like(parameter)
+    model.save_pretrained(folder / "adapter")
+    if cls is PICTURES:
+        inputs = {"pixel_values": torch.randn(2, 3, 8, 8)}
+    else:
+        inputs = {"input_ids": torch.randint(3, 99, (2, 12))}
+    opened = PeftModel.from_pretrained(cls.from_pretrained(folder / "base"), folder / "adapter")
+    expected = outputs(opened, inputs)
+    save_file({**inputs, "logits": expected.contiguous()}, folder / "expected.safetensors")
+    job = {
+        "task": tasks[cls], "task_type": task_type, "target_modules": targets,
+        "modules_to_save": modules, "trains": name in ours,
+    }
+    (folder / "job.json").write_text(json.dumps({k: v for k, v in job.items() if v is not None}))
+
+
+def check_ours(folder, name, what):
+    cls = cases[name][1]
+    arrays = load_file(folder / "expected.safetensors")
+    inputs = {key: value for key, value in arrays.items() if key != "logits"}
+    base = cls.from_pretrained(folder / "base")
+    model = PeftModel.from_pretrained(base, folder / what)
+    expected = load_file(folder / f"{what}.safetensors")["logits"]
+    theirs = outputs(model, inputs)
+    expect(name, f"logits of our {what} in peft", (theirs - expected).abs().max().item(),
+           expected.abs().max().item())
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    for name in cases:
+        (Path(scratch) / name).mkdir()
+        quietly(write_peft, Path(scratch) / name, name)
+    subprocess.run([program, f"{source}/tests/peers/adapters.lua", scratch, *cases], check=True)
+    for name in cases:
+        folder = Path(scratch) / name
+        theirs = load_file(folder / "expected.safetensors")["logits"]
+        found = load_file(folder / "opened.safetensors")
+        for what in ("opened", "merged", "reopened"):
+            expect(name, f"logits of peft's adapter, {what},",
+                   (found[what] - theirs).abs().max().item(), theirs.abs().max().item())
+        quietly(check_ours, folder, name, "again")
+        if name in ours:
+            quietly(check_ours, folder, name, "trained")
+
+sys.exit(failures > 0)
