@@ -110,7 +110,7 @@ class REDCO_API ScriptEngine {
   template <class F>
   requires(!std::is_convertible_v<F, UntypedFunction>) void register_function(
       const std::string& name, F function) {
-    host::add_function(*this, name, [function = std::move(function)](HostCall& call) {
+    host::add_function(*this, name, [function = std::move(function)](HostCall& call) mutable {
       host::Signature<F>::type::call(call, 1, function);
     });
   }
