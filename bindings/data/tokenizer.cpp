@@ -481,7 +481,7 @@ void push_tokenizer(lua_State* L, Tokenizer tokenizer) {
 
 constexpr const char* tokenizer_text =
     R"text(Tokenizer {vocab_size, model_max_length, chat_template,
-  padding_side, truncation_side, additional_special_tokens,
+  padding_side, truncation_side, additional_special_tokens: list of strings,
   bos_token, eos_token, unk_token, sep_token, cls_token, pad_token, mask_token, bos_token_id,
   eos_token_id, unk_token_id, sep_token_id, cls_token_id, pad_token_id, mask_token_id}
 Converts text to token ids and back. Call it for batches: `tok(texts, {...})`. You can set the

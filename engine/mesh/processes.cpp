@@ -106,8 +106,9 @@ Processes find_processes(const ProcessOptions& options) {
   require_same(by_options, by_variables);
   if (by_scheduler) return checked(std::move(*by_scheduler));
   require_usage(by_options || by_variables || !(stated.host0_address || stated.host0_port),
-                "the address and the port of host 0 need n_processes", n_processes_options,
-                ", the number of machines");
+                stated.host0_address ? "host0_address (--host0-address, REDCO_HOST0_ADDRESS)"
+                                     : "host0_port (--host0-port, REDCO_HOST0_PORT)",
+                " needs n_processes", n_processes_options, ", the number of machines");
   if (!by_options && !by_variables) return {};
   Processes found = by_options ? *by_options : *by_variables;
   found.store_address = stated.host0_address.value_or("");

@@ -17,6 +17,7 @@ local testing = require "testing"
 local others = {
   ["nn.init.xavier"] = "redco.nn.init.xavier_uniform_",
   ["nn.init.kaiming"] = "redco.nn.init.kaiming_uniform_",
+  ["model.resize_token_embeddings"] = "Model.resize_token_embeddings",
   model = "Model:__call", ["model.loss"] = "Model.loss", ["model.generate"] = "Model.generate",
   ["model.save_pretrained"] = "Model.save_pretrained",
   pipeline = "Pipeline:__call", ["pipeline.generate"] = "Pipeline.generate",
@@ -30,14 +31,15 @@ local others = {
 -- Functions that others return: the texts of those describe the arguments.
 local returned = { feature_extractor = "redco.data.feature_extractor" }
 
--- What Whisper takes besides; the models whose loss takes less; and what some of the models that
--- remove noise take.
+-- What Whisper takes besides; the models whose loss takes less; what the task "features" takes; and
+-- what some of the models that remove noise take.
 local of_denoisers = { text_embeds = true, time_ids = true, encoder_attention_mask = true,
   class_labels = true, timestep_cond = true, pooled_projections = true, guidance = true,
   cache = true }
 local of_some = { unet = of_denoisers, transformer = of_denoisers,
   ["model.generate"] = { task = true, language = true, return_timestamps = true },
-  ["model.loss"] = { label_smoothing = true, ignore_index = true } }
+  model = { pooling = true },
+  ["model.loss"] = { label_smoothing = true, ignore_index = true, shift = true } }
 
 local function full_name(where)
   for _, prefix in ipairs { "", "redco.", "redco.data.", "redco.metrics.", "redco.nn.init." } do

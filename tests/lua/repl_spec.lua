@@ -58,7 +58,7 @@ test("an expression after statements is an answer", function()
   expect_text("3", "x = 3\nx")
   expect_text(nil, "x = 7\n- 2")  -- one statement
   expect_text("10", "function pasted(x)\n  return 2 * x\nend\npasted(5)")
-  expect_text("6", "x = pasted\npasted (3)")
+  expect_text("6", "y = pasted\npasted (3)")
   expect_text(nil, "pasted(1)\npasted(2);")
   expect_text("5", "x")
   expect_text("{ 1, a = 2 }", "{ 1; a = 2 }")

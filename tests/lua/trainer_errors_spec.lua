@@ -190,7 +190,7 @@ test("unknown arguments are refused with the nearest, later ones by name and rea
     '"cuda"')
   refused(function() redco.Deployer { seed = 1, device = "tpu" } end, 'device = "tpu"', '"cpu"')
   for name, value in pairs { process_id = 1, host0_address = "host", host0_port = 9 } do
-    refused(function() redco.Deployer { seed = 1, [name] = value } end, name, "n_processes beside")
+    refused(function() redco.Deployer { seed = 1, [name] = value } end, name, "needs n_processes")
   end
   refused(function() redco.Deployer { seed = 1, n_processes = 2 } end, "needs process_id")
   refused(function() redco.Deployer { seed = 1, collective_timeout = 0 } end, "collective_timeout")
