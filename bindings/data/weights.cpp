@@ -10,9 +10,9 @@
 #include "torch/tensor.h"
 #include "training/sharding.h"
 
-#include <redco/detail/tensor_source.h>
 #include <redco/error.h>
 #include <redco/gguf.h>
+#include <redco/tensor_source.h>
 #include <redco/weights.h>
 
 #include <charconv>

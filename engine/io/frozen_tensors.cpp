@@ -9,9 +9,9 @@
 
 #include <redco/detail/article.h>
 #include <redco/detail/printable.h>
-#include <redco/detail/tensor_source.h>
 #include <redco/error.h>
 #include <redco/sharding.h>
+#include <redco/tensor_source.h>
 #include <redco/weights.h>
 
 #include <ATen/core/grad_mode.h>

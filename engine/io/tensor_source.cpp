@@ -1,6 +1,6 @@
 // Notes about the files that tensors were read from.
 
-#include <redco/detail/tensor_source.h>
+#include <redco/tensor_source.h>
 
 #include "small_tensors.h"
 

@@ -5,10 +5,10 @@
 #include "../io/small_tensors.h"
 #include "../mesh/store/agreement.h"
 
-#include <redco/detail/tensor_source.h>
 #include <redco/json.h>
 #include <redco/moves.h>
 #include <redco/sharding.h>
+#include <redco/tensor_source.h>
 
 #include <utility>
 

@@ -81,7 +81,7 @@ const char* const bad_scripts[] = {
     "os.exit(7)",
     "os.exit(true)",
     "assert(not pcall(os.exit, 7))",
-    "assert(not xpcall(os.exit, debug.traceback)) while true do type(1) end",
+    "assert(not xpcall(os.exit, debug.traceback)) while true do require('redco').Rng(1) end",
     "coroutine.wrap(os.exit)(7)",
     "debug.sethook(function() debug.sethook() error('hook') end, '', 1) for i = 1, 10 do end",
 };

@@ -29,7 +29,9 @@ end
 
 local function language_model(config)
   local model = redco.models.from_config(config, { generator = deployer:gen_rng() })
-  return model.params, function(params, batch) return model.loss(params, batch) end
+  return model.params, function(params, batch)
+    return model.loss(params, { input_ids = batch.input_ids, labels = batch.labels })
+  end
 end
 
 function models.llama()

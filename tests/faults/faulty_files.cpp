@@ -21,7 +21,7 @@ namespace {
 enum class Act { none, kill_before, kill_after, fail, shorten };
 
 struct Plan {
-  std::string folder, name, kind, log;
+  std::string folder, name, kind, log, rank;
   long first = -1, last = -1;
   Act act = Act::none;
   int error = 0;
@@ -42,7 +42,8 @@ void read(Plan& plan) {
   plan.log = variable("_LOG");
   plan.no_exchange = !variable("_NO_EXCHANGE").empty();
   plan.no_sync = !variable("_NO_SYNC").empty();
-  std::string call = variable("_CALL"), act = variable("_ACT"), rank = variable("_RANK");
+  std::string call = variable("_CALL"), act = variable("_ACT");
+  plan.rank = variable("_RANK");
   plan.first = call.empty() ? -1 : std::atol(call.c_str());
   plan.last = call.ends_with('-') ? LONG_MAX : plan.first;
   plan.act = act == "kill_before"  ? Act::kill_before
@@ -51,8 +52,12 @@ void read(Plan& plan) {
              : act == "count"      ? Act::none
                                    : Act::fail;
   plan.error = act == "ENOSPC" ? ENOSPC : act == "EIO" ? EIO : act == "EROFS" ? EROFS : EINTR;
+}
+
+// Workers are forked by a process that may have changed files, and know their rank only then.
+bool is_own_rank(const Plan& plan) {
   const char* own = std::getenv("RANK");
-  if (!rank.empty() && rank != (own == nullptr ? "0" : own)) plan.folder.clear();
+  return plan.rank.empty() || plan.rank == (own == nullptr ? "0" : own);
 }
 
 Plan& plan() {
@@ -92,7 +97,8 @@ template <class Call>
 long faulty(const char* kind, const std::string& path, const Call& make) {
   Plan& now = plan();
   bool counts = !now.folder.empty() && path.starts_with(now.folder) &&
-                path.find(now.name) != path.npos && (now.kind.empty() || now.kind == kind);
+                path.find(now.name) != path.npos && (now.kind.empty() || now.kind == kind) &&
+              is_own_rank(now);
   if (!counts) return make(false);
   note(now, kind, path);
   long call = now.count++;

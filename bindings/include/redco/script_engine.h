@@ -51,8 +51,8 @@ struct ScriptEngineOptions {
   /// privileges, with memory and time limits of the system.
   bool restricted = false;
   /// os.exit ends the process, as in a stand-alone interpreter. Otherwise it ends the running
-  /// script with a ScriptError of the kind exited, which `pcall` cannot hold back for long: the
-  /// next function of the library or of Lua's own libraries raises it again.
+  /// script with a ScriptError of the kind exited. If the script catches it with `pcall`, the next
+  /// function of the library, or the end of the script, raises it again.
   bool exits_process = false;
   /// Records the data for sharding_report. The processes of a run stay connected until the engine
   /// is destroyed.

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <redco/detail/tensor_source.h>
 #include <redco/error.h>
 #include <redco/export.h>
 #include <redco/mesh.h>
+#include <redco/tensor_source.h>
 #include <redco/tree.h>
 
 #include <c10/core/ScalarType.h>

@@ -27,6 +27,7 @@
 #include <redco/sharding_report.h>
 #include <redco/sharding_rules.h>
 #include <redco/stop.h>
+#include <redco/tensor_source.h>
 #include <redco/token_file.h>
 #include <redco/tokenizer.h>
 #include <redco/torchscript.h>
