@@ -41,8 +41,6 @@ local function with_adapters(params)
   return result
 end
 
-local function is_adapter(key) return not redco.lora.is_frozen(key) and key:find "%.lora_[AB]" end
-
 local function whole(params)
   local result = {}
   for key, leaf in pairs(params) do
@@ -124,7 +122,10 @@ end
 local sgd = redco.optim.sgd { learning_rate = 0.5 }
 
 local function check_adapters(model, inputs)
-  check(model, inputs, with_adapters(model.params), redco.lora.freeze_base(sgd), is_adapter)
+  local params = with_adapters(model.params)
+  check(model, inputs, params, redco.lora.freeze_base(sgd, params), function(key, leaf)
+    return torch.is_tensor(leaf) and not redco.lora.is_frozen(key, params[key])
+  end)
 end
 
 local function check_all(model, inputs)

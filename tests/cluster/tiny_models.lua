@@ -36,14 +36,15 @@ local image = merged(usual, { intermediate_size = 24, image_size = 8, patch_size
   num_channels = 3 })
 local siglip_text = merged(text, { projection_size = 16 })
 
+local deepseek = merged(decoder, { num_key_value_heads = 4, q_lora_rank = 8, kv_lora_rank = 6,
+  qk_rope_head_dim = 4, qk_nope_head_dim = 4, v_head_dim = 4, n_routed_experts = 4, n_group = 1,
+  topk_group = 1, num_experts_per_tok = 2, moe_intermediate_size = 8, first_k_dense_replace = 1 })
+
 local configs = {
   bart = bart,
   bert = encoder,
   bloom = { hidden_size = 16, n_layer = 2, n_head = 4, hidden_dropout = 0, attention_dropout = 0 },
-  deepseek_v3 = merged(decoder, { num_key_value_heads = 4, q_lora_rank = 8, kv_lora_rank = 6,
-    qk_rope_head_dim = 4, qk_nope_head_dim = 4, v_head_dim = 4, n_routed_experts = 4, n_group = 1,
-    topk_group = 1, num_experts_per_tok = 2, moe_intermediate_size = 8,
-    first_k_dense_replace = 1 }),
+  deepseek_v3 = deepseek,
   clip = { text_config = text, vision_config = image, projection_dim = 12 },
   clip_text_model = text,
   clip_vision_model = image,
@@ -59,6 +60,7 @@ local configs = {
   gpt_neox = merged(decoder, { rotary_pct = 0.5, num_attention_heads = 2 }),
   gptj = merged(gpt, { rotary_dim = 4 }),
   granite = grouped,
+  kimi_k2 = deepseek,
   llama = grouped,
   marian = bart,
   mbart = bart,

@@ -196,8 +196,9 @@ end)
 lora.freeze_base = registry.define("redco.lora.freeze_base", [[
 freeze_base(optimizer, params = nil) -> Optimizer
 Returns an optimizer that trains only the adapters, and the modules that are saved whole with them.
-All other parameters stay fixed and need no gradient and no optimizer state. `params` is needed if several trees of the program save different
-modules whole and the parameters are those of a checkpoint.]], function(optimizer, params)
+All other parameters stay fixed and need no gradient and no optimizer state. `params` is needed if
+several trees of the program save different modules whole and the parameters are those of a
+checkpoint.]], function(optimizer, params)
   local decided = {}
   for name in pairs(params and saved.parameters(params) or {}) do decided[name] = false end
   for name in pairs(params and saved.of(params) or {}) do decided[name] = true end
