@@ -85,7 +85,7 @@ def form(value):
     if isinstance(value, list):
         if not value:
             return "{}"
-        return "[" + ",".join("false" if x is None else form(x) for x in value) + "]"
+        return "[" + ",".join("null" if x is None else form(x) for x in value) + "]"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):

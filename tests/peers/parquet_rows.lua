@@ -3,6 +3,7 @@
 local redco = require "redco"
 
 local function form(value)
+  if value == redco.null then return "null" end
   if redco.torch.is_tensor(value) then return form(value:tolist()) end
   if type(value) == "string" then
     return (value:gsub(".", function(c) return ("%02x"):format(c:byte()) end)) .. "s"
