@@ -39,7 +39,8 @@ test("a file that is missing, a folder, and what is no path are errors of the ca
     expect_error(function() data.csv(path) end, "data_spec.lua:", path, "No such file")
     expect_error(function() data.idx(path) end, "data_spec.lua:", path, "No such file")
   end
-  expect_error(function() data.read(folder) end, "data_spec.lua:", folder, "a folder, expected a file")
+  expect_error(function() data.read(folder) end, "data_spec.lua:", folder,
+    "a folder, expected a file")
   expect_error(function() data.read(nil) end, "data_spec.lua:", "path")
 end)
 
