@@ -98,7 +98,7 @@ long faulty(const char* kind, const std::string& path, const Call& make) {
   Plan& now = plan();
   bool counts = !now.folder.empty() && path.starts_with(now.folder) &&
                 path.find(now.name) != path.npos && (now.kind.empty() || now.kind == kind) &&
-              is_own_rank(now);
+                is_own_rank(now);
   if (!counts) return make(false);
   note(now, kind, path);
   long call = now.count++;
