@@ -33,6 +33,19 @@ constexpr int64_t most_restores = 2;
        near.empty() ? "" : "; did you mean '" + near + "'?");
 }
 
+// Runs `write`. With OnSaveError::go_on its errors, other than an interrupt, go to `report`.
+template <class Report>
+void outlive(const std::function<void()>& write, OnSaveError on_error, const Report& report) {
+  if (on_error == OnSaveError::stop) return write();
+  try {
+    write();
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const Error& error) {
+    report(error);
+  }
+}
+
 }  // namespace
 
 void Fit::restore() {
@@ -247,31 +260,21 @@ void Fit::write(const std::vector<std::string>& names, bool is_epoch_done, bool 
 }
 
 void Fit::writing(const std::function<void()>& write) {
-  if (options_.on_save_error == OnSaveError::stop) return write();
-  try {
-    write();
-  } catch (const Interrupted&) {
-    throw;
-  } catch (const Error& error) {
+  outlive(write, options_.on_save_error, [&](const Error& error) {
     deployer_.log_info(
         std::string("No checkpoint was written, and training goes on: ") + error.what(), "",
         step_.state().step);
-  }
+  });
 }
 
 // The same for metrics and results of the run, of which only the first failure is shown.
 void Fit::logging(const std::function<void()>& write) {
-  if (options_.on_save_error == OnSaveError::stop) return write();
-  try {
-    write();
-  } catch (const Interrupted&) {
-    throw;
-  } catch (const Error& error) {
+  outlive(write, options_.on_save_error, [&](const Error& error) {
     if (n_unlogged_++ == 0)
       deployer_.log_info(
           std::string("Training goes on, but metrics or results are lost: ") + error.what(), "",
           step_.state().step);
-  }
+  });
 }
 
 }  // namespace redco::train

@@ -24,16 +24,10 @@ local function train(n, workdir, options, faults)
   return runs.train(n, 1, all, environment)
 end
 
-local function expect_code(expected, code, out, err)
-  if code ~= expected then
-    error(("expected exit code %d, got %d\n%s%s"):format(expected, code, out, err), 2)
-  end
-end
-
 local wholes = {}
 local function whole(n)
   if not wholes[n] then
-    expect_code(0, train(n, "whole_" .. n, {}))
+    runs.expect_code(0, train(n, "whole_" .. n, {}))
     wholes[n] = program.read(folder_of("whole_" .. n) .. "/result.safetensors")
   end
   return wholes[n]
@@ -41,7 +35,7 @@ end
 
 --- Goes on, and comes to what an uninterrupted run does.
 local function expect_goes_on(n, workdir)
-  expect_code(0, train(n, workdir, {}))
+  runs.expect_code(0, train(n, workdir, {}))
   local actual = program.read(folder_of(workdir) .. "/result.safetensors")
   assert(actual == whole(n), "the results differ")
   local _, left = program.shell(("ls -A %s/ckpts | grep '^[.]' || true"):format(
@@ -81,13 +75,13 @@ else
       local faults = { ACT = act, CALL = "0-", RANK = n - 1, NAME = "step_8.saving/" }
       local workdir, options = "failed_" .. i, { save_in_background = i % 2 == 1 }
       local code, out, err = train(n, workdir, options, faults)
-      expect_code(1, code, out, err)
+      runs.expect_code(1, code, out, err)
       program.expect_has(err, "cannot write", "step_8", reason)
       expect_goes_on(n, workdir)
 
       workdir, options.on_save_error = "went_on_" .. i, "continue"
       code, out, err = train(n, workdir, options, faults)
-      expect_code(0, code, out, err)
+      runs.expect_code(0, code, out, err)
       assert(program.read(folder_of(workdir) .. "/result.safetensors") == whole(n))
       program.expect_has(program.read(folder_of(workdir) .. "/log.txt"), "training goes on",
         reason)
@@ -107,7 +101,7 @@ test("a full disk", function()
       exit $code']]
   local code, out, err = program.shell(run:format(name))
   if code == 77 then return print("skipped: no small disk can be mounted: " .. err) end
-  expect_code(1, code, out, err)
+  runs.expect_code(1, code, out, err)
   program.expect_has(err, "cannot write", "No space left on device")
   expect_goes_on(1, "on")
 end)
@@ -151,7 +145,7 @@ print(trainer.step, select(2, d:load_last_ckpt()).step)]])
     local full_at, before = unpack(case)
     local code, out, err = program.shell(run:format(before, full_at))
     if code == 77 then return print("skipped: no small disk can be mounted: " .. err) end
-    expect_code(0, code, out, err)
+    runs.expect_code(0, code, out, err)
     expect_equal(out:match "([^\n]*)\n$", "12\t12")
     program.expect_has(out .. err, "No space left on device", "raining goes on, but metrics",
       "Metrics or results of the run were lost ")

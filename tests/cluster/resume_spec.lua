@@ -17,12 +17,6 @@ local function train(n, n_model_shards, workdir, names, options)
   return runs.train(n, n_model_shards, all)
 end
 
-local function expect_code(expected, code, out, err)
-  if code ~= expected then
-    error(("expected exit code %d, got %d\n%s%s"):format(expected, code, out, err), 2)
-  end
-end
-
 local function exists(path)
   local file = io.open(program.folder .. "/" .. path)
   if file then file:close() end
@@ -57,7 +51,7 @@ for i, case in ipairs {
       save_every = save_every, signal_at = 7, signal_rank = n - 1,
     })
     assert(code ~= 0 and not exists(("%s/%s/result.safetensors"):format(killed, name)))
-    expect_code(0, train(n, n_model_shards, killed, name,
+    runs.expect_code(0, train(n, n_model_shards, killed, name,
       { save_every = save_every, whole = program.folder .. "/" .. whole }))
     expect_same(killed, whole, name)
     assert(not exists(("%s/%s/ckpts/.step_6.saving"):format(killed, name)))
@@ -73,11 +67,11 @@ test("on other layouts", function()
     names[#names + 1] = "adapters-float64-zero3-dropout"
     return names
   end
-  expect_code(0, train(1, 1, "one", "gpt-float32-zero0-dropout gpt-float64-zero0-dropout "
+  runs.expect_code(0, train(1, 1, "one", "gpt-float32-zero0-dropout gpt-float64-zero0-dropout "
     .. "adapters-float64-zero0-dropout"))
   local function chosen(zeros, few) return names_of(unpack(testing.is_full and zeros or few)) end
   local all = table.concat(chosen({ 0, 1, 2, 3 }, { 1, 2 }), " ")
-  expect_code(0, train(4, 2, "saved", all, { save_every = save_every, max_steps = 7 }))
+  runs.expect_code(0, train(4, 2, "saved", all, { save_every = save_every, max_steps = 7 }))
   -- `zero` says nothing where there is one copy of the model.
   for _, layout in ipairs {
     { 1, 1, chosen({ 0, 2 }, { 2 }) }, { 4, 1, chosen({ 0, 1, 2, 3 }, { 1 }) },
@@ -86,8 +80,8 @@ test("on other layouts", function()
     if not layout then break end
     local n, n_model_shards, names = unpack(layout)
     local workdir = ("resumed_%d_%d"):format(n, n_model_shards)
-    expect_code(0, program.shell(("cp -r saved %s"):format(workdir)))
-    expect_code(0, train(n, n_model_shards, workdir, table.concat(names, " "),
+    runs.expect_code(0, program.shell(("cp -r saved %s"):format(workdir)))
+    runs.expect_code(0, train(n, n_model_shards, workdir, table.concat(names, " "),
       { save_every = save_every }))
     for _, name in ipairs(names) do
       local model, dtype = name:match "^(%w+)-(%w+)-"
@@ -110,11 +104,11 @@ test("between groups of zero and other layouts", function()
     local from, to = unpack(case)
     local workdir = "groups_" .. i
     local function name_of(layout) return ("gpt-float64-%s-dropout"):format(layout[3]) end
-    expect_code(0, train(from[1], from[2], workdir, name_of(from),
+    runs.expect_code(0, train(from[1], from[2], workdir, name_of(from),
       { save_every = save_every, max_steps = 7 }))
-    expect_code(0, program.shell(("mv %s/%s %s/%s"):format(workdir, name_of(from), workdir,
+    runs.expect_code(0, program.shell(("mv %s/%s %s/%s"):format(workdir, name_of(from), workdir,
       name_of(to))))
-    expect_code(0, train(to[1], to[2], workdir, name_of(to), { save_every = save_every }))
+    runs.expect_code(0, train(to[1], to[2], workdir, name_of(to), { save_every = save_every }))
     runs.expect_near(name_of(to) .. ": losses",
       runs.losses(("%s/%s/%s"):format(program.folder, workdir, name_of(to))),
       runs.losses(program.folder .. "/one/gpt-float64-zero0-dropout"), 1e-9)
@@ -130,12 +124,12 @@ for _, case in ipairs { { "TERM", 143, 2 }, { "USR1", 138, 1 } } do
     local actual, out, err = train(n, 1, stopped, name, {
       save_every = 100, signal_at = 2, signal = signal,
     })
-    expect_code(code, actual, out, err)
+    runs.expect_code(code, actual, out, err)
     program.expect_has(err, "its checkpoint is ")
     expect_equal(program.read(("%s/%s/%s/ckpts/last_ckpt.txt"):format(program.folder, stopped,
       name)), "last\n")
     assert(not exists(("%s/%s/result.safetensors"):format(stopped, name)))
-    expect_code(0, train(n, 1, stopped, name,
+    runs.expect_code(0, train(n, 1, stopped, name,
       { save_every = 100, whole = program.folder .. "/" .. whole }))
     expect_same(stopped, whole, name)
   end)

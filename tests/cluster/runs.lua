@@ -18,6 +18,13 @@ function runs.train(n, n_model_shards, options, environment)
   return program.shell(table.concat(words, " ") .. " </dev/null")
 end
 
+--- Fails unless a command ended with the expected exit code; shows what it wrote.
+function runs.expect_code(expected, code, out, err)
+  if code ~= expected then
+    error(("expected exit code %d, got %d\n%s%s"):format(expected, code, out, err), 2)
+  end
+end
+
 --- The losses of a run's steps, from its folder. A step that was done again counts as it was then.
 function runs.losses(folder)
   local losses = {}

@@ -1,6 +1,7 @@
 -- A run that is asked to stop during an evaluation: it saves and ends there, without another step,
 -- and a resumed run comes to the bits of an uninterrupted one.
 local program = require "program"
+local runs = require "runs"
 local testing = require "testing"
 
 local test, expect_equal = testing.test, testing.expect_equal
@@ -15,12 +16,6 @@ local function train(case, workdir, options)
     for name, value in pairs(all) do words[#words + 1] = ("--%s=%s"):format(name, value) end
   end
   return program.shell(table.concat(words, " ") .. " </dev/null")
-end
-
-local function expect_code(expected, code, out, err)
-  if code ~= expected then
-    error(("expected exit code %d, got %d\n%s%s"):format(expected, code, out, err), 2)
-  end
 end
 
 -- {processes, model shards, zero, place of the signal, its call there, what is said, the calls that
@@ -51,7 +46,7 @@ for i, case in ipairs(cases) do
     local stopped, whole = "stopped_" .. i, "whole_" .. i
     program.shell(("mkdir %s %s"):format(stopped, whole))
     local code, out, err = train(case, stopped, { stop_place = place, stop_call = number })
-    expect_code(143, code, out, err)
+    runs.expect_code(143, code, out, err)
     program.expect_has(err, said, left)
     local counts = {}
     local _, calls = program.shell(("cat %s/calls.txt 2>/dev/null"):format(stopped))
@@ -60,8 +55,8 @@ for i, case in ipairs(cases) do
       assert(count <= (may_follow[each] or 0), ("%d calls of %s after the signal"):format(count,
         each))
     end
-    expect_code(0, train(case, stopped))
-    expect_code(0, train(case, whole))
+    runs.expect_code(0, train(case, stopped))
+    runs.expect_code(0, train(case, whole))
     local function result(folder)
       return program.read(("%s/%s/result.safetensors"):format(program.folder, folder))
     end
