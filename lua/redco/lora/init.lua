@@ -139,8 +139,9 @@ the adapters with `redco.lora.freeze_base(optimizer)`.
 Some modules are trained and saved whole, without adapters: those whose names end in one of
 `modules_to_save`, {"lm_head", "embed_tokens"}, and the heads of a task if `task_type` is "SEQ_CLS",
 "TOKEN_CLS" or "QUESTION_ANS". Without both options they are the heads (`score`, `classifier`,
-`qa_outputs`, ...) and whatever the folder of the base lacks. `lm_head` of a model that uses its
-embedding there is a copy of its own from then on; `embed_tokens` alone stays in both places.
+`qa_outputs`, ...) and whatever the folder of the base lacks. If the model ties its output layer to
+the embedding, "lm_head" unties it: the output layer gets a copy of the weight. "embed_tokens" alone
+keeps the two tied.
 
 Names are peft's: `X.lora_A.weight` [r, in], uniform, and `X.lora_B.weight` [out, r], zeros, next to
 `X.weight`. The layer adds scaling * B A dropout(x) to its output, with scaling = lora_alpha / r, or
