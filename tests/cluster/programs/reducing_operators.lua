@@ -86,6 +86,8 @@ end
 local function has_no_low_specials(v, draw)
   return not draw.is_special or not v.x.dtype:find "float16"
 end
+-- As torch.nn.functional requires: of one value per channel, rounding alone decides the result.
+local function has_values(v) return v.x.numel ~= v.x.shape[2] end
 for _, row in ipairs {
   { "torch.layer_norm(<x>, { <size-1> })", weight = 2 },
   { "torch.layer_norm(<x>, { <size-1> }, <w>, <w2>)", w = { -1 }, w2 = { -1 }, weight = 2 },
@@ -95,8 +97,9 @@ for _, row in ipairs {
   { "torch.group_norm(<x>, <groups>, <w>, <w2>)", dims = { 2 }, w = { 1 }, w2 = { 1 }, weight = 2,
     when = function(v) return v.x.dtype == "float64" or v.x.ndim > 2 end },
   { "torch.batch_norm(<x>, <w>, <w2>, nil, nil, true, 0.1, 1e-5, false)", dims = { 2 }, w = { 1 },
-    w2 = { 1 }, weight = 2 },
-  { "torch.batch_norm(<x>, nil, nil, nil, nil, true, 0.1, 1e-5, false)", dims = { 2 } },
+    w2 = { 1 }, weight = 2, when = has_values },
+  { "torch.batch_norm(<x>, nil, nil, nil, nil, true, 0.1, 1e-5, false)", dims = { 2 },
+    when = has_values },
   { "torch.instance_norm(<x>, nil, nil, nil, nil, true, 0.1, 1e-5, false)", dims = { 3 } },
   { "torch.glu(<x>, <even_d>)" },
   { "with_rng(<seed>, torch.dropout, <x>, 0.4, true)", weight = 2 },
