@@ -1,5 +1,6 @@
 #!/bin/sh
-# Checks which folders of engine/ include which. Run it in the repository's folder.
+# Checks which folders of engine/ include which, and that redco.h includes every public header.
+# Run it in the repository's folder.
 set -eu
 
 lua='<(lua|lauxlib|luajit)|[<"/](bindings|redco/(script_engine|script_error|host_type|prompt)\.h)'
@@ -27,5 +28,12 @@ check "$lua" "engine/ may not include Lua or bindings/" engine
 check "$train" "this folder may not include train/" engine/sharding engine/io engine/text \
   engine/mesh engine/core engine/store engine/random
 check "$sharding" "nn/ may not include sharding/" engine/nn
+
+for header in engine/include/redco/*.h engine/include/redco/*.h.in; do
+  name=redco/$(basename "${header%.in}")
+  [ "$name" = redco/redco.h ] || grep -qF "#include <$name>" engine/include/redco/redco.h && continue
+  echo "engine/include/redco/redco.h: does not include <$name>"
+  found=1
+done
 
 exit $found

@@ -1,13 +1,19 @@
 #pragma once
 
+#include <redco/audio.h>
 #include <redco/autocast.h>
+#include <redco/byte_file.h>
+#include <redco/calibration.h>
 #include <redco/checkpoint.h>
+#include <redco/cluster.h>
 #include <redco/dataset.h>
 #include <redco/deployer.h>
 #include <redco/error.h>
 #include <redco/export.h>
+#include <redco/formats.h>
 #include <redco/gguf.h>
 #include <redco/group.h>
+#include <redco/grouped_linear.h>
 #include <redco/image.h>
 #include <redco/json.h>
 #include <redco/linear.h>
@@ -17,6 +23,9 @@
 #include <redco/moves.h>
 #include <redco/optim.h>
 #include <redco/options.h>
+#include <redco/parquet.h>
+#include <redco/plan.h>
+#include <redco/plan_scaling.h>
 #include <redco/predictor.h>
 #include <redco/random.h>
 #include <redco/record_file.h>
@@ -27,6 +36,7 @@
 #include <redco/sharding_report.h>
 #include <redco/sharding_rules.h>
 #include <redco/stop.h>
+#include <redco/tensor_heap.h>
 #include <redco/tensor_source.h>
 #include <redco/token_file.h>
 #include <redco/tokenizer.h>
