@@ -17,6 +17,7 @@ inline const std::string params_stem = "params";
 inline const std::string opt_state_stem = "opt_state";
 inline const std::string custom_state_stem = "custom_state";
 inline const std::string info_file = "info.json";
+inline const std::string format_field = "format";
 
 /// The hidden names, next to a folder, of the folder while it is incomplete, and of an earlier one
 /// if the two cannot be exchanged.

@@ -10,9 +10,11 @@
 #include "strict_json.h"
 #include "tree_description.h"
 
+#include <redco/detail/article.h>
 #include <redco/detail/cores.h>
 #include <redco/detail/thread_without_signals.h>
 #include <redco/error.h>
+#include <redco/formats.h>
 #include <redco/json.h>
 #include <redco/safetensors.h>
 #include <redco/sharding.h>
@@ -57,6 +59,8 @@ auto reading(const Read& read) {
     throw;
   } catch (const UnreadableFile&) {
     throw;
+  } catch (const UnknownFormat&) {
+    throw;
   } catch (const Error& error) {
     throw DamagedCheckpoint(error.what());
   }
@@ -72,12 +76,17 @@ Info read_info(const std::string& folder) {
   require(fs::exists(path, ignored), folder, ": there is no ", info_file,
           " in it, so it is no checkpoint");
   info.tree = info_of(path + ": ", read_text(path, "info.json", safetensors::max_header));
-  require(info.tree.is<Tree::Dict>() && info.tree.as<Tree::Dict>().contains("files"), path,
-          ": the field files is missing");
-  info.sums = sums_of(path + ": files: ", info.tree.at("files"));
+  require(info.tree.is<Tree::Dict>(), path, ": it is ", with_article(info.tree.kind()),
+          ", expected an object");
   auto& fields = info.tree.as<Tree::Dict>();
+  auto format = fields.find(format_field);
+  bool is_number = format != fields.end() && format->second.is<int64_t>();
+  check_format(path + ": ", is_number ? format->second.as<int64_t>() : 0, checkpoint_format);
+  require(fields.contains("files"), path, ": the field files is missing");
+  info.sums = sums_of(path + ": files: ", info.tree.at("files"));
   if (fields.contains(frozen_field))
     info.frozen = frozen_of(path + ": " + frozen_field + ": ", fields.at(frozen_field));
+  fields.erase(format_field);
   fields.erase("files");
   fields.erase(frozen_field);
   return info;

@@ -17,6 +17,7 @@
 #include <redco/detail/read_whole.h>
 #include <redco/detail/thread_without_signals.h>
 #include <redco/error.h>
+#include <redco/formats.h>
 #include <redco/json.h>
 #include <redco/mapped_files.h>
 #include <redco/moves.h>
@@ -378,6 +379,7 @@ class CheckpointWriter::Save {
       std::string name = safetensors::index_name(part.stem);
       sums[name] = write_small(saving_ + "/" + name, part.index());
     }
+    info_[format_field] = checkpoint_format;
     info_["files"] = tree_of(sums);
     write_small(saving_ + "/" + info_file, info_text(folder_ + ": info: ", info_));
     sync_folder(saving_);

@@ -6,6 +6,7 @@
 #include "input_file.h"
 
 #include <redco/error.h>
+#include <redco/formats.h>
 
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/empty.h>
@@ -51,8 +52,9 @@ TokenFile::TokenFile(const std::string& path, c10::ScalarType dtype)
   if (file_->size() >= sizeof(header)) file_->read(header.data(), sizeof(header), 0);
   for (const Format& known : formats) {
     if (known.magic != header[0]) continue;
-    require(known.version == header[1], path, ": version ", header[1], " of its format, expected ",
+    require(header[1] >= known.version, path, ": version ", header[1], " of its format, expected ",
             known.version);
+    check_format(path + ": ", header[1], known.version);
     format = &known;
     offset_ = sizeof(header);
   }

@@ -5,6 +5,7 @@
 #include "strict_json.h"
 
 #include <redco/error.h>
+#include <redco/formats.h>
 
 #include <cmath>
 #include <limits>
@@ -22,7 +23,7 @@ constexpr int max_depth = 500;
 
 // Values of JSON represent themselves: null, true, 12, 1.5, "text". Other values are objects of one
 // key that names the kind: {"tensor": NAME}, {"list": [...]}, {"dict": {...}} and, for numbers that
-// JSON lacks, {"number": "nan"}.
+// JSON lacks, {"number": "nan"}. The whole is {"format": 1, "tree": ...}.
 json tagged(const char* kind, json value) {
   json object = json::object();
   object[kind] = std::move(value);
@@ -154,7 +155,7 @@ class TreeReader {
 
 DescribedTree describe_tree(const Tree& tree, const std::string& where) {
   TreeWriter writer(where);
-  json description = writer.write(tree, "", 0);
+  json description = {{"format", tree_format}, {"tree", writer.write(tree, "", 0)}};
   return {description.dump(), std::move(writer.tensors())};
 }
 
@@ -162,8 +163,13 @@ Tree read_tree(const std::string& description, const std::string& where,
                const std::vector<std::string>& names,
                const std::function<at::Tensor(const std::string& name)>& tensor_of) {
   TreeReader reader(where, names, tensor_of);
-  // Each level of the tree is two of JSON, except the leaf.
-  Tree tree = reader.read(parse_json(where, description, 2 * max_depth + 1));
+  // Each level of the tree is two of JSON, except the leaf; the whole is one more.
+  json whole = parse_json(where, description, 2 * max_depth + 2);
+  bool has_format =
+      whole.is_object() && whole.contains("format") && whole["format"].is_number_integer();
+  check_format(where, has_format ? whole["format"].get<int64_t>() : 0, tree_format);
+  require(whole.contains("tree"), where, "the field tree is missing");
+  Tree tree = reader.read(whole["tree"]);
   reader.require_all_used();
   return tree;
 }

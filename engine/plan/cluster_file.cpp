@@ -7,6 +7,7 @@
 #include "units.h"
 
 #include <redco/cluster.h>
+#include <redco/formats.h>
 
 #include <toml++/toml.h>
 
@@ -294,7 +295,13 @@ Measurements read_measured(const toml::node& node, const std::string& file) {
 }
 
 ClusterSpec read_cluster(const toml::table& table, const std::string& file) {
-  Section top(table, file, "", {"hosts", "network", "reserve", "measured"});
+  const toml::node* format = table.get("format");
+  if (format != nullptr) {
+    require_usage(format->is_integer(), file, ":", format->source().begin.line,
+                  ": 'format': expected a whole number");
+    check_format(file + ": ", **format->as_integer(), cluster_format);
+  }
+  Section top(table, file, "", {"format", "hosts", "network", "reserve", "measured"});
   const toml::node* hosts = top.find("hosts");
   require_usage(hosts != nullptr, file,
                 ": the key 'hosts' is missing, such as hosts = [{ count = 2, ",

@@ -6,6 +6,7 @@
 #include "units.h"
 
 #include <redco/cluster.h>
+#include <redco/formats.h>
 
 #include <sstream>
 
@@ -123,6 +124,7 @@ ClusterSpec ClusterSpec::from_text(const std::string& text) {
 
 std::string ClusterSpec::to_toml() const {
   std::ostringstream text;
+  text << "format = " << cluster_format << "\n\n";
   for (const HostGroup& group : hosts) {
     text << "[[hosts]]\ncount = " << group.count << "\ndevices = " << group.devices
          << "\ndevice = " << device_text(group.device) << "\n";

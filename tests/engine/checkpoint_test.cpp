@@ -324,31 +324,42 @@ TEST_CASE("hostile texts are refused") {
       {"[]", "does not end with its XXH3-64"},
       {"3", "does not end with its XXH3-64"},
       {"{}", "does not end with its XXH3-64"},
-      {sealed("{\"step\": 1}"), "the field files is missing"},
-      {sealed(R"({"files": []})"), "expected an object"},
-      {sealed(R"({"files": null})"), "expected an object"},
-      {sealed(R"({"files": {"../x": )" + sum + "}}"),
+      {sealed(R"({"files": {}})"), "its field format is missing, expected 1"},
+      {sealed(R"({"format": "1", "files": {}})"), "its field format is missing, expected 1"},
+      {sealed(R"({"format": 1})"), "the field files is missing"},
+      {sealed(R"({"format": 1, "files": []})"), "expected an object"},
+      {sealed(R"({"format": 1, "files": null})"), "expected an object"},
+      {sealed(R"({"format": 1, "files": {"../x": )" + sum + "}}"),
        "is not the name of a file in the same folder"},
-      {sealed(R"({"files": {"/etc/passwd": )" + sum + "}}"), "is not the name of a file"},
-      {sealed(R"({"files": {"..": )" + sum + "}}"), "is not the name of a file"},
-      {sealed(R"({"files": {"": )" + sum + "}}"), "is not the name of a file"},
-      {sealed(R"({"files": {"a": 3}})"), "'a' has no bytes and xxh3"},
-      {sealed(R"({"files": {"a": {"bytes": 1}}})"), "'a' has no bytes and xxh3"},
-      {sealed(R"({"files": {"a": {"bytes": "1", "xxh3": "0"}}})"), "'a' has no bytes and xxh3"},
-      {sealed(R"({"files": {"a": {"bytes": 1, "xxh3": 0}}})"), "'a' has no bytes and xxh3"},
-      {sealed(R"({"files": {"a": {"bytes": 1e99, "xxh3": "0"}}})"), "'a' has no bytes and xxh3"},
-      {sealed(R"({"files": {}, "frozen": 3})"), "frozen: it is an integer, expected an object"},
-      {sealed(R"({"files": {}, "frozen": {"a": 3}})"), "'a' has no dtype"},
-      {sealed(R"({"files": {}, "frozen": {"a": {"dtype": "F33"}}})"), "the unknown dtype 'F33'"},
-      {sealed(R"({"files": {}, "frozen": {"a": {"dtype": "F32", "xxh3": "0", "file": "f"}}})"),
+      {sealed(R"({"format": 1, "files": {"/etc/passwd": )" + sum + "}}"),
+       "is not the name of a file"},
+      {sealed(R"({"format": 1, "files": {"..": )" + sum + "}}"), "is not the name of a file"},
+      {sealed(R"({"format": 1, "files": {"": )" + sum + "}}"), "is not the name of a file"},
+      {sealed(R"({"format": 1, "files": {"a": 3}})"), "'a' has no bytes and xxh3"},
+      {sealed(R"({"format": 1, "files": {"a": {"bytes": 1}}})"), "'a' has no bytes and xxh3"},
+      {sealed(R"({"format": 1, "files": {"a": {"bytes": "1", "xxh3": "0"}}})"),
+       "'a' has no bytes and xxh3"},
+      {sealed(R"({"format": 1, "files": {"a": {"bytes": 1, "xxh3": 0}}})"),
+       "'a' has no bytes and xxh3"},
+      {sealed(R"({"format": 1, "files": {"a": {"bytes": 1e99, "xxh3": "0"}}})"),
+       "'a' has no bytes and xxh3"},
+      {sealed(R"({"format": 1, "files": {}, "frozen": 3})"),
+       "frozen: it is an integer, expected an object"},
+      {sealed(R"({"format": 1, "files": {}, "frozen": {"a": 3}})"), "'a' has no dtype"},
+      {sealed(R"({"format": 1, "files": {}, "frozen": {"a": {"dtype": "F33"}}})"),
+       "the unknown dtype 'F33'"},
+      {sealed(
+           R"({"format": 1, "files": {}, "frozen": {"a": {"dtype": "F32", "xxh3": "0", "file": "f"}}})"),
        "'a' has no tensor"},
-      {sealed(R"({"files": {}, "frozen": {"a": {"dtype": "F32", "xxh3": "0", "file": "f",)"
-              R"( "tensor": "t"}}})"),
+      {sealed(
+           R"({"format": 1, "files": {}, "frozen": {"a": {"dtype": "F32", "xxh3": "0", "file": "f",)"
+           R"( "tensor": "t"}}})"),
        "'a' has no shape"},
-      {sealed(R"({"files": {}, "frozen": {"a": {"dtype": "F32", "xxh3": "0", "file": "f",)"
-              R"( "tensor": "t", "shape": [-1]}}})"),
+      {sealed(
+           R"({"format": 1, "files": {}, "frozen": {"a": {"dtype": "F32", "xxh3": "0", "file": "f",)"
+           R"( "tensor": "t", "shape": [-1]}}})"),
        "a shape with other values than sizes"},
-      {sealed(R"({"files": {}, "files": {}})"), "twice"},
+      {sealed(R"({"format": 1, "files": {}, "files": {}})"), "twice"},
       {sealed("{\"files\": {}, \"a\": \"\xff\"}"), "UTF-8"},
       {"", "info.json"},
       {sealed(std::string(1'000'000, '[') + "}"), "levels"},
@@ -358,10 +369,11 @@ TEST_CASE("hostile texts are refused") {
     check_contains(error_of("info.json", text), message);
   }
   Files files = good;
-  files["info.json"] = sealed(R"({"files": {}})");
+  files["info.json"] = sealed(R"({"format": 1, "files": {}})");
   write_files(path, files);
   check_contains(message_of([&] { load(path); }), path + ": there is no params in it");
-  files["info.json"] = sealed(R"({"files": {"info.json": {"bytes": -1, "xxh3": "0"}}})");
+  files["info.json"] =
+      sealed(R"({"format": 1, "files": {"info.json": {"bytes": -1, "xxh3": "0"}}})");
   write_files(path, files);
   check_contains(message_of([&] { load(path); }), "expected -1");
   files = good;

@@ -565,10 +565,11 @@ TEST_CASE("a wrong description of a tree is an Error") {
       {R"({"list":{}})", "found {\"list\":{}}"},
       {R"({"number":"12"})", "found {\"number\":\"12\"}"},
       {"9223372036854775808", "the integer 9223372036854775808 is beyond 2^63-1"},
-      {repeated("{\"list\":[", 1'000'000), "nested deeper than the 1001 levels expected"},
+      {repeated("{\"list\":[", 1'000'000), "nested deeper than the 1002 levels expected"},
   };
   for (const auto& [description, message] : cases) {
-    redco::save_safetensors(folder / "a", {{"a", at::zeros({1})}}, {{"redco.tree", description}});
+    redco::save_safetensors(folder / "a", {{"a", at::zeros({1})}},
+                            {{"redco.tree", R"({"format":1,"tree":)" + description + "}"}});
     std::string text = message_of([&] { redco::load_tree(folder / "a"); });
     check_contains(text, message);
     check_contains(text, folder / "a");

@@ -38,7 +38,8 @@ REDCO_API std::string checksum_of(const at::Tensor& tensor, at::ScalarType dtype
 /// - params.safetensors.index.json: which tensor is in which file, and the shape of the tree.
 /// - opt_state...: the same for the optimizer state, if it was saved.
 /// - custom_state...: the same for a script's own state, if it has one.
-/// - info.json: plain values, the size and XXH3-64 of every other file, and its own XXH3-64.
+/// - info.json: plain values, `format`, the size and XXH3-64 of every other file, and its own
+///   XXH3-64. The format and the last sum keep their meaning in every later format.
 ///
 /// Writing is atomic: the folder is written next to its destination as ".NAME.saving", synced, and
 /// renamed.
@@ -112,8 +113,9 @@ class REDCO_API DamagedCheckpoint : public Error {
 /// Loads a checkpoint saved from any layout. With several processes, each reads the parts it uses,
 /// and its tensors are views of the mapped files; a single process gets copies. Every process must
 /// call it; each verifies its share of the files. Throws DamagedCheckpoint, which names the file
-/// and the fault, on the processes that find the damage, and Error on the others; and Error if a
-/// frozen parameter cannot be had, or has other values than in the run.
+/// and the fault, on the processes that find the damage, and Error on the others; UnknownFormat for
+/// a checkpoint of a newer program; and Error if a frozen parameter cannot be had, or has other
+/// values than in the run.
 REDCO_API Checkpoint load_checkpoint(const std::string& folder,
                                      const std::shared_ptr<const Mesh>& mesh,
                                      const LoadCheckpointOptions& options = {});

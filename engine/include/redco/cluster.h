@@ -128,7 +128,8 @@ struct REDCO_API ClusterSpec {
 
   /// Reads a cluster.toml. Throws UsageError, which names the file and line, for text that is not
   /// TOML, unknown keys (with the nearest known one), values of a wrong type or range, unknown
-  /// devices and links (with the nearest known one), and several hosts without a network.
+  /// devices and links (with the nearest known one), and several hosts without a network; and
+  /// UnknownFormat for a newer `format`. A file without it has format 1.
   static ClusterSpec read(const std::string& path);
   /// The same for the text of such a file; messages call it `name`.
   static ClusterSpec from_toml(std::string_view text, const std::string& name);

@@ -1,0 +1,31 @@
+-- Writes a file of each format that the program defines, in the folder of the format's number:
+--   redco-lua tests/tools/make_format_cases.lua
+-- A file that exists stays: it tests that later versions open it. tests/engine/formats_test.cpp
+-- knows the values.
+local redco = require "redco"
+local torch = redco.torch
+
+local format = 1
+local folder = "tests/cases/formats/" .. format
+local function new(name)
+  local file = io.open(folder .. "/" .. name)
+  if file then file:close() end
+  return not file and folder .. "/" .. name
+end
+
+assert(os.execute("mkdir -p " .. folder) == 0)
+local params = { layer = { weight = torch.arange(6):view(2, 3):float() / 4 },
+  list = { torch.tensor({ true, false }), torch.arange(3):bfloat16() } }
+local opt_state = { step = torch.tensor(7), name = "adam", rate = 0.1, missing = 0 / 0 }
+
+if new "checkpoint/info.json" then
+  local deployer = redco.Deployer { seed = 1, verbose = false }
+  deployer:save_ckpt { ckpt_dir = folder .. "/checkpoint", params = params, opt_state = opt_state,
+    custom_state = { seen = 12 }, info = { epoch = 3 } }
+end
+local tree = new "tree.safetensors"
+if tree then torch.save({ params = params, opt_state = opt_state }, tree) end
+for _, dtype in ipairs { "uint16", "uint32" } do
+  local tokens = new("tokens_" .. dtype .. ".bin")
+  if tokens then redco.data.write_tokens(tokens, torch.arange(100, 110), { dtype = dtype }) end
+end
