@@ -2,7 +2,6 @@
 
 #include "layouts.h"
 
-#include "imagined_mesh.h"
 #include "recorder.h"
 #include "step_trace.h"
 
@@ -46,7 +45,7 @@ bool is_same(const PlannedLayout& a, const PlannedLayout& b) {
 }
 
 WholeBytes whole_bytes(const TrainerOptions& options) {
-  std::shared_ptr<Mesh> mesh = make_imagined_mesh({});
+  std::shared_ptr<Mesh> mesh = mesh::make_imagined_mesh({});
   Recorder recorder(mesh);
   Recorder::Pause pause(recorder);
   std::vector<NamedTensor> trained;

@@ -1,6 +1,5 @@
 // A script that is only planned.
 
-#include "imagined_mesh.h"
 #include "recorder.h"
 
 #include <redco/detail/planned_device.h>
@@ -15,7 +14,7 @@ namespace redco {
 using namespace plan;
 
 struct PlanMode::Impl {
-  std::shared_ptr<Mesh> mesh = make_imagined_mesh({});
+  std::shared_ptr<Mesh> mesh = mesh::make_imagined_mesh({});
   Recorder recorder{mesh};
   Recorder::Pause pause{recorder};
 };

@@ -4,8 +4,8 @@
 
 #include "exp_counter.h"
 #include "gpu_workspace.h"
-#include "meta_kernels.h"
 
+#include "../sharding/meta_kernels.h"
 #include "../sharding/operators/rules.h"
 #include "../train/flop_counter.h"
 
@@ -404,7 +404,21 @@ void Recorder::freed(int64_t number) {
   alive_.erase(found);
 }
 
+std::optional<int64_t> Recorder::started(const Collective& collective) {
+  if (current() != this) return std::nullopt;
+  return log_.start(collective);
+}
+
+void Recorder::waited(int64_t collective) {
+  if (current() == this) log_.wait(collective);
+}
+
+void Recorder::ran_on_zeros(const std::string& name) {
+  if (current() == this) ++without_shapes_[name];
+}
+
 void Recorder::read_value() {
+  if (current() != this) return;
   std::string line = call_site();
   ++values_read_[line.empty() ? "outside of the script" : line];
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,7 @@ struct BlockFacts {
 /// and collectives. While it exists, it is the thread's Execution: operators run on meta tensors,
 /// and everything but the values is as in a run. Large tensors that a script makes have no values
 /// either; they are whole tensors on `mesh`.
-class Recorder final : public sharding::Execution {
+class Recorder final : public sharding::Execution, public mesh::CollectiveObserver {
  public:
   explicit Recorder(std::shared_ptr<const Mesh> mesh);
   ~Recorder() override;
@@ -57,22 +58,6 @@ class Recorder final : public sharding::Execution {
     Recorder& recorder_;
   };
 
-  /// While it exists, memory is allocated for a collective, whose time includes writing to it.
-  class InCollective {
-   public:
-    InCollective() : recorder_(of_thread()) {
-      if (recorder_) ++recorder_->n_collectives_;
-    }
-    ~InCollective() {
-      if (recorder_) --recorder_->n_collectives_;
-    }
-    InCollective(const InCollective&) = delete;
-    InCollective& operator=(const InCollective&) = delete;
-
-   private:
-    Recorder* recorder_;
-  };
-
   bool has_values() const override { return false; }
   bool is_faithful() const override { return true; }
   void before(sharding::Call&) override {}
@@ -80,6 +65,14 @@ class Recorder final : public sharding::Execution {
            torch::jit::Stack& local) override;
   void after(const sharding::Call& call, const sharding::Plan& plan,
              c10::ArrayRef<c10::IValue> results) override;
+  void ran_on_zeros(const std::string& name) override;
+  void read_value() override;
+
+  std::optional<int64_t> started(const mesh::Collective& collective) override;
+  void waited(int64_t collective) override;
+  // The time of a collective includes writing to its memory.
+  void enter() override { ++n_collectives_; }
+  void leave() override { --n_collectives_; }
 
   /// Starts the record anew, with the blocks that exist now.
   void begin_step();
@@ -88,7 +81,7 @@ class Recorder final : public sharding::Execution {
     StepLog log;
     std::map<int64_t, BlockFacts> blocks;
     std::map<std::string, int64_t> values_read;     ///< operators that returned values, by line
-    std::map<std::string, int64_t> without_shapes;  ///< operators that ran on the CPU, calls
+    std::map<std::string, int64_t> without_shapes;  ///< operators that ran on zeros, calls
   };
   Record end_step();
 
@@ -98,10 +91,6 @@ class Recorder final : public sharding::Execution {
   int64_t allocated(int64_t bytes);
   void freed(int64_t block);
   int64_t alive_bytes() const { return alive_bytes_; }  ///< of all blocks
-  int64_t started(const Collective& collective) { return log_.start(collective); }
-  void waited(int64_t collective) { log_.wait(collective); }
-  void read_value();
-  void ran_on_cpu(const std::string& name) { ++without_shapes_[name]; }
   /// Whether an optimizer updates the parameters now: what it allocates is temporary.
   void set_updating(bool is_updating) { is_updating_ = is_updating; }
   /// A tensor is near if it and what operators have used since they last used its block have no

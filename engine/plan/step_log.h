@@ -1,8 +1,8 @@
 #pragma once
 
+#include "../mesh/imagined.h"
+
 #include <redco/cluster.h>
-#include <redco/group.h>
-#include <redco/mesh.h>
 
 #include <c10/core/ScalarType.h>
 
@@ -13,6 +13,10 @@
 #include <vector>
 
 namespace redco::plan {
+
+using mesh::Collective;
+using mesh::Library;
+using mesh::MeshSize;
 
 /// What memory is used for.
 enum class MemoryKind : uint8_t {
@@ -62,18 +66,6 @@ struct Operator {
   int64_t size = 0;                        ///< of an operator with flops: Measurements
 
   bool is_view() const { return flops == 0 && bytes_written == 0; }
-};
-
-/// A collective that this device takes part in.
-struct Collective {
-  Group::Kind kind = Group::all_reduce_kind;
-  std::optional<Mesh::Dim> dim = std::nullopt;  ///< the group's dimension; none for the world
-  int64_t n_ranks = 1;
-  int64_t rank_step = 1;  ///< the ranks of the group are r, r + rank_step, ... (Mesh::Line)
-  /// The bytes that this device sends, as in Group::counters: 2 S (n - 1) / n for an all-reduce of
-  /// S bytes, S (n - 1) for an all-gather of parts of S bytes, and S (n - 1) / n for a
-  /// reduce-scatter or an all-to-all of n rows of S bytes in all.
-  int64_t bytes_sent = 0;
 };
 
 /// The record of one device's training step: everything it allocates, computes and sends, in the

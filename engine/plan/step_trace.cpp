@@ -158,7 +158,7 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
   NotRecorded not_recorded;
   WithPlannedDevice with_device(layout.library == Library::gloo ? c10::kCPU : c10::kCUDA);
   const Deployer& own = *program.options.deployer;
-  std::shared_ptr<Mesh> mesh = make_imagined_mesh(layout.mesh, layout.library);
+  std::shared_ptr<Mesh> mesh = mesh::make_imagined_mesh(layout.mesh, layout.library);
   DeployerOptions options;
   options.seed = own.seed();
   options.zero = layout.zero;

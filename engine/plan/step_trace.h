@@ -1,6 +1,5 @@
 #pragma once
 
-#include "imagined_mesh.h"
 #include "recorder.h"
 
 #include <redco/moves.h>

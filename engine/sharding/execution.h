@@ -2,6 +2,7 @@
 
 #include "plan.h"
 
+#include <string>
 #include <utility>
 
 namespace redco::sharding {
@@ -21,6 +22,10 @@ class Execution {
   /// Calls the operator, or the plan's own function, on the local arguments.
   virtual void run(const Call& call, const Plan& plan, torch::jit::Stack& local) = 0;
   virtual void after(const Call& call, const Plan& plan, c10::ArrayRef<c10::IValue> results) = 0;
+  /// Without values: an operator of this name has run on zeros, for the shapes of its results.
+  virtual void ran_on_zeros(const std::string&) {}
+  /// Without values: a script reads one that nobody knows. 1 stands for it.
+  virtual void read_value() {}
 };
 
 /// The execution of this thread.

@@ -1,7 +1,7 @@
 // Gradients of parameters that are cast for the loss: when they arrive, and what is in memory until
 // then.
 #include "../../engine/train/backward.h"
-#include "../../engine/plan/imagined_mesh.h"
+#include "../../engine/mesh/imagined.h"
 #include "../../engine/plan/peak.h"
 #include "../../engine/plan/step_trace.h"
 
@@ -108,7 +108,7 @@ struct Backward {
 };
 
 Backward backward_of(const Variant& variant, at::ScalarType dtype, plan::TracedLayout layout) {
-  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   auto optimizer = sgd({.learning_rate = 0.01});
   if (variant.trains_adapters_only)
     optimizer = freeze(optimizer, [](const std::string& name, const at::Tensor&) {
@@ -149,8 +149,8 @@ TEST_CASE("gradients in 16 bits arrive, and are freed, while backward runs") {
   int64_t copies = 0;  // bytes of all parameters in 16 bits
   for (const auto& [name, param] : named_tensors(weights_of_layers())) copies += 2 * param.numel();
   for (const Variant& variant : variants)
-    for (plan::MeshSize mesh :
-         {plan::MeshSize{1, 1}, plan::MeshSize{16, 1}, plan::MeshSize{1, 2}, plan::MeshSize{16, 2}})
+    for (redco::mesh::MeshSize mesh : {redco::mesh::MeshSize{1, 1}, redco::mesh::MeshSize{16, 1},
+                                       redco::mesh::MeshSize{1, 2}, redco::mesh::MeshSize{16, 2}})
       for (int64_t zero = 0; zero <= (mesh.zero > 1 ? 3 : 0); ++zero) {
         CAPTURE(variant.name);
         CAPTURE(mesh.zero);

@@ -2,7 +2,7 @@
 #include "processes.h"
 #include "thread_mesh.h"
 
-#include "../../engine/plan/imagined_mesh.h"
+#include "../../engine/mesh/imagined.h"
 #include "../../engine/plan/peak.h"
 #include "../../engine/plan/step_trace.h"
 
@@ -125,7 +125,7 @@ int64_t measured(const Step& step) {
 }
 
 int64_t planned(const Step& step) {
-  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   plan::StepTrace trace = trace_step(
       program_of(step, own),
       {.mesh = {}, .per_device_batch_size = n_rows, .n_accumulated = step.n_accumulated});
@@ -179,7 +179,7 @@ TEST_CASE("zero holds few whole gradients at a time") {
   Tree::Dict layers;
   for (int64_t i = 0; i < n_layers; ++i)
     layers["layer" + std::to_string(i)] = at::empty({1024, 1024}, at::kMeta);
-  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   plan::TracedProgram program{
       {.deployer = own,
        .params = layers,
@@ -238,7 +238,7 @@ plan::TracedProgram deep_program(std::shared_ptr<Deployer> deployer, bool is_tie
 TEST_CASE("a planned step of two processes needs the memory of the step, with that of Gloo") {
   static CountingAllocator allocator;
   c10::SetCPUAllocator(&allocator, /*priority=*/255);
-  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   in_processes({.n_processes = 2, .time_limit = std::chrono::seconds(240)}, [&](Mesh& given) {
     // The mesh belongs to in_processes.
     std::shared_ptr<Mesh> mesh(std::shared_ptr<Mesh>(), &given);
@@ -285,7 +285,7 @@ TEST_CASE("collectives hold what their library holds") {
       bytes[1] = *planned_bytes() - before;
       return Loss{weight.sum()};
     };
-    auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+    auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
     plan::TracedProgram program{{.deployer = own,
                                  .params = Tree::Dict{{"weight", at::ones({1})}},
                                  .loss_fn = loss,

@@ -160,7 +160,7 @@ std::string text_of(const Counted& counted) {
 }  // namespace
 
 TEST_CASE("a planned step sends what the step on threads sends") {
-  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   auto compare = [&](const Model& model, const TracedLayout& layout) {
     CAPTURE(model.name);
     CAPTURE(layout.mesh.zero);
@@ -176,8 +176,8 @@ TEST_CASE("a planned step sends what the step on threads sends") {
     CHECK(text_of(steps[0]) != "");
   };
   for (const Model& model : models)
-    for (plan::MeshSize mesh : {plan::MeshSize{2, 1}, plan::MeshSize{1, 2}, plan::MeshSize{2, 2},
-                                plan::MeshSize{2, 1, 2}})
+    for (redco::mesh::MeshSize mesh : {redco::mesh::MeshSize{2, 1}, redco::mesh::MeshSize{1, 2},
+                                       redco::mesh::MeshSize{2, 2}, redco::mesh::MeshSize{2, 1, 2}})
       for (int64_t zero = mesh.replicated > 1 ? 1 : 0; zero <= 3; ++zero)
         for (int64_t n_accumulated : {1, 2}) {
           if (!runs_all() && n_accumulated != 1 + zero % 2) continue;
@@ -192,7 +192,7 @@ TEST_CASE("a planned step sends what the step on threads sends") {
 }
 
 TEST_CASE("the kind and the size of products are recorded") {
-  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   std::map<std::string, std::pair<redco::ProductKind, int64_t>> found;
   for (const Model& model : models) {
     TracedLayout layout{.mesh = {1, 1}, .per_device_batch_size = 2};
@@ -215,7 +215,7 @@ TEST_CASE("the kind and the size of products are recorded") {
 }
 
 TEST_CASE("cross-entropy runs as on the devices of the plan") {
-  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   const TracedProgram program = program_of(models[0], own);
   // Of the bytes allocated in the operator, and those that it reads and writes inside.
   auto of_library = [&](plan::Library library) {
@@ -235,7 +235,7 @@ TEST_CASE("cross-entropy runs as on the devices of the plan") {
 }
 
 TEST_CASE("a convolution reads its weight again for each image on CPUs alone") {
-  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   auto exps_of_library = [&](plan::Library library) {
     StepTrace planned = trace_step(program_of(models[1], own),
                                    {.mesh = {}, .library = library, .per_device_batch_size = 2});
@@ -249,7 +249,7 @@ TEST_CASE("a convolution reads its weight again for each image on CPUs alone") {
 }
 
 TEST_CASE("what was just used is near, unless it or what came after it is large") {
-  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   const Model model{
       "products",
       [] {
@@ -270,7 +270,7 @@ TEST_CASE("what was just used is near, unless it or what came after it is large"
 }
 
 TEST_CASE("one gather less than planned is noticed") {
-  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   TracedLayout layout{.mesh = {2, 1}, .zero = 3, .per_device_batch_size = 2};
   StepTrace planned = trace_step(program_of(models[0], own), layout);
   CHECK(text_of(planned.collectives) == text_of(measured(models[0], layout).at(0)));
@@ -280,7 +280,7 @@ TEST_CASE("one gather less than planned is noticed") {
 }
 
 TEST_CASE("what a step gathers ahead ends with the step") {
-  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   TracedLayout layout{.mesh = {2, 1}, .zero = 3, .per_device_batch_size = 2};
   TracedProgram program = program_of(models[0], own);
   // The last pass reads the parameters and ends early: it needs no gradients.
@@ -301,7 +301,7 @@ TEST_CASE("what a step gathers ahead ends with the step") {
 }
 
 TEST_CASE("what exists before a planned step exists after it, and nothing else") {
-  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   for (const Model& model : models) {
     CAPTURE(model.name);
     StepTrace planned =
@@ -327,7 +327,7 @@ TEST_CASE("what exists before a planned step exists after it, and nothing else")
 }
 
 TEST_CASE("a plan has the best layouts first, and the one that is asked for") {
-  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   TracedProgram program = program_of(models[0], own);
   ClusterSpec cluster = ClusterSpec::from_text("1x A100-80G:4");
   PlanOptions options;
@@ -368,7 +368,7 @@ TEST_CASE("a plan has the best layouts first, and the one that is asked for") {
 }
 
 TEST_CASE("if nothing fits, the plan names the memory that would do") {
-  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   TracedProgram program = program_of(models[0], own);
   ClusterSpec cluster = ClusterSpec::from_text("1x A100-80G:4");
   cluster.reserve = {.context = 0, .group = 0, .workspace = 0};
@@ -397,7 +397,7 @@ TEST_CASE("if nothing fits, the plan names the memory that would do") {
 }
 
 TEST_CASE("as many steps are planned for ten times the devices") {
-  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   TracedProgram program = program_of(models[0], own);
   for (const char* text : {"125x H100-80G:8, ib 400G", "1250x H100-80G:8, ib 400G"}) {
     CAPTURE(text);
@@ -409,7 +409,7 @@ TEST_CASE("as many steps are planned for ten times the devices") {
 }
 
 TEST_CASE("layouts that cannot be among those shown are not tried") {
-  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   TracedProgram program = program_of(models[0], own);
   ClusterSpec cluster = ClusterSpec::from_text("5x H100-80G:8, ib 400G");
   // Five shards cannot share eight heads, so that each computes all of them.
@@ -430,7 +430,7 @@ TEST_CASE("layouts that cannot be among those shown are not tried") {
 }
 
 TEST_CASE("layouts over several hosts have groups of copies within a host") {
-  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   TracedProgram program = program_of(models[1], own);
   ClusterSpec cluster = ClusterSpec::from_text("2x A100-80G:2, eth 10G");
   PlanOptions options{.per_device_batch_size = 2,
@@ -461,7 +461,7 @@ TEST_CASE("layouts over several hosts have groups of copies within a host") {
 }
 
 TEST_CASE("weights that the model shards cannot split are told") {
-  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   TracedProgram program = program_of(models[0], own);  // eight heads
   ClusterSpec cluster = ClusterSpec::from_text("1x A100-80G:16");
   PlanOptions options{.per_device_batch_size = 1,
@@ -478,7 +478,7 @@ TEST_CASE("weights that the model shards cannot split are told") {
 }
 
 TEST_CASE("the timeline of a step has its peak, and each kind") {
-  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   TracedProgram program = program_of(models[0], own);
   ClusterSpec cluster = ClusterSpec::from_text("1x A100-80G:1");
   PlanOptions options{.per_device_batch_size = 2, .has_timelines = true};

@@ -4,6 +4,9 @@
 
 #include "forward_watcher.h"
 
+#include "../../mesh/imagined.h"
+#include "../meta_kernels.h"
+
 #include <redco/detail/name_pattern.h>
 #include <redco/error.h>
 
@@ -215,8 +218,10 @@ std::vector<ShardingDecision> decide_sharding(
   apply_rules(rules, parameters);
   if (n_model_shards > 1 && forward) {
     at::NoGradGuard no_grad;
-    std::shared_ptr<const Mesh> mesh = make_imagined_mesh(
-        n_model_shards, parameters.empty() ? at::kCPU : parameters[0].given.device());
+    add_meta_kernels();
+    std::shared_ptr<const Mesh> mesh =
+        mesh::make_imagined_mesh({.model = n_model_shards}, mesh::Library::gloo,
+                                 parameters.empty() ? at::kCPU : parameters[0].given.device());
     Watched watched(params, places, forward, mesh);
     parameters = least_moving(watched, parameters);
   }

@@ -4,7 +4,6 @@
 
 #include "../../nn/training_kernels.h"
 #include "../execution.h"
-#include "trace.h"
 
 #include <map>
 #include <memory>

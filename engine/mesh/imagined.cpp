@@ -1,14 +1,11 @@
 // A mesh of any size, of which only this process exists.
 
-#include "imagined_mesh.h"
+#include "imagined.h"
 
-#include "recorder.h"
-
-#include "../mesh/single.h"
-#include "../mesh/wire_form.h"
+#include "single.h"
+#include "wire_form.h"
 
 #include <redco/detail/notes.h>
-#include <redco/moves.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -21,11 +18,27 @@
 #include <utility>
 #include <vector>
 
-namespace redco::plan {
-
-using namespace mesh;
+namespace redco::mesh {
 
 namespace {
+
+thread_local CollectiveObserver* of_this_thread = nullptr;
+
+// While it exists, a group allocates.
+class Allocating {
+ public:
+  Allocating() : observer_(of_this_thread) {
+    if (observer_) observer_->enter();
+  }
+  ~Allocating() {
+    if (observer_) observer_->leave();
+  }
+  Allocating(const Allocating&) = delete;
+  Allocating& operator=(const Allocating&) = delete;
+
+ private:
+  CollectiveObserver* observer_;
+};
 
 using Finish = std::function<at::Tensor()>;
 using Tensors = std::vector<at::Tensor>;
@@ -38,16 +51,16 @@ class Imagined final : public Pending {
 
   at::Tensor wait() override {
     if (!finish_) return result_;
-    if (Recorder* recorder = Recorder::current(); recorder && number_) recorder->waited(*number_);
+    if (of_this_thread && number_) of_this_thread->waited(*number_);
     at::NoGradGuard no_grad;
-    Recorder::InCollective in_collective;
+    Allocating allocating;
     result_ = std::exchange(finish_, nullptr)();
     held_.clear();
     return result_;
   }
 
  private:
-  std::optional<int64_t> number_;  // in the log
+  std::optional<int64_t> number_;  // the observer's
   Finish finish_;
   Tensors held_;
   at::Tensor result_;
@@ -66,7 +79,7 @@ class ImaginedGroup final : public Group {
 
   std::unique_ptr<Pending> start_all_reduce(at::Tensor tensor, ReduceOp op) override {
     at::NoGradGuard no_grad;
-    Recorder::InCollective in_collective;
+    Allocating allocating;
     const Reduced reduced = reduced_form(tensor, op, size());
     auto number = count(all_reduce_kind, reduced.tensor);
     if (library_ == Library::gloo && is_exchanged(tensor, size())) {
@@ -86,7 +99,7 @@ class ImaginedGroup final : public Group {
   std::unique_ptr<Pending> start_all_gather(at::Tensor tensor) override {
     auto number = count(all_gather_kind, tensor);
     at::NoGradGuard no_grad;
-    Recorder::InCollective in_collective;
+    Allocating allocating;
     at::Tensor result = copies_of(tensor);
     return started(number, [result] { return result; }, {tensor, result});
   }
@@ -94,7 +107,7 @@ class ImaginedGroup final : public Group {
   std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) override {
     auto number = count(all_to_all_kind, tensor);
     at::NoGradGuard no_grad;
-    Recorder::InCollective in_collective;
+    Allocating allocating;
     at::Tensor result = exchanged(tensor);
     return started(number, [result] { return result; }, {tensor, result});
   }
@@ -102,7 +115,7 @@ class ImaginedGroup final : public Group {
   std::unique_ptr<Pending> start_reduce_scatter(at::Tensor tensor, ReduceOp op) override {
     auto number = count(reduce_scatter_kind, tensor);
     at::NoGradGuard no_grad;
-    Recorder::InCollective in_collective;
+    Allocating allocating;
     if (library_ == Library::nccl && is_scattered_exactly(tensor, op)) {
       at::Tensor result = at::empty(tensor.sizes().slice(1), tensor.options());
       if (!tensor.is_meta())
@@ -123,10 +136,8 @@ class ImaginedGroup final : public Group {
     int64_t bytes = bytes_sent(kind, int64_t(sent.nbytes()), size());
     ++counters_[kind].count;
     counters_[kind].bytes += bytes;
-    count_move(name(), kind, bytes);
-    Recorder* recorder = Recorder::current();
-    if (!recorder) return std::nullopt;
-    return recorder->started({kind, dim_, size(), line_.step, bytes});
+    if (!of_this_thread) return std::nullopt;
+    return of_this_thread->started({kind, dim_, size(), line_.step, bytes});
   }
 
   at::Tensor copies_of(const at::Tensor& tensor) const {
@@ -188,6 +199,10 @@ class ImaginedMesh final : public Mesh {
 
 }  // namespace
 
+CollectiveObserver::CollectiveObserver() : outer_(std::exchange(of_this_thread, this)) {}
+
+CollectiveObserver::~CollectiveObserver() { of_this_thread = outer_; }
+
 std::shared_ptr<Mesh> make_imagined_mesh(const MeshSize& size, Library library,
                                          c10::Device device) {
   Mesh::Shape shape;
@@ -198,4 +213,4 @@ std::shared_ptr<Mesh> make_imagined_mesh(const MeshSize& size, Library library,
   return std::make_shared<ImaginedMesh>(shape, library, device);
 }
 
-}  // namespace redco::plan
+}  // namespace redco::mesh

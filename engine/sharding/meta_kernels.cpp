@@ -4,7 +4,7 @@
 
 #include "meta_kernels.h"
 
-#include "recorder.h"
+#include "execution.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/OpMathType.h>
@@ -22,7 +22,7 @@
 #include <tuple>
 #include <utility>
 
-namespace redco::plan {
+namespace redco::sharding {
 
 namespace {
 
@@ -43,17 +43,16 @@ bool is_written(const c10::Argument& argument) {
   return argument.alias_info() && argument.alias_info()->isWrite();
 }
 
-void refuse_outside_of_plans(const c10::OperatorHandle& op) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!sharding::execution().has_values(),
-                              c10::toString(op.operator_name()),
+void refuse_with_values(const c10::OperatorHandle& op) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!execution().has_values(), c10::toString(op.operator_name()),
                               ": there is no kernel for the device meta");
 }
 
-// Replaces each tensor on the device meta.
+// Replaces each tensor on the device meta, or each that is not; and a device.
 template <class Function>
-void replace(c10::IValue& value, const Function& function) {
+void replace(c10::IValue& value, const Function& function, bool is_meta = true) {
   auto replaced = [&](const at::Tensor& tensor) {
-    return tensor.defined() && tensor.is_meta() ? function(tensor) : tensor;
+    return tensor.defined() && tensor.is_meta() == is_meta ? function(tensor) : tensor;
   };
   if (value.isTensor()) {
     value = replaced(value.toTensor());
@@ -69,7 +68,7 @@ void replace(c10::IValue& value, const Function& function) {
     }
     value = list;
   } else if (value.isDevice()) {
-    value = c10::Device(c10::kCPU);
+    value = c10::Device(is_meta ? c10::kCPU : c10::kMeta);
   }
 }
 
@@ -88,7 +87,8 @@ at::Tensor zeros_like(const at::Tensor& tensor, bool is_written) {
 
 // The tensor with `few` elements along each longer dimension, in the same memory order.
 at::Tensor shrunk(const at::Tensor& tensor) {
-  std::vector<int64_t> sizes = tensor.sizes().vec(), strides(sizes.size(), 0);
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  std::vector<int64_t> strides(sizes.size());
   std::vector<size_t> order(sizes.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -154,7 +154,7 @@ std::vector<c10::IValue> arguments_of(const c10::OperatorHandle& op, const Stack
 
 // An elementwise operator: it runs on few elements, and its result has the broadcast sizes.
 void elementwise(const c10::OperatorHandle& op, Stack* stack) {
-  refuse_outside_of_plans(op);
+  refuse_with_values(op);
   std::vector<c10::IValue> given = arguments_of(op, *stack);
   size_t first = stack->size() - given.size();
   std::vector<int64_t> sizes;
@@ -196,14 +196,13 @@ bool is_elementwise(const c10::OperatorHandle& op) {
 
 // An operator that only writes to its arguments, such as a fused update of an optimizer.
 void write_only(const c10::OperatorHandle& op, Stack* stack) {
-  refuse_outside_of_plans(op);
+  refuse_with_values(op);
   torch::jit::drop(*stack, op.schema().arguments().size());
 }
 
 void on_cpu(const c10::OperatorHandle& op, Stack* stack) {
-  refuse_outside_of_plans(op);
-  if (Recorder* recorder = Recorder::current())
-    recorder->ran_on_cpu(c10::toString(op.operator_name()));
+  refuse_with_values(op);
+  execution().ran_on_zeros(c10::toString(op.operator_name()));
   std::vector<c10::IValue> given = arguments_of(op, *stack);
   size_t first = stack->size() - given.size();
   for (size_t i = 0; i < given.size(); ++i)
@@ -224,9 +223,9 @@ void on_cpu(const c10::OperatorHandle& op, Stack* stack) {
 
 // A value that a script reads: nobody knows it, 1 stands for it.
 at::Scalar local_scalar(const at::Tensor& self) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!sharding::execution().has_values(),
+  TORCH_CHECK_NOT_IMPLEMENTED(!execution().has_values(),
                               "a tensor of the device meta has no value");
-  if (Recorder* recorder = Recorder::current()) recorder->read_value();
+  execution().read_value();
   if (self.is_floating_point()) return 1.0;
   return self.scalar_type() == at::kBool ? at::Scalar(true) : at::Scalar(1);
 }
@@ -255,7 +254,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
   return {like(query), like(key), like(value)};
 }
 
-// The kernels for GPUs with a bias; see gpu_forms.cpp.
+// The kernels for GPUs with a bias; see plan/gpu_forms.cpp.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_attention(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
     const std::optional<at::Tensor>&, bool, double, bool, std::optional<double>) {
@@ -297,7 +296,7 @@ at::Tensor linear_few_rows(const at::Tensor& x, const at::Tensor& weight) {
 // Convolution's sizes, as ATen/native/ConvUtils.h has them. Arguments of the operator: input,
 // weight, bias, stride, padding, dilation, transposed, output_padding, groups.
 void convolution(const c10::OperatorHandle& op, Stack* stack) {
-  refuse_outside_of_plans(op);
+  refuse_with_values(op);
   std::vector<c10::IValue> given = arguments_of(op, *stack);
   at::Tensor input = given[0].toTensor(), weight = given[1].toTensor();
   std::vector<int64_t> stride = given[3].toIntVector(), padding = given[4].toIntVector(),
@@ -317,7 +316,7 @@ void convolution(const c10::OperatorHandle& op, Stack* stack) {
 
 // Arguments: grad_output, input, weight, ..., output_mask.
 void convolution_backward(const c10::OperatorHandle& op, Stack* stack) {
-  refuse_outside_of_plans(op);
+  refuse_with_values(op);
   std::vector<c10::IValue> given = arguments_of(op, *stack);
   at::Tensor grad = given[0].toTensor();
   auto mask = given.back().toBoolList();
@@ -378,6 +377,10 @@ void norm_backward(const c10::OperatorHandle& op, Stack* stack) {
 
 }  // namespace
 
+void put_on_meta(Stack& stack) {
+  for (c10::IValue& value : stack) replace(value, on_meta, /*is_meta=*/false);
+}
+
 void add_meta_kernels() {
   [[maybe_unused]] static const bool are_added = [] {
     static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__,
@@ -435,4 +438,4 @@ void add_meta_kernels() {
   }();
 }
 
-}  // namespace redco::plan
+}  // namespace redco::sharding
