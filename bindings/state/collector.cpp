@@ -4,8 +4,6 @@
 
 #include "context.h"
 
-#include <redco/plan.h>
-
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
@@ -53,24 +51,33 @@ void count_on_cpu(lua_State* L, int64_t bytes) {
 c10::Device current_gpu() { return c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice(); }
 
 // Memory of the device, queried once because the driver is slow.
-int64_t card_bytes(c10::Device device) {
+int64_t card_bytes() {
+  c10::Device device = current_gpu();
   static const auto bytes =
       int64_t(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
   return bytes;
 }
 
 // Bytes of tensors on the current GPU.
-int64_t gpu_bytes_in_use() {
+int64_t card_bytes_in_use() {
   c10::Device device = current_gpu();
   auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
   return stats.allocated_bytes[size_t(c10::CachingAllocator::StatType::AGGREGATE)].current;
+}
+
+int64_t gpu_bytes(const Context::TensorDebt& debt) {
+  return debt.planned_gpu ? debt.planned_gpu->size() : card_bytes();
+}
+
+int64_t gpu_bytes_in_use(const Context::TensorDebt& debt) {
+  return debt.planned_gpu ? debt.planned_gpu->in_use() : card_bytes_in_use();
 }
 
 void collect_all(lua_State* L) {
   auto& debt = context(L).tensor_debt;
   constexpr int large_kb = 6 << 10;  // the library's own heap has 2.4 MB
   const int64_t start = processor_time();
-  debt.gpu = debt.gpu_seen = debt.planned = 0;
+  debt.gpu = debt.gpu_seen = 0;
   lua_gc(L, LUA_GCCOLLECT, 0);
   if (lua_gc(L, LUA_GCCOUNT, 0) > large_kb) debt.gpu_pause_end = pause_end(start);
 }
@@ -79,47 +86,35 @@ void collect_all(lua_State* L) {
 // a collection takes 0.2 s. While a quarter of the memory is free, the collector then takes at most
 // a twentieth of the time. A plan assumes a small heap.
 bool can_wait(const Context::TensorDebt& debt, int64_t memory) {
-  return debt.planned_gpu == 0 && clock::now() < debt.gpu_pause_end &&
-         gpu_bytes_in_use() < memory / 4 * 3;
+  return !debt.planned_gpu && clock::now() < debt.gpu_pause_end &&
+         card_bytes_in_use() < memory / 4 * 3;
 }
 
 // A result may have a hundred megabytes on a GPU, and freeing it only makes the memory reusable: up
 // to 5 % of the device may be garbage. Collecting all of it at once makes a plan count the same
 // garbage as a run: how far a step of the collector comes depends on addresses and times.
-void count_on_gpu(lua_State* L, int64_t memory, int64_t bytes) {
+void count_on_gpu(lua_State* L, int64_t bytes) {
   auto& debt = context(L).tensor_debt;
+  const int64_t memory = gpu_bytes(debt);
   debt.gpu += bytes;
   if (debt.gpu < memory / 20 || debt.gpu < debt.gpu_seen + memory / 100) return;
   debt.gpu_seen = debt.gpu;
   if (!can_wait(debt, memory)) collect_all(L);
 }
 
-// In a step of `planned` bytes. On a CPU garbage lasts for one to two cycles of the collector, and
-// a cycle takes 8 times the library's heap of 2.4 MB; plans with `least` bytes agree best with
-// runs. If a step does not fit on the GPU, each tensor could be larger than 5 % of that.
-void count_planned(lua_State* L, int64_t planned, int64_t bytes) {
-  constexpr int64_t least = 24 << 20;
-  auto& debt = context(L).tensor_debt;
-  if (debt.planned_gpu > 0) return count_on_gpu(L, std::max(debt.planned_gpu, planned), bytes);
-  debt.planned += bytes;
-  if (debt.planned >= std::max(least, planned / 100)) collect_all(L);
-}
-
 }  // namespace
 
 void count_tensor_bytes(lua_State* L, c10::Device device, int64_t bytes) {
-  if (std::optional<int64_t> planned = planned_bytes())
-    count_planned(L, *planned, bytes);
-  else if (device.is_cpu() && !is_planning_step())
+  if (device.is_cuda() || context(L).tensor_debt.planned_gpu)
+    count_on_gpu(L, bytes);
+  else if (device.is_cpu())
     count_on_cpu(L, bytes);
-  else if (device.is_cuda())
-    count_on_gpu(L, card_bytes(device), bytes);
 }
 
 void collect_before_batch(lua_State* L) {
   auto& debt = context(L).tensor_debt;
   if (debt.gpu == 0) return;
-  int64_t memory = debt.planned_gpu > 0 ? debt.planned_gpu : card_bytes(current_gpu());
+  const int64_t memory = gpu_bytes(debt);
   if (debt.gpu >= memory / 100 && !can_wait(debt, memory)) collect_all(L);
 }
 
@@ -129,11 +124,9 @@ void collect_before_batch(lua_State* L) {
 void collect_before_backward(lua_State* L) {
   auto& debt = context(L).tensor_debt;
   if (debt.gpu == 0) return;
-  bool is_planned = debt.planned_gpu > 0;
-  int64_t memory = is_planned ? debt.planned_gpu : card_bytes(current_gpu());
+  const int64_t memory = gpu_bytes(debt);
   if (debt.gpu < memory / 100) return;
-  int64_t in_use = is_planned ? planned_bytes().value_or(0) : gpu_bytes_in_use();
-  if (in_use >= memory / 2 && !can_wait(debt, memory)) collect_all(L);
+  if (gpu_bytes_in_use(debt) >= memory / 2 && !can_wait(debt, memory)) collect_all(L);
 }
 
 bool is_out_of_memory(const std::exception& error) {

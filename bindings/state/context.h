@@ -79,8 +79,11 @@ struct Context : std::enable_shared_from_this<Context> {
     int64_t gpu = 0;                                      ///< since all garbage was collected
     int64_t gpu_seen = 0;  ///< what it was when it was last found that it can wait
     std::chrono::steady_clock::time_point gpu_pause_end;  ///< before it, debt may wait
-    int64_t planned = 0;                                  ///< of a step that is planned
-    int64_t planned_gpu = 0;  ///< the memory of the GPU it is planned for; 0 for CPUs
+    /// The bytes that all tensors are counted for, in place of the current GPU's: of a plan.
+    struct Gpu {
+      std::function<int64_t()> size, in_use;
+    };
+    std::optional<Gpu> planned_gpu;
   } tensor_debt;
   /// Further data of the newest error. Errors stay plain strings for Lua, so `pcall` and string
   /// functions work on them.

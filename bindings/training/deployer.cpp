@@ -1,6 +1,7 @@
 // The Lua class redco.Deployer.
 #include <redco/cluster.h>
 #include <redco/deployer.h>
+#include <redco/plan.h>
 
 #include "callbacks.h"
 #include "optim.h"
@@ -115,8 +116,8 @@ int make(lua_State* L) {
               "there is no client for that service; metrics.jsonl is written");
   args.finish();
   int64_t seed = options.seed;
-  auto deployer = is_planning() ? make_planned_deployer(std::move(options))
-                                : std::make_shared<Deployer>(std::move(options));
+  auto deployer = PlanMode::is_on() ? make_planned_deployer(std::move(options))
+                                    : std::make_shared<Deployer>(std::move(options));
   context(L).mesh = deployer->mesh();
   deployer->set_config(context(L).config);
   if (const auto& record = context(L).record) record->add(deployer->mesh());
@@ -279,7 +280,8 @@ int load_last_ckpt(lua_State* L) {
   bool update_rng = args.get<bool>("update_rng", true);
   args.finish();
   // A planned script begins anew: it reads no weights.
-  auto checkpoint = is_planning() ? std::nullopt : deployer->load_last_ckpt(options, update_rng);
+  auto checkpoint =
+      PlanMode::is_on() ? std::nullopt : deployer->load_last_ckpt(options, update_rng);
   if (checkpoint) return push_ckpt(L, *std::move(checkpoint));
   lua_pushnil(L);
   lua_pushnil(L);

@@ -1,4 +1,5 @@
 // Trainer:fit and its options.
+#include <redco/plan.h>
 #include <redco/trainer.h>
 
 #include "callbacks.h"
@@ -301,7 +302,7 @@ int fit(lua_State* L) {
                ? std::get<Dataset>(options.train_examples)
                : std::get<1>(options.train_examples)(0);
   };
-  if (is_planning()) {
+  if (PlanMode::is_on()) {
     plan_and_end(L, *object, first_examples(), options.per_device_batch_size,
                  options.global_batch_size);
     return 0;

@@ -26,19 +26,23 @@ namespace redco::lua {
 
 namespace {
 
-// The memory of a GPU, for which Lua's garbage is collected as in a run on it; 0 for CPUs.
-int64_t gpu_memory(const ClusterSpec& cluster) {
-  DeviceFacts device = cluster.device();
-  return device.kind == DeviceFacts::cpu ? 0 : device.memory;
-}
-
-// While it exists, Lua's garbage is collected as in a run on this cluster. All of the garbage that
-// there is goes first, so that plans do not depend on it.
+// While it exists, Lua's garbage is collected as in a run on GPUs of this cluster; in a plan of
+// CPUs, before it is 1 % of the tensors. All of the garbage that there is goes first, so that plans
+// do not depend on it.
 class CollectsAsOn {
  public:
-  CollectsAsOn(lua_State* L, int64_t gpu_memory) : debt_(context(L).tensor_debt), outer_(debt_) {
+  CollectsAsOn(lua_State* L, const DeviceFacts& device)
+      : debt_(context(L).tensor_debt), outer_(debt_) {
+    constexpr int64_t least_garbage = 24 << 20;
+    const bool is_cpu = device.kind == DeviceFacts::cpu;
+    auto in_use = [] { return planned_bytes().value_or(0); };
+    // Up to a twentieth of it may be garbage. If a step does not fit on the GPU, each tensor could
+    // be larger than that.
+    auto size = [=, memory = device.memory] {
+      return is_cpu ? std::max(20 * least_garbage, in_use() / 5) : std::max(memory, in_use());
+    };
     debt_ = {};
-    debt_.planned_gpu = gpu_memory;
+    debt_.planned_gpu = {size, in_use};
     lua_gc(L, LUA_GCCOLLECT, 0);
   }
   ~CollectsAsOn() { debt_ = outer_; }
@@ -140,13 +144,11 @@ int calibrate(lua_State* L) {
 }
 
 int is_planning_of(lua_State* L) {
-  lua_pushboolean(L, is_planning());
+  lua_pushboolean(L, PlanMode::is_on());
   return 1;
 }
 
 }  // namespace
-
-bool is_planning() { return planned != nullptr; }
 
 std::shared_ptr<Deployer> make_planned_deployer(DeployerOptions options) {
   planned->options.n_model_shards = options.n_model_shards;
@@ -173,7 +175,7 @@ void plan_and_end(lua_State* L, const LuaTrainer& trainer, const Dataset& exampl
     options.global_batch_size = global_batch_size;
   options.per_device_batch_size = per_device_batch_size.value_or(
       std::max<int64_t>(1, options.global_batch_size.value_or(1) / n_copies));
-  CollectsAsOn collects(L, gpu_memory(now.cluster));
+  CollectsAsOn collects(L, now.cluster.device());
   if (now.numbers.empty())
     now.result =
         tree_of(plan_step(options_of(trainer), examples, now.cluster, options), now.cluster);
@@ -198,7 +200,7 @@ BatchSizes with_layout(lua_State* L, LuaTrainer& trainer, const Dataset& example
   options.per_device_batch_size =
       given.per_device.value_or(std::max<int64_t>(1, given.global.value_or(1) / n));
   MathRandom math_random(L);
-  CollectsAsOn collects(L, 0);  // for GPUs as well: it collects more often than a step would
+  CollectsAsOn collects(L, {.kind = DeviceFacts::cpu});  // more often than a step on a GPU would
   PlannedLayout layout = choose_layout(of_trainer, examples, options);
   context(L).mesh = deployer->mesh();
   trainer.trainer->set_recompute_blocks(layout.recompute_blocks);
@@ -256,7 +258,7 @@ int plan(lua_State* L) {
     options.zero_group = group;
   options.sequence_parallel = deployer.mesh()->sequence_parallel();
   ClusterSpec spec = cluster_of(cluster, n_devices);
-  CollectsAsOn collects(L, gpu_memory(spec));
+  CollectsAsOn collects(L, spec.device());
   push_tree(L, tree_of(plan_step(options_of(*object), examples, spec, options), spec));
   return 1;
 }

@@ -14,9 +14,6 @@
 
 namespace redco::lua {
 
-/// Whether `redco-lua plan` runs the script of this thread.
-bool is_planning();
-
 /// The Deployer of a planned script: it connects and writes nothing.
 std::shared_ptr<Deployer> make_planned_deployer(DeployerOptions options);
 

@@ -1,4 +1,5 @@
 // The Lua class redco.Trainer.
+#include <redco/plan.h>
 #include <redco/trainer.h>
 
 #include "callbacks.h"
@@ -335,7 +336,7 @@ Pass read_pass(lua_State* L, const LuaTrainer& trainer, const char* method, cons
 int train(lua_State* L) {
   auto object = self(L, "Trainer:train");
   Pass pass = read_pass(L, *object, "Trainer:train", "Training");
-  if (is_planning()) {
+  if (PlanMode::is_on()) {
     plan_and_end(L, *object, pass.examples, pass.batch_size, std::nullopt);
     return 0;
   }
@@ -358,7 +359,7 @@ int train_step(lua_State* L) {
   auto batch_size = args.optional<int64_t>("per_device_batch_size");
   args.finish();
   Dataset dataset = make_dataset(examples, object->collator);
-  if (is_planning()) {
+  if (PlanMode::is_on()) {
     plan_and_end(L, *object, dataset, batch_size, dataset.size);
     lua_newtable(L);
     return 1;

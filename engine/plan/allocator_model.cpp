@@ -1,12 +1,8 @@
-// Allocators, simulated without memory.
+// LibTorch's allocator on GPUs, simulated without memory.
 
 #include "allocator_model.h"
 
-#include "../core/best_fit_heap.h"
-#include "../core/paged_heap.h"
-
 #include <redco/error.h>
-#include <redco/tensor_heap.h>
 
 #include <algorithm>
 #include <deque>
@@ -143,23 +139,14 @@ struct Reserve {
   }
 };
 
-// Either allocator. A place is what it knows a block by.
-class Allocator {
+class CachingAllocator {
  public:
-  using Place = int64_t;
+  // What it knows a block by.
+  using Place = Blocks::Index;
 
-  virtual ~Allocator() = default;
-  virtual Place allocate(int64_t bytes) = 0;
-  virtual void release(Place place, int64_t bytes) = 0;
-  // Of the use, what only the allocator knows.
-  virtual void report(AllocatorUse& use) const = 0;
-};
+  explicit CachingAllocator(std::optional<int64_t> capacity) : reserve_{capacity} {}
 
-class CudaAllocator : public Allocator {
- public:
-  explicit CudaAllocator(std::optional<int64_t> capacity) : reserve_{capacity} {}
-
-  Place allocate(int64_t bytes) override {
+  Place allocate(int64_t bytes) {
     constexpr int64_t unit = 512, small = mib, small_segment = 2 * mib, large_segment = 20 * mib,
                       least_own_segment = 10 * mib, segment_unit = 2 * mib;
     enum : uint8_t { small_pool, large_pool };
@@ -182,9 +169,10 @@ class CudaAllocator : public Allocator {
     return block;
   }
 
-  void release(Place place, int64_t /*bytes*/) override { blocks_.release(Blocks::Index(place)); }
+  void release(Place place) { blocks_.release(place); }
 
-  void report(AllocatorUse& use) const override {
+  // Adds what only the allocator knows.
+  void report(AllocatorUse& use) const {
     use.reserved = reserve_.most;
     use.is_out_of_memory = is_out_of_memory_;
     use.n_retries = n_retries_;
@@ -209,34 +197,11 @@ class CudaAllocator : public Allocator {
   int64_t next_address_ = 0;
 };
 
-// The heap of tensors, and malloc for small ones.
-class CpuAllocator : public Allocator {
- public:
-  Place allocate(int64_t bytes) override {
-    return bytes > tensor_heap_threshold ? large_.allocate(bytes).address : small_.allocate(bytes);
-  }
-
-  void release(Place place, int64_t bytes) override {
-    if (bytes > tensor_heap_threshold)
-      large_.release(place);
-    else
-      small_.release(place);
-  }
-
-  void report(AllocatorUse& use) const override {
-    use.reserved = large_.most_bytes() + small_.size();
-  }
-
- private:
-  PagedHeap large_;
-  BestFitHeap small_{64};
-};
-
 // A log whose step can be repeated. Blocks that a step leaves, such as gradients, are those that
 // the next one finds and frees.
 class Replay {
  public:
-  Replay(const StepLog& log, Allocator& allocator) : log_(log), allocator_(allocator) {
+  Replay(const StepLog& log, std::optional<int64_t> capacity) : log_(log), allocator_(capacity) {
     for (const Allocation& each : log.allocations)
       if (each.bytes < 0) freed_.insert(each.block);
     std::unordered_map<int64_t, std::deque<int64_t>> left;  // by size
@@ -275,7 +240,7 @@ class Replay {
 
  private:
   struct Held {
-    Allocator::Place place;
+    CachingAllocator::Place place;
     int64_t bytes;
     MemoryKind kind;
   };
@@ -307,35 +272,25 @@ class Replay {
             ", which has ", bytes);
     held_.erase(held);
     if (bytes == 0) return;
-    allocator_.release(place, bytes);
+    allocator_.release(place);
     now_.allocated -= bytes;
     now_.kinds[size_t(kind)] -= bytes;
   }
 
   const StepLog& log_;
-  Allocator& allocator_;
+  CachingAllocator allocator_;
   std::unordered_set<int64_t> freed_;
   std::unordered_map<int64_t, int64_t> found_as_;  // a block that is left: what the next step finds
   std::unordered_map<int64_t, Held> held_;
   AllocatorUse now_, most_;
 };
 
-AllocatorUse replay(const StepLog& log, Allocator& allocator, int64_t n_steps) {
-  Replay replay(log, allocator);
-  for (int64_t step = 0; step < n_steps; ++step) replay.run(step == 0);
-  return replay.use();
-}
-
 }  // namespace
 
-AllocatorUse replay(const StepLog& log, AllocatorKind kind, std::optional<int64_t> capacity,
-                    int64_t n_steps) {
-  if (kind == AllocatorKind::cuda) {
-    CudaAllocator allocator(capacity);
-    return replay(log, allocator, n_steps);
-  }
-  CpuAllocator allocator;
-  return replay(log, allocator, n_steps);
+AllocatorUse replay(const StepLog& log, std::optional<int64_t> capacity, int64_t n_steps) {
+  Replay replay(log, capacity);
+  for (int64_t step = 0; step < n_steps; ++step) replay.run(step == 0);
+  return replay.use();
 }
 
 }  // namespace redco::plan

@@ -8,16 +8,6 @@
 
 namespace redco::plan {
 
-/// The allocators that a step's allocations can be replayed through.
-enum class AllocatorKind : uint8_t {
-  /// LibTorch's caching allocator on GPUs, with its default settings (c10/core/AllocatorConfig.h,
-  /// c10/cuda/CUDACachingAllocator.cpp).
-  cuda,
-  /// The program's heap of tensors (redco/tensor_heap.h), and malloc for smaller ones. Neither
-  /// shrinks: what a saved checkpoint returns to the system is not counted.
-  cpu,
-};
-
 /// What an allocator holds at the step's peak. Bytes.
 struct AllocatorUse {
   int64_t allocated = 0;  ///< the most that was allocated at one time, as requested
@@ -33,11 +23,12 @@ struct AllocatorUse {
   int64_t fragmentation() const { return reserved - allocated; }
 };
 
-/// Replays the allocations of a log. With a capacity, a GPU's allocator that would exceed it
-/// first returns its unused segments, as LibTorch's does. The step is repeated, because its memory
-/// becomes more fragmented in the first few steps. Throws Error for a log that frees an unknown
-/// block, or allocates one twice.
-REDCO_API AllocatorUse replay(const StepLog& log, AllocatorKind kind,
-                              std::optional<int64_t> capacity = std::nullopt, int64_t n_steps = 5);
+/// Replays the allocations of a log through LibTorch's caching allocator on GPUs, with its default
+/// settings (c10/core/AllocatorConfig.h, c10/cuda/CUDACachingAllocator.cpp). If it would exceed the
+/// capacity, it first returns its unused segments. The step is repeated, because its memory becomes
+/// more fragmented in the first few steps. Throws Error for a log that frees an unknown block, or
+/// allocates one twice.
+REDCO_API AllocatorUse replay(const StepLog& log, std::optional<int64_t> capacity = std::nullopt,
+                              int64_t n_steps = 5);
 
 }  // namespace redco::plan

@@ -3,7 +3,6 @@
 #include <redco/calibration.h>
 
 #include "device_tables.h"
-#include "exp_counter.h"
 #include "link_fit.h"
 #include "this_host.h"
 
@@ -16,8 +15,6 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/exp.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
@@ -176,18 +173,17 @@ class Stopwatch {
   c10::Device device_;
 };
 
-// The operations per second by the size, without the time of what counts as exps: of the two
-// smallest always, of larger ones until one takes too long. Several rounds, if there is time,
+// The operations per second by the size: of the two smallest always, of larger ones until one takes
+// too long. Several rounds, if there is time,
 // because the speed of a shared machine changes from second to second.
 std::vector<std::pair<double, double>> measure_products(const Passes& passes, Stopwatch& stopwatch,
-                                                        c10::ScalarType dtype, double seconds,
-                                                        double seconds_of_exp) {
+                                                        c10::ScalarType dtype, double seconds) {
   constexpr int n_rounds = 5;
   const auto options = at::device(stopwatch.device()).dtype(dtype);
   size_t n_sizes = passes.sizes.size();
   const double seconds_of_size = seconds / double(n_sizes * n_rounds);
   std::vector<Work> works;
-  std::vector<double> flops(n_sizes), exps(n_sizes);
+  std::vector<double> flops(n_sizes);
   std::vector<std::vector<double>> times(n_sizes);
   double spent = 0;
   for (int round = 0; round < n_rounds && (round == 0 || spent < seconds); ++round)
@@ -195,7 +191,6 @@ std::vector<std::pair<double, double>> measure_products(const Passes& passes, St
       if (round == 0) {
         works.push_back(passes.of_size(passes.sizes[i], options));
         train::FlopCounter flop_counter(flops[i]);
-        ExpCounter exp_counter(exps[i]);
         works[i]();
       }
       times[i].push_back(stopwatch.time_of(seconds_of_size, works[i]));
@@ -205,8 +200,7 @@ std::vector<std::pair<double, double>> measure_products(const Passes& passes, St
     }
   std::vector<std::pair<double, double>> rates;
   for (size_t i = 0; i < n_sizes; ++i)
-    rates.emplace_back(double(passes.sizes[i]),
-                       flops[i] / (median(times[i]) - exps[i] * seconds_of_exp));
+    rates.emplace_back(double(passes.sizes[i]), flops[i] / median(times[i]));
   return rates;
 }
 
@@ -218,14 +212,6 @@ double measure_bandwidth(Stopwatch& stopwatch, int64_t bytes, double seconds) {
   return 3 * double(a.nbytes()) / time;
 }
 
-// Seconds of an evaluation of exp, on tensors in the cache.
-double measure_exp(Stopwatch& stopwatch, double seconds) {
-  at::Tensor a = at::ones({mib / 8}, at::device(stopwatch.device()).dtype(at::kFloat));
-  at::Tensor b = at::empty_like(a);
-  double time = stopwatch.time_of(seconds, [&] { at::exp_out(b, a); });
-  return time / double(a.numel());
-}
-
 // Measures what this device reaches of its peaks. Those of a CPU were measured too: on a busy
 // machine they may be too low, and are raised to what is reached.
 void measure_device(Stopwatch& stopwatch, double seconds, int64_t n_processes, DeviceFacts& facts,
@@ -233,15 +219,10 @@ void measure_device(Stopwatch& stopwatch, double seconds, int64_t n_processes, D
   at::NoGradGuard no_grad;
   const bool is_cpu = facts.kind == DeviceFacts::cpu;
   const double sharing = is_cpu ? double(n_processes) : 1;
-  // On a GPU, what fits the cache takes less time than a kernel's start.
-  std::vector<double> times_of_exp;
-  auto seconds_of_exp = [&] { return is_cpu ? median(times_of_exp) : 0; };
   for (const Passes& passes : all_passes) {
     if (is_cpu && passes.kind == ProductKind::biased_attention) continue;  // it has no kernel
-    if (is_cpu) times_of_exp.push_back(measure_exp(stopwatch, 0.02 * seconds));
     for (auto& [dtype, peak] : facts.flops) {
-      auto rates =
-          measure_products(passes, stopwatch, dtype, passes.time * seconds, seconds_of_exp());
+      auto rates = measure_products(passes, stopwatch, dtype, passes.time * seconds);
       if (is_cpu && passes.kind == ProductKind::matmul)
         for (auto [size, rate] : rates) peak = std::max(peak, sharing * rate);
       for (auto& [size, rate] : rates) rate *= sharing / peak;
@@ -251,10 +232,6 @@ void measure_device(Stopwatch& stopwatch, double seconds, int64_t n_processes, D
   double rate = sharing * measure_bandwidth(stopwatch, 64 * mib, 0.1 * seconds);
   if (is_cpu) facts.bandwidth = std::max(facts.bandwidth, rate);
   measured.bandwidth = rate / facts.bandwidth;
-  if (!is_cpu) return;
-  rate = sharing * measure_bandwidth(stopwatch, 2 * mib, 0.02 * seconds);
-  measured.cache_bandwidth = rate / facts.bandwidth;
-  measured.exp = sharing / seconds_of_exp() / facts.peak(at::kFloat).flops;
 }
 
 // Microseconds of an operator on almost nothing, in a forward and backward pass.

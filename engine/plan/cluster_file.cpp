@@ -261,12 +261,9 @@ Measurements read_measured(const toml::node& node, const std::string& file) {
                 ": 'measured': expected a table");
   Section section(*node.as_table(), file, "measured.",
                   {"matmul", "attention", "biased_attention", "convolution", "bandwidth",
-                   "cache_bandwidth", "exp", "launch_us", "collective"});
+                   "launch_us", "collective"});
   Measurements measured;
   measured.bandwidth = section.number("bandwidth", 0.01, 10, "a share from 0.01 to 10");
-  measured.cache_bandwidth =
-      section.number("cache_bandwidth", 0.01, 100, "a share from 0.01 to 100");
-  measured.exp = section.number("exp", 1e-6, 10, "a share from 1e-6 to 10");
   measured.launch_us = section.number("launch_us", 0, most_us, "microseconds");
   for (ProductKind kind : product_kinds) {
     const std::string name = name_of(kind);

@@ -143,9 +143,6 @@ std::string ClusterSpec::to_toml() const {
   if (measured.is_empty()) return text.str();
   text << "\n[measured]\n";
   if (measured.bandwidth) text << "bandwidth = " << number_text(*measured.bandwidth) << "\n";
-  if (measured.cache_bandwidth)
-    text << "cache_bandwidth = " << number_text(*measured.cache_bandwidth) << "\n";
-  if (measured.exp) text << "exp = " << number_text(*measured.exp) << "\n";
   if (measured.launch_us) text << "launch_us = " << number_text(*measured.launch_us) << "\n";
   for (const auto& [kind, by_dtype] : measured.products)
     for (const auto& [dtype, efficiency] : by_dtype) {

@@ -25,18 +25,6 @@ double expected_maximum(int64_t n) {
   return std::sqrt(2 * (std::sqrt(half * half - log / a) - half));
 }
 
-// See CostModel::host_seconds. The root fits steps of a T5 with 3 KB to 5 MB for each operator.
-double share_displaced(const StepLog& log) {
-  constexpr double cache = 1 << 20;
-  double bytes = 0, n = 0;
-  for (const Operator& call : log.operators) {
-    if (call.is_view()) continue;
-    bytes += double(call.bytes_read + call.bytes_written);
-    ++n;
-  }
-  return n > 0 ? std::sqrt(std::min(1.0, bytes / n / cache)) : 0;
-}
-
 }  // namespace
 
 double StepTime::exposed_sum() const {
@@ -49,9 +37,6 @@ CostModel::CostModel(ClusterSpec cluster)
       constants_(constants_of(device_.kind)),
       overlaps_(cluster_.overlaps_collectives()) {
   if (cluster_.measured.bandwidth) constants_.bandwidth_share = *cluster_.measured.bandwidth;
-  if (cluster_.measured.cache_bandwidth)
-    constants_.cache_share = *cluster_.measured.cache_bandwidth;
-  if (cluster_.measured.exp) constants_.exp_share = *cluster_.measured.exp;
   if (cluster_.measured.launch_us) constants_.launch_us = *cluster_.measured.launch_us;
 }
 
@@ -74,31 +59,25 @@ double CostModel::share_of_peak(const Operator& call) const {
   return of_matmul ? share : share * device_.matmul_share;
 }
 
-double CostModel::seconds(const Operator& call, double displaced) const {
+double CostModel::seconds(const Operator& call) const {
   const bool is_cpu = device_.kind == DeviceFacts::cpu;
-  double starting = 1e-6 * (has_host() ? constants_.kernel_us : constants_.launch_us);
-  if (is_cpu) starting = host_seconds(call, displaced);
+  const double starting = is_cpu
+                              ? host_seconds(call)
+                              : 1e-6 * (has_host() ? constants_.kernel_us : constants_.launch_us);
   if (call.is_view()) return is_cpu ? starting : 0;
   auto bytes = double(call.bytes_read + call.bytes_written);
-  if (is_cpu) {
-    // It reads a cache line before it writes to it.
-    bytes += double(call.bytes_made);
-    bytes -= double(call.bytes_near) * (1 - constants_.bandwidth_share / constants_.cache_share);
-  }
   if (has_host()) bytes *= on_gpu(call.name).passes;
   const double rate = device_.bandwidth * constants_.bandwidth_share;
-  double computing = call.exps / (device_.peak(c10::kFloat).flops * constants_.exp_share);
+  double computing = 0;
   if (call.flops > 0)
-    computing += call.flops / (device_.peak(call.dtype).flops * share_of_peak(call));
+    computing = call.flops / (device_.peak(call.dtype).flops * share_of_peak(call));
   return std::max(bytes / rate, computing) + double(call.bytes_inside) / rate + starting;
 }
 
-double CostModel::host_seconds(const Operator& call, double displaced) const {
+double CostModel::host_seconds(const Operator& call) const {
   const HostLaunches& host = constants_.host;
   double n_launches = call.is_view() ? host.of_view : host.of_operator;
   if (has_host() && !call.is_view()) n_launches *= on_gpu(call.name).starts;
-  if (cluster_.n_devices() > 1) n_launches += host.of_sharding;
-  n_launches *= 1 + displaced * (host.out_of_cache - 1);
   return 1e-6 * constants_.launch_us * n_launches;
 }
 
@@ -114,13 +93,12 @@ StepTime CostModel::simulate(const StepLog& log, std::vector<double>* times) con
   StepTime time;
   double now = 0, in_host = 0, network = 0;  // when the streams become free
   double host = 0;                           // the time that a GPU's host takes in all
-  const double displaced = share_displaced(log);
   for (auto [what, index] : log.sequence) {
     if (times != nullptr) times->push_back(now);
     if (what == StepLog::What::operator_call) {
       const Operator& call = log.operators.at(size_t(index));
-      const double cost = seconds(call, displaced);
-      host += host_seconds(call, displaced);
+      const double cost = seconds(call);
+      host += host_seconds(call);
       time.compute += cost;
       now += cost;
       continue;

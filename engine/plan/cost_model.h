@@ -36,15 +36,13 @@ class REDCO_API CostModel {
 
   const ClusterSpec& cluster() const { return cluster_; }
 
-  /// max(FLOPs / (peak x share of its kind and size) + exps / (peak of float32 x share),
-  /// bytes / (bandwidth x share)) + bytes inside / (bandwidth x share) + launch; 0 for views. On a
-  /// CPU near bytes have the bandwidth of the cache, and the launch is `host_seconds`, of views
-  /// too. On a GPU some operators read and write their bytes several times (on_gpu), and the launch
-  /// is that of a kernel, since the host works at the same time. `displaced`: the share of what Lua
-  /// and autograd use that the step's operators displace from a CPU's cache.
-  double seconds(const Operator& call, double displaced = 1) const;
+  /// max(FLOPs / (peak x share of its kind and size), bytes / (bandwidth x share)) + bytes inside /
+  /// (bandwidth x share) + launch; 0 for views. On a GPU some operators read and write their bytes
+  /// several times (on_gpu), and the launch is that of a kernel, since the host works at the same
+  /// time. On a CPU the launch is `host_seconds`, of views too.
+  double seconds(const Operator& call) const;
   /// The time of the host to start an operator, which a CPU is itself; 0 for TPUs.
-  double host_seconds(const Operator& call, double displaced = 1) const;
+  double host_seconds(const Operator& call) const;
   /// See seconds_of(Collective), without other traffic.
   double seconds(const Collective& collective) const;
 

@@ -200,43 +200,33 @@ ReservedMemory default_reserve(DeviceFacts::Kind kind) {
 const ModelConstants& constants_of(DeviceFacts::Kind kind) {
   // matmul: a guess that large models do not depend on. launch_us and kernel_us: of GPUs, measured
   // beside an H100 in a virtual machine; of others, guesses. host: of GPUs, measured beside the
-  // same one; of CPUs, in steps of T5 of several sizes. biased_attention_share: of GPUs,
-  // measured with T5 on an H100. attention_share: of 0.7, 1 and 1.4 the one that fits best the half
-  // of the points of tests/engine/plan_points_test.cpp that the devices' matmul_share was fitted
-  // on. spread: GPUs of five computing centers vary by 8 % on average (arXiv 2208.11035), taken as
-  // the distance of a box plot's whiskers, which is 5.4 standard deviations; of other devices
-  // nothing is known. cache_share: of CPUs, measured with two processes; that of GPUs makes no
-  // difference, since large tensors do not fit their caches. exp_share: a multiprocessor of a GPU
-  // evaluates 16 of these functions in a clock and 128 products and sums (CUDA C++ Programming
-  // Guide, arithmetic instructions); measured on CPUs with AVX2, as their attention_share; a guess
-  // for TPUs, where reading and writing take longer.
+  // same one; of CPUs, between steps of T5 that fit a cache and that do not.
+  // biased_attention_share: of GPUs, measured with T5 on an H100. attention_share: of 0.7, 1
+  // and 1.4 the one that fits best the half of the points of tests/engine/plan_points_test.cpp that
+  // the devices' matmul_share was fitted on. spread: GPUs of five computing centers vary by 8 % on
+  // average (arXiv 2208.11035), taken as the distance of a box plot's whiskers, which is 5.4
+  // standard deviations; of other devices nothing is known.
   static const Efficiency of_products{{{256, 0.4}, {1024, 0.8}, {4096, 1}}};
   static const ModelConstants of_gpu{.bandwidth_share = 0.88,
-                                     .cache_share = 0,
-                                     .exp_share = 1.0 / 16,
                                      .launch_us = 10,
                                      .kernel_us = 3,
-                                     .host = {2, 0.5, 0, 1},
+                                     .host = {2, 0.5},
                                      .matmul = of_products,
                                      .attention_share = 0.7,
                                      .biased_attention_share = 0.15,
                                      .spread = 0.015};
   static const ModelConstants of_tpu{.bandwidth_share = 0.88,
-                                     .cache_share = 0,
-                                     .exp_share = 1.0 / 256,
                                      .launch_us = 4.5,
                                      .kernel_us = 0,
-                                     .host = {0, 0, 0, 1},
+                                     .host = {0, 0},
                                      .matmul = of_products,
                                      .attention_share = 0.7,
                                      .biased_attention_share = 0.7,
                                      .spread = 0};
   static const ModelConstants of_cpu{.bandwidth_share = 0.70,
-                                     .cache_share = 2.1,
-                                     .exp_share = 1.0 / 100,
                                      .launch_us = 1.5,
                                      .kernel_us = 0,
-                                     .host = {4.3, 1.1, 1.3, 5},
+                                     .host = {8, 2},
                                      .matmul = {{{16, 0.3}, {64, 0.7}, {256, 1}}},
                                      .attention_share = 0.5,
                                      .biased_attention_share = 0.5,

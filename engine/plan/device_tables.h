@@ -23,19 +23,15 @@ REDCO_API std::set<std::string> link_names();
 /// The memory that no tensor has on devices of a kind.
 REDCO_API ReservedMemory default_reserve(DeviceFacts::Kind kind);
 
-/// What the host of a device takes for operators, in launches of `launch_us`: Lua, autograd and
-/// freeing memory included.
+/// The time of the host for an operator, in launches of `launch_us`: Lua, autograd and freeing
+/// memory included.
 struct HostLaunches {
   double of_operator, of_view;
-  double of_sharding;   ///< that an operator or view takes besides, on one of several devices
-  double out_of_cache;  ///< factor of all, if operators displace what the host uses from its cache
 };
 
 /// Constants of the cost model, where nothing was measured.
 struct ModelConstants {
   double bandwidth_share;  ///< of the memory's bandwidth that operators reach
-  double cache_share;      ///< the same of what a CPU's cache has (Operator::bytes_near)
-  double exp_share;        ///< evaluations of exp per second, as a share of float32's FLOP/s
   double launch_us;        ///< of one operator; on a GPU, of its host
   double kernel_us;        ///< of a GPU, for one operator besides its work
   HostLaunches host;

@@ -2,7 +2,6 @@
 
 #include "recorder.h"
 
-#include <redco/detail/planned_device.h>
 #include <redco/error.h>
 #include <redco/plan.h>
 
@@ -37,8 +36,6 @@ std::optional<int64_t> planned_bytes() {
   const Recorder* recorder = Recorder::current();
   return recorder ? std::optional(recorder->alive_bytes()) : std::nullopt;
 }
-
-bool is_planning_step() { return planned_device().has_value(); }
 
 std::shared_ptr<Deployer> PlanMode::make_deployer(DeployerOptions options) {
   require(options.n_model_shards > 0, "n_model_shards = ", options.n_model_shards,

@@ -2,7 +2,6 @@
 
 #include "recorder.h"
 
-#include "exp_counter.h"
 #include "gpu_workspace.h"
 
 #include "../sharding/meta_kernels.h"
@@ -247,27 +246,21 @@ void Recorder::run(const Call& call, const Plan& plan, Stack& local) {
   // Memory that the operator writes to or reads, to tell its results from views.
   std::set<const void*> given;
   Operator record{.name = call.op.name, .is_recomputed = Recomputing::is_on()};
-  std::vector<Use> uses;
-  auto count = [&](const at::Tensor& tensor, int64_t& bytes) {
-    bytes += bytes_of(tensor);
-    if (is_near(tensor)) record.bytes_near += bytes_of(tensor);
-  };
+  bool is_first = true;
   for_each_tensor(c10::ArrayRef<c10::IValue>(local), [&](const at::Tensor& tensor) {
     if (tensor.has_storage()) given.insert(tensor.storage().unsafeGetStorageImpl());
-    count(tensor, record.bytes_read);
-    if (uses.empty()) record.dtype = tensor.scalar_type();
-    uses.push_back({block_of(tensor), bytes_of(tensor)});
+    record.bytes_read += bytes_of(tensor);
+    if (std::exchange(is_first, false)) record.dtype = tensor.scalar_type();
   });
   for (size_t i = 0; i < local.size(); ++i)
     if (call.op.is_written[i])
       for_each_tensor(c10::ArrayRef<c10::IValue>(local[i]),
-                      [&](const at::Tensor& tensor) { count(tensor, record.bytes_written); });
+                      [&](const at::Tensor& tensor) { record.bytes_written += bytes_of(tensor); });
   record.bytes_inside = bytes_inside(call, local);
   const GpuWorkspace workspace =
       planned_device() == c10::kCUDA ? find_gpu_workspace(call.op.name) : nullptr;
   const Stack arguments = workspace != nullptr ? local : Stack();
   std::optional<train::FlopCounter> counter;
-  std::optional<ExpCounter> exp_counter(record.exps);
   Recomputing counted(false);  // it takes time, too
   const OperatorFacts& facts = call.op.facts;
   if (facts.flops || facts.is_product) {
@@ -288,30 +281,13 @@ void Recorder::run(const Call& call, const Plan& plan, Stack& local) {
          ", cannot be planned: ", error.what_without_backtrace());
   }
   counter.reset();
-  exp_counter.reset();
   if (workspace != nullptr)
     at::empty({workspace(arguments, local)}, at::device(c10::kMeta).dtype(at::kByte));
   for_each_tensor(c10::ArrayRef<c10::IValue>(local), [&](const at::Tensor& tensor) {
     bool is_new = !tensor.has_storage() || !given.contains(tensor.storage().unsafeGetStorageImpl());
-    if (is_new) record.bytes_made += bytes_of(tensor);
-    uses.push_back({block_of(tensor), bytes_of(tensor)});
+    if (is_new) record.bytes_written += bytes_of(tensor);
   });
-  record.bytes_written += record.bytes_made;
-  if (!record.is_view()) add_traffic(uses);
   if (n_pauses_ == 0) log_.add(std::move(record));
-}
-
-bool Recorder::is_near(const at::Tensor& tensor) const {
-  auto found = alive_.find(block_of(tensor));
-  return found != alive_.end() && traffic_ - found->second.used + bytes_of(tensor) <= near_bytes;
-}
-
-void Recorder::add_traffic(const std::vector<Use>& uses) {
-  for (auto [block, bytes] : uses) {
-    traffic_ += bytes;
-    auto found = alive_.find(block);
-    if (found != alive_.end()) found->second.used = traffic_;
-  }
 }
 
 void Recorder::after(const Call&, const Plan&, c10::ArrayRef<c10::IValue>) {
@@ -364,8 +340,7 @@ int64_t Recorder::allocated(int64_t bytes) {
   int64_t number = n_blocks_++;
   Block block{{bytes, kind_now(), operator_name_, {}, false},
               n_operators_,
-              int64_t(log_.allocations.size()),
-              traffic_};
+              int64_t(log_.allocations.size())};
   constexpr int64_t worth_a_line = 1 << 16;
   if (bytes >= worth_a_line) {
     block.facts.line = call_site();
@@ -375,8 +350,7 @@ int64_t Recorder::allocated(int64_t bytes) {
   log_.add(Allocation{number, bytes, block.facts.kind});
   // Between operators, memory is for what moves: parts that are joined in buffers or cut out.
   if (operator_name_.empty() && n_collectives_ == 0)
-    log_.add(
-        Operator{.name = "copy", .bytes_read = bytes, .bytes_written = bytes, .bytes_made = bytes});
+    log_.add(Operator{.name = "copy", .bytes_read = bytes, .bytes_written = bytes});
   alive_bytes_ += bytes;
   alive_.emplace(number, std::move(block));
   return number;

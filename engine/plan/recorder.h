@@ -93,9 +93,6 @@ class Recorder final : public sharding::Execution, public mesh::CollectiveObserv
   int64_t alive_bytes() const { return alive_bytes_; }  ///< of all blocks
   /// Whether an optimizer updates the parameters now: what it allocates is temporary.
   void set_updating(bool is_updating) { is_updating_ = is_updating; }
-  /// A tensor is near if it and what operators have used since they last used its block have no
-  /// more bytes than this: a process's part of a CPU's cache.
-  static constexpr int64_t near_bytes = 8 << 20;
   /// Throws Error after this many operators in one step.
   static constexpr int64_t most_operators = 200000;
 
@@ -104,14 +101,7 @@ class Recorder final : public sharding::Execution, public mesh::CollectiveObserv
     BlockFacts facts;
     int64_t operator_number;
     int64_t place;  ///< in log_.allocations; -1 before the step
-    int64_t used;   ///< traffic_ after its last use
   };
-  struct Use {
-    int64_t block, bytes;
-  };
-  bool is_near(const at::Tensor& tensor) const;
-  // Operators use their arguments in order, and then their results.
-  void add_traffic(const std::vector<Use>& uses);
   MemoryKind kind_now() const;
   static bool take_over(const c10::OperatorHandle& handle, torch::jit::Stack& stack);
   bool make_tensor(const c10::OperatorHandle& handle, torch::jit::Stack& stack);
@@ -129,7 +119,6 @@ class Recorder final : public sharding::Execution, public mesh::CollectiveObserv
   std::map<int64_t, BlockFacts> ended_;
   std::map<std::string, int64_t> values_read_, without_shapes_;
   int64_t n_blocks_ = 0, n_operators_ = 0, alive_bytes_ = 0;
-  int64_t traffic_ = 0;  // bytes that operators have used
   struct Sum {
     int64_t block = -1, bytes = 0, operator_number = 0;
   } sum_;  // of two gradients, the last one

@@ -312,17 +312,17 @@ class Search {
       layout.memory[name_of(MemoryKind(kind))] = peak.kinds[kind];
     layout.allocated = peak.bytes;
     layout.largest = std::move(peak.largest);
-    bool is_cpu = cluster_.device().kind == DeviceFacts::cpu;
     int64_t n_groups = (layout.zero_group > 1) + (layout.n_copies > layout.zero_group) +
                        (layout.n_model_shards > 1) + (layout.n_copies * layout.n_model_shards > 1);
     layout.reserved =
         cluster_.reserve.context + cluster_.reserve.workspace + n_groups * cluster_.reserve.group;
-    // LibTorch's allocator returns unused segments before it gives up.
-    auto kind = is_cpu ? AllocatorKind::cpu : AllocatorKind::cuda;
-    std::optional<int64_t> capacity;
-    if (!is_cpu) capacity = std::max<int64_t>(0, most_bytes() - layout.reserved);
-    AllocatorUse use = replay(record.log, kind, capacity);
-    layout.fragmentation = std::max<int64_t>(0, use.reserved - peak.bytes);
+    // On a CPU the bytes of tensors count alone.
+    if (cluster_.device().kind != DeviceFacts::cpu) {
+      // LibTorch's allocator returns unused segments before it gives up.
+      int64_t capacity = std::max<int64_t>(0, most_bytes() - layout.reserved);
+      AllocatorUse use = replay(record.log, capacity);
+      layout.fragmentation = std::max<int64_t>(0, use.reserved - peak.bytes);
+    }
     layout.total = layout.allocated + layout.fragmentation + layout.reserved;
   }
 

@@ -52,15 +52,10 @@ struct Operator {
   /// Multiplications and additions of products, convolutions and attention, as FlopCounter counts
   /// them; 0 for all other operators.
   double flops = 0;
-  double exps = 0;             ///< evaluations of exp, as ExpCounter counts them
   bool is_recomputed = false;  ///< whether backward computes again what forward did not keep
   c10::ScalarType dtype = c10::ScalarType::Float;  ///< in which the products are computed
   int64_t bytes_read = 0;                          ///< of all arguments
   int64_t bytes_written = 0;                       ///< of all results; 0 for views
-  int64_t bytes_made = 0;                          ///< the part of these that is in new memory
-  /// The part of what is read, or written to existing memory, that was used recently enough to be
-  /// in a CPU's cache (Recorder::near_bytes).
-  int64_t bytes_near = 0;
   int64_t bytes_inside = 0;                ///< read and written between the parts of an operator
   ProductKind kind = ProductKind::matmul;  ///< of an operator with flops
   int64_t size = 0;                        ///< of an operator with flops: Measurements

@@ -11,7 +11,6 @@
 #include <numeric>
 #include <string>
 
-using redco::plan::AllocatorKind;
 using redco::plan::AllocatorUse;
 using redco::plan::MemoryKind;
 using redco::plan::replay;
@@ -35,7 +34,7 @@ struct Log : StepLog {
 };
 
 AllocatorUse cuda(const StepLog& log, std::optional<int64_t> capacity = {}, int64_t n_steps = 1) {
-  return replay(log, AllocatorKind::cuda, capacity, n_steps);
+  return replay(log, capacity, n_steps);
 }
 
 // What PyTorch's allocator did on a GPU: a file of cuda_allocations, which its README describes.
@@ -257,27 +256,6 @@ TEST_CASE("the kinds at the peak, and what stays allocated in the second step") 
     CHECK(use.kinds[size_t(MemoryKind::gradients)] == 3 * mib);
     CHECK(std::accumulate(use.kinds.begin(), use.kinds.end(), int64_t(0)) == use.allocated);
   }
-}
-
-TEST_CASE("CPU: small tensors have a heap of their own, large ones pages of 2 MiB") {
-  auto cpu = [](const Log& log) { return replay(log, AllocatorKind::cpu, {}, 1); };
-  Log log;
-  log.allocate(mib - 16), log.allocate(mib);
-  CHECK(cpu(log).reserved == 2 * mib);
-  log.allocate(1), log.allocate(64 * kib);
-  CHECK(cpu(log).reserved == 2 * mib + 64 + 64 * kib);
-  log.allocate(64 * kib + 1);
-  CHECK(cpu(log).reserved == 4 * mib + 64 + 64 * kib);
-  CHECK(cpu(log).allocated == 2 * mib - 16 + 2 * (64 * kib + 1));
-}
-
-TEST_CASE("CPU: what is free between large tensors is used where they need it") {
-  Log log;
-  std::vector<int64_t> blocks;
-  for (int i = 0; i < 8; ++i) blocks.push_back(log.allocate(4 * mib));
-  for (int i = 0; i < 8; i += 2) log.release(blocks[size_t(i)]);
-  log.allocate(16 * mib);
-  CHECK(replay(log, AllocatorKind::cpu, {}, 1).reserved == 32 * mib);
 }
 
 TEST_CASE("logs that cannot be") {

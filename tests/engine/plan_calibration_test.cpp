@@ -93,10 +93,8 @@ TEST_CASE("a calibration of two processes is written and read back") {
     CHECK(cluster.n_devices() == 2);
     REQUIRE(cluster.measured.collective.count("loopback") == 1);
     CHECK(cluster.measured.collective.at("loopback").share > 0);
-    CHECK(cluster.measured.exp > 0);
     CHECK(cluster.measured.launch_us > 0);
     CHECK(cluster.measured.bandwidth > 0);
-    CHECK(cluster.measured.cache_bandwidth > cluster.measured.bandwidth);
     for (redco::ProductKind kind : redco::product_kinds)
       if (kind != redco::ProductKind::biased_attention)  // of GPUs
         CHECK(cluster.measured.products.at(kind).at(c10::kFloat).points.size() >= 2);

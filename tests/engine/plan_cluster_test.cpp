@@ -84,8 +84,6 @@ matmul.bfloat16 = [[256, 0.31], [1024, 0.62], [4096, 0.78]]
 attention.bfloat16 = [[128, 0.12]]
 convolution.float32 = [[16, 0.5]]
 bandwidth = 0.88
-cache_bandwidth = 2.5
-exp = 0.01
 launch_us = 4.5
 collective.nvlink4 = { latency_us = 6.6, hop_us = 0.6, share = 0.80 }
 )",
@@ -97,8 +95,6 @@ collective.nvlink4 = { latency_us = 6.6, hop_us = 0.6, share = 0.80 }
   CHECK(cluster.reserve.group == gib / 4);
   CHECK(cluster.reserve.workspace == int64_t(0.03 * gib));
   CHECK(cluster.measured.bandwidth == 0.88);
-  CHECK(cluster.measured.cache_bandwidth == 2.5);
-  CHECK(cluster.measured.exp == 0.01);
   auto share = [&](redco::ProductKind kind, c10::ScalarType dtype, double size) {
     return cluster.measured.products.at(kind).at(dtype).at(size);
   };

@@ -234,41 +234,6 @@ TEST_CASE("cross-entropy runs as on the devices of the plan") {
   CHECK(on_gpu < on_cpu);  // the kernels replace the logits by their gradients
 }
 
-TEST_CASE("a convolution reads its weight again for each image on CPUs alone") {
-  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
-  auto exps_of_library = [&](plan::Library library) {
-    StepTrace planned = trace_step(program_of(models[1], own),
-                                   {.mesh = {}, .library = library, .per_device_batch_size = 2});
-    double exps = 0;
-    for (const plan::Operator& call : planned.record.log.operators)
-      if (call.kind == ProductKind::convolution) exps += call.exps;
-    return exps;
-  };
-  CHECK(exps_of_library(plan::Library::gloo) > 0);
-  CHECK(exps_of_library(plan::Library::nccl) == 0);
-}
-
-TEST_CASE("what was just used is near, unless it or what came after it is large") {
-  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
-  const Model model{
-      "products",
-      [] {
-        return Tree(Tree::Dict{{"small", at::ones({1 << 20})}, {"large", at::ones({3 << 20})}});
-      },
-      [](at::Generator, const TrainState&, const Tree& params, const Tree&, bool) {
-        at::Tensor x = params.at("small").tensor().exp(), y = x.cos();
-        at::Tensor sum = params.at("large").tensor().abs().log().sum();
-        return Loss{sum + y.sin().sum()};
-      }};
-  StepTrace planned = trace_step(program_of(model, own), {.mesh = {}, .per_device_batch_size = 2});
-  std::map<std::string, int64_t> near;
-  for (const plan::Operator& call : planned.record.log.operators)
-    near.emplace(call.name, call.bytes_near);  // the forward pass comes first
-  CHECK(near.at("aten::cos") == 4 << 20);
-  CHECK(near.at("aten::log") == 0);  // 12 MiB
-  CHECK(near.at("aten::sin") == 0);
-}
-
 TEST_CASE("one gather less than planned is noticed") {
   auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   TracedLayout layout{.mesh = {2, 1}, .zero = 3, .per_device_batch_size = 2};

@@ -135,7 +135,7 @@ TEST_CASE("what is no file of tokens, or no token") {
   refused(good.substr(0, good.size() - 2), "tells of 10 tokens, there are 9");
   std::string other = good;
   other[4] = 9;
-  refused(other, "version 9");
+  refused(other, "its format is 9");
   TokenFile file(folder / "a.bin");
   check_contains(message_of([&] { file.read(9, 2); }), "no 2 tokens from 9 on among 10");
   check_contains(message_of([&] { file.read(-1, 1); }), "among 10");

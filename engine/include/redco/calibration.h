@@ -10,9 +10,9 @@ struct CalibrationOptions {
 };
 
 /// Measures the devices of a run and the links between them: an MLP of 64 to 4096 rows, attention
-/// and convolutions by dtype, additions to a large and to a small tensor, exp, operators on 4
-/// numbers with their gradients, and all collectives of 1 KiB to 32 MiB over all processes; on GPUs
-/// also the memory of the context and of a group. The slowest process counts. Every process of the
+/// and convolutions by dtype, additions to a large tensor, operators on 4 numbers with their
+/// gradients, and all collectives of 1 KiB to 32 MiB over all processes; on GPUs also the memory of
+/// the context and of a group. The slowest process counts. Every process of the
 /// mesh must call it. The result describes the processes of one host, with [measured]; that of
 /// process 0 is to be kept. For several hosts, the link measured is the network. Throws UsageError
 /// for a GPU that the table lacks.

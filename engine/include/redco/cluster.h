@@ -106,10 +106,6 @@ struct Measurements {
   /// number of queries, of convolutions the smaller number of channels.
   std::map<ProductKind, std::map<c10::ScalarType, Efficiency>> products = {};
   std::optional<double> bandwidth = std::nullopt;  ///< share of the memory's
-  /// Of what is in a CPU's cache; share of the memory's.
-  std::optional<double> cache_bandwidth = std::nullopt;
-  /// Evaluations of exp per second, as a share of the FLOP/s of float32 products.
-  std::optional<double> exp = std::nullopt;
   std::optional<double> launch_us = std::nullopt;  ///< of one operator; on a GPU, of its host
   struct Link {
     double latency_us, hop_us, share;

@@ -152,8 +152,6 @@ REDCO_API PlannedLayout choose_layout(const TrainerOptions& trainer, const Datas
 /// The bytes of the tensors of the step that this thread plans; none if it plans none, or something
 /// runs that is no part of the step, such as the search for a layout.
 REDCO_API std::optional<int64_t> planned_bytes();
-/// Whether this thread plans a step, with the search for its layout: no tensor of it has memory.
-REDCO_API bool is_planning_step();
 
 /// The operator to call in the place of `handle`: `handle` itself, unless this thread plans a step
 /// on GPUs, where LibTorch runs other parts of it than on the CPU. It has the same arguments.
