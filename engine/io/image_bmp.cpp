@@ -50,8 +50,12 @@ Header read_header(const Reader& file) {
   bool is_old = size == 12;
   require(is_old || size >= 40, file.name, ": not a valid BMP file: a header of ", size, " bytes");
   header.pixels = file.number(10, 4);
-  header.width = is_old ? file.number(18, 2) : int32_t(file.number(18, 4));
-  int64_t height = is_old ? file.number(20, 2) : int32_t(file.number(22, 4));
+  // Signed, as a negative height says that the first row comes first.
+  auto side = [&](size_t old_place, size_t place) {
+    return is_old ? int32_t(file.number(old_place, 2)) : int32_t(file.number(place, 4));
+  };
+  header.width = side(18, 18);
+  int64_t height = side(20, 22);
   header.is_top_down = height < 0;
   header.height = std::abs(height);
   header.n_bits = int(file.number(is_old ? 24 : 28, 2));

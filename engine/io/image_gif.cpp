@@ -2,12 +2,12 @@
 
 #include <redco/error.h>
 
+#include <ATen/ops/empty.h>
 #include <gif_lib.h>
 
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <vector>
 
 namespace redco::image_formats {
 
@@ -85,12 +85,17 @@ at::Tensor decode_gif(const std::string& name, std::string_view bytes) {
   at::Tensor pixels = new_pixels(name, gif->SWidth, gif->SHeight);
   int transparent = read_to_picture(name, gif.get());
   check(name, DGifGetImageDesc(gif.get()) == GIF_OK, gif->Error);
-  std::vector<uint8_t> numbers(size_t(gif->SWidth) * gif->SHeight, uint8_t(transparent));
-  read_numbers(name, gif.get(), numbers.data());
+  // Filled only around the picture, so that a file without its data takes little memory.
+  at::Tensor numbers = at::empty({gif->SHeight, gif->SWidth}, at::kByte);
+  if (gif->Image.Width < gif->SWidth || gif->Image.Height < gif->SHeight)
+    numbers.fill_(transparent);
+  auto* from = numbers.data_ptr<uint8_t>();
+  read_numbers(name, gif.get(), from);
   const ColorMapObject* own = gif->Image.ColorMap;
   const ColorMapObject* colours = own != nullptr ? own : gif->SColorMap;
   auto* to = pixels.data_ptr<uint8_t>();
-  for (uint8_t number : numbers) {
+  for (int64_t i = 0, n = numbers.numel(); i < n; ++i) {
+    uint8_t number = from[i];
     GifColorType colour = {number, number, number};  // a file without colours is grey
     if (colours != nullptr)
       colour = number < colours->ColorCount ? colours->Colors[number] : GifColorType{0, 0, 0};

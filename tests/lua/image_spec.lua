@@ -77,6 +77,87 @@ test("a file cut short anywhere is an error that names it", function()
   end
 end)
 
+local function little_endian(n, size)
+  local bytes = {}
+  for i = 1, size do bytes[i], n = string.char(n % 256), math.floor(n / 256) end
+  return table.concat(bytes)
+end
+
+-- Returns a TIFF file of one image whose strips or tiles have these texts. `fields` are more tags.
+local function tiff(width, height, texts, fields)
+  local offsets, sizes, bytes = {}, {}, "II*\0" .. little_endian(8, 4)
+  local all = { [256] = width, [257] = height, [258] = 8, [259] = 1, [262] = 1, [277] = 1,
+    [278] = height }
+  for tag, value in pairs(fields or {}) do all[tag] = value end
+  local is_tiled = all[322] ~= nil
+  if is_tiled then all[278] = nil end
+  local tags = { is_tiled and 324 or 273, is_tiled and 325 or 279 }
+  for tag in pairs(all) do tags[#tags + 1] = tag end
+  table.sort(tags)
+  local place = 8 + 2 + 12 * #tags + 4
+  local first, lists = place + 8 * #texts, place
+  for i, text in ipairs(texts) do
+    offsets[i], sizes[i] = little_endian(first, 4), little_endian(#text, 4)
+    first = first + #text
+  end
+  bytes = bytes .. little_endian(#tags, 2)
+  local function list(tag, of, at)
+    return little_endian(tag, 2) .. little_endian(4, 2) .. little_endian(#of, 4)
+      .. (#of == 1 and of[1] or little_endian(at, 4))
+  end
+  for _, tag in ipairs(tags) do
+    if tag == 273 or tag == 324 then
+      bytes = bytes .. list(tag, offsets, lists)
+    elseif tag == 279 or tag == 325 then
+      bytes = bytes .. list(tag, sizes, lists + 4 * #texts)
+    else
+      bytes = bytes .. list(tag, { little_endian(all[tag], 4) })
+    end
+  end
+  return bytes .. little_endian(0, 4) .. table.concat(offsets) .. table.concat(sizes)
+    .. table.concat(texts)
+end
+
+test("TIFF: data that is missing is an error, whatever the sizes say", function()
+  local function shape(bytes)
+    write(bytes)
+    return table.concat(data.image(path).shape, ",")
+  end
+  local texts = {}
+  for i = 1, 6 do texts[i] = ("x"):rep(24) end
+  local tile, tiles = ("x"):rep(1024), { [322] = 32, [323] = 32 }
+  local jpeg, grey = data.read "image_cases/grey.jpg", data.image "image_cases/grey.jpg"
+  local width, height = grey:size(2), grey:size(1)
+  -- Whole files, and how each is damaged.
+  for _, case in ipairs {
+    { "grey", { 6, 8, { ("x"):rep(48) } }, { { 6, 9 }, { 7, 8 }, { 6, 2 ^ 23 }, { 2 ^ 20, 8 } } },
+    { "strips", { 6, 24, texts, { [278] = 4 } }, { { 6, 25 }, { 6, 2 ^ 23 }, { 7, 24 } } },
+    { "RGB", { 2, 24, texts, { [277] = 3, [262] = 2, [278] = 4 } },
+      { { 2, 25 }, { 2, 2 ^ 23 }, { 3, 24 } } },
+    { "planes", { 6, 8, texts, { [277] = 3, [262] = 2, [278] = 4, [284] = 2 } },
+      { { 6, 9 }, { 7, 8 }, { 6, 2 ^ 23 } } },
+    { "tiles", { 40, 32, { tile, tile }, tiles }, { { 40, 33 }, { 65, 32 }, { 40, 2 ^ 22 } } },
+    { "fax", { 6, 8, { "\0\1\1\1" }, { [258] = 1, [259] = 4 } }, { { 6, 2 ^ 23 } } },
+    { "JPEG", { width, height, { jpeg }, { [259] = 7 } },
+      { { width, height + 8 }, { width, 2 ^ 23 }, { width + 8, height } } },
+  } do
+    local kind, whole, damages = unpack(case)
+    if kind ~= "fax" then
+      expect_equal(shape(tiff(unpack(whole))), ("3,%d,%d"):format(whole[2], whole[1]))
+    end
+    for _, damage in ipairs(damages) do
+      local fields = {}
+      for tag, value in pairs(whole[4] or {}) do fields[tag] = value end
+      for _, rows in ipairs { fields[278] or whole[2], damage[2] } do
+        if not fields[322] then fields[278] = rows end
+        expect_refused(tiff(damage[1], damage[2], whole[3], fields))
+      end
+    end
+    local cut = tiff(unpack(whole)):sub(1, -#whole[3][1])
+    expect_refused(cut, "truncated")
+  end
+end)
+
 test("a changed byte gives an image or an error", function()
   for name in pairs(expected) do
     local bytes = data.read("image_cases/" .. name)
@@ -93,6 +174,16 @@ test("a changed byte gives an image or an error", function()
       end
     end
   end
+end)
+
+test("BMP: the first row may come first", function()
+  local bytes, pixels = data.read "image_cases/rgb.bmp", expected["rgb.bmp"]
+  local height, start = bytes:byte(23), bytes:byte(11)
+  local upside_down = bytes:sub(1, 22) .. string.char(256 - height, 255, 255, 255)
+    .. bytes:sub(27)
+  assert(height == pixels:size(1) and start == 54)
+  write(upside_down)
+  expect_same(data.image(path), pixels:flip { 1 })
 end)
 
 local function big_endian(n)
