@@ -21,8 +21,9 @@ using Values = PickleValues;
 static_assert(std::endian::native == std::endian::little, "integers of pickles are little-endian");
 constexpr int max_depth = 200;  // of nested values, which are destroyed recursively
 constexpr size_t max_dimensions = 64;
-constexpr size_t max_values = size_t{1} << 23;  // limits memory; each takes a hundred bytes or two
-constexpr int64_t max_item_size = 16;           // that of complex numbers
+// Limits memory: a value takes up to 150 bytes. A tensor has 30 values.
+constexpr size_t max_values = size_t{1} << 21;
+constexpr int64_t max_item_size = 16;  // that of complex numbers
 
 }  // namespace
 
@@ -67,9 +68,13 @@ std::string_view PickleMachine::line() {
 
 // ---- The stack
 
+void PickleMachine::count_value() {
+  require(++n_values_ <= max_values, where_, "it has more than ", max_values, " values");
+}
+
 void PickleMachine::push(Value value) {
   check(value.depth() <= max_depth, "its values nest too deep");
-  require(++n_values_ <= max_values, where_, "it has more than ", max_values, " values");
+  count_value();
   stack_.push_back(std::move(value));
 }
 
@@ -128,6 +133,7 @@ bool PickleMachine::step(uint8_t code) {
     case '.':
       return false;
     case '(':
+      check(marks_.size() <= max_depth, "its values nest too deep");
       marks_.push_back(stack_.size());
       break;
     case 'N':
@@ -245,7 +251,10 @@ void PickleMachine::push_long() {
 // Memo ids must be consecutive: any id would need memory.
 void PickleMachine::put(size_t id) {
   check(id <= memo_.size() && stack_.size() > bottom(), "a value is kept under a wrong number");
-  if (id == memo_.size()) memo_.emplace_back();
+  if (id == memo_.size()) {
+    count_value();
+    memo_.emplace_back();
+  }
   memo_[id] = stack_.back();
 }
 

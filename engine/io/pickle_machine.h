@@ -14,7 +14,7 @@
 namespace redco::io {
 
 /// The kind of a value in a pickle. `index` stands for what only one reader of pickles knows.
-enum class PickleKind {
+enum class PickleKind : uint8_t {
   none,
   boolean,
   integer,
@@ -32,16 +32,16 @@ enum class PickleKind {
 
 struct PickleContents;
 
-/// A value; text is a view of the pickle.
+/// A value; text is a view of the pickle. A pickle may have millions, so values are small.
 struct PickleValue {
   PickleKind kind = PickleKind::none;
+  at::ScalarType dtype = at::kFloat;  ///< of kind `dtype`
+  int object_depth = 0;
   int64_t integer = 0;                            ///< or a number that the reader gives the value
   double number = 0;                              ///< of kind `number`
   std::string_view text = {};                     ///< or "module\nname" of a function
-  at::ScalarType dtype = at::kFloat;              ///< of kind `dtype`
   std::shared_ptr<PickleContents> contents = {};  ///< of a tuple, list or dict; a dict's are
                                                   ///< its keys and values in turn
-  int object_depth = 0;
 
   int depth() const;
   const std::vector<PickleValue>& items() const;
@@ -56,8 +56,7 @@ struct PickleContents {
 
 /// Runs the instructions of a pickle of protocol 2 on values without meaning: no function is
 /// called. A derived class says what functions and storages are. Every error begins with `where`.
-/// Values nest at most 200 deep, never contain themselves, and take memory in proportion to the
-/// pickle.
+/// Values nest at most 200 deep, never contain themselves, and take at most some hundred megabytes.
 class PickleMachine {
  public:
   virtual ~PickleMachine() = default;
@@ -119,6 +118,7 @@ class PickleMachine {
   size_t bottom() const { return marks_.empty() ? 0 : marks_.back(); }
   void push_integer(int64_t integer) { push({.kind = PickleKind::integer, .integer = integer}); }
   void push_long();
+  void count_value();
   void put(size_t id);
   void get(size_t id);
 

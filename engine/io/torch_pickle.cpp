@@ -71,13 +71,13 @@ Value TorchUnpickler::global(std::string_view text) {
   if (functions().count(text) != 0 || is_tensor_class(text))
     return {.kind = Kind::function, .text = text};
   if (text == "torch.storage\nUntypedStorage")
-    return {.kind = Kind::dtype, .integer = true, .dtype = at::kByte};
+    return {.kind = Kind::dtype, .dtype = at::kByte, .integer = true};
   constexpr std::string_view torch = "torch\n";
   if (text.starts_with(torch)) {
     std::string_view name = text.substr(torch.size());
     for (const Dtype& each : dtypes) {
       if (!name.empty() && name == each.storage) return {.kind = Kind::dtype, .dtype = each.dtype};
-      if (name == each.name) return {.kind = Kind::object, .text = each.name, .dtype = each.dtype};
+      if (name == each.name) return {.kind = Kind::object, .dtype = each.dtype, .text = each.name};
     }
   }
   fail(where_, "it needs ", in_quotes(pickled_name(text)),

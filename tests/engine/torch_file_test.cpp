@@ -289,3 +289,22 @@ TEST_CASE("safetensors with a header whose size has the bytes of a pickle are no
     CHECK(Weights(path).tensor("x").item<float>() == 2.5F);
   }
 }
+
+// At the end, since it sets the peak of memory.
+TEST_CASE("torch.save: many small values are refused before they take much memory") {
+  File file;
+  std::string kept = "N";
+  for (uint32_t i = 0; i < (1u << 22); ++i) {
+    kept += "r";
+    put(kept, i);
+  }
+  const std::pair<std::string, const char*> values[] = {
+      {"(" + std::string(10 << 20, 'N') + "l", "it has more than 2097152 values"},
+      {kept, "it has more than 2097152 values"},
+      {std::string(10 << 20, '('), "its values nest too deep"},
+  };
+  size_t before = peak_memory();
+  for (const auto& [value, message] : values)
+    check_contains(file.error_of(archive(value)), {file.path, message});
+  CHECK(peak_memory() - before < 400 << 20);
+}
