@@ -64,8 +64,9 @@ int record_file(lua_State* L) {
   size_t size = 0;
   const char* text = lua_isnoneornil(L, 3) ? nullptr : luaL_checklstring(L, 3, &size);
   const char delimiter = *luaL_optstring(L, 4, ",");
-  RecordFile file = text ? RecordFile::of_text({text, size}, kind, delimiter)
-                         : RecordFile(luaL_checkstring(L, 1), kind, delimiter);
+  const char* path = luaL_checkstring(L, 1);
+  RecordFile file = text ? RecordFile::of_text(path, {text, size}, kind, delimiter)
+                         : RecordFile(path, kind, delimiter);
   push_object(L, std::make_shared<LuaRecordFile>(LuaRecordFile{std::move(file)}));
   return 1;
 }

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 namespace redco {
 
@@ -17,6 +18,7 @@ using namespace io;
 namespace {
 
 constexpr size_t chunk_size = 1 << 20;
+constexpr uint64_t most_bytes = 0x7fffff00;  // LuaJIT's longest string
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
@@ -137,20 +139,25 @@ class Scan {
 
 }  // namespace
 
-RecordFile::RecordFile(RecordKind kind, char delimiter) : kind_(kind), delimiter_(delimiter) {}
+RecordFile::RecordFile() = default;
 RecordFile::RecordFile(RecordFile&&) noexcept = default;
 RecordFile::~RecordFile() = default;
 
 RecordFile::RecordFile(const std::string& path, RecordKind kind, char delimiter)
-    : kind_(kind),
+    : name_(path),
+      kind_(kind),
       delimiter_(delimiter),
       file_(std::make_unique<InputFile>(path, "a text file")),
       size_(file_->size()) {
   find_records();
 }
 
-RecordFile RecordFile::of_text(std::string text, RecordKind kind, char delimiter) {
-  RecordFile records(kind, delimiter);
+RecordFile RecordFile::of_text(std::string name, std::string text, RecordKind kind,
+                               char delimiter) {
+  RecordFile records;
+  records.name_ = std::move(name);
+  records.kind_ = kind;
+  records.delimiter_ = delimiter;
   records.text_ = std::move(text);
   records.size_ = records.text_.size();
   records.find_records();
@@ -182,6 +189,9 @@ std::string RecordFile::read(int64_t index) const {
   require(index >= 0 && index < size(), "there is no record ", index, " among ", size());
   uint64_t start = starts_[size_t(index)];
   uint64_t end = index + 1 < size() ? starts_[size_t(index) + 1] : size_;
+  if (end - start > most_bytes)
+    fail(name_, ":", line_number(index), ": a record of ", end - start, " bytes, expected at most ",
+         most_bytes);
   std::string record(size_t(end - start), '\0');
   read_bytes(record.data(), record.size(), start);
   if (kind_ == RecordKind::line) {

@@ -29,7 +29,7 @@ void check_records(const std::string& text, RecordKind kind,
   Folder folder;
   write_bytes(folder / "text", text);
   CHECK(all_of(RecordFile(folder / "text", kind)) == expected);
-  CHECK(all_of(RecordFile::of_text(text, kind)) == expected);
+  CHECK(all_of(RecordFile::of_text("text", text, kind)) == expected);
 }
 
 }  // namespace
@@ -58,7 +58,7 @@ TEST_CASE("full lines, paragraphs and records of CSV") {
   check_records("\"a\"\"\"\n\"b\",\"\n\"\n\"c\"d\"\ne\n", RecordKind::csv,
                 {"\"a\"\"\"", "\"b\",\"\n\"", "\"c\"d\"", "e"});
   for (char delimiter : {',', ';'}) {
-    auto records = RecordFile::of_text("a;\"b\nc\"\n", RecordKind::csv, delimiter);
+    auto records = RecordFile::of_text("text", "a;\"b\nc\"\n", RecordKind::csv, delimiter);
     CHECK(records.size() == (delimiter == ';' ? 1 : 2));
   }
   check_records("a,b\r1,\"x\ry\"\r\r \r2,3\r", RecordKind::csv, {"a,b", "1,\"x\ry\"", "2,3"});
@@ -76,7 +76,7 @@ TEST_CASE("records across the pieces that a file is read in, and their lines") {
     if (!line.empty()) expected.push_back(line);
   }
   check_records(text, RecordKind::full_line, expected);
-  auto records = RecordFile::of_text(text, RecordKind::full_line);
+  auto records = RecordFile::of_text("text", text, RecordKind::full_line);
   CHECK(records.line_number(0) == 3);  // the first is empty, and a blank one follows
   CHECK(records.line_number(5) == 9);
 }
@@ -86,7 +86,7 @@ TEST_CASE("a CR at the end of a piece, which a LF may follow") {
   for (std::string end : {"\r", "\r\n"}) {
     std::string first(piece - 1, 'a');
     check_records(first + end + "b" + end, RecordKind::line, {first, "b"});
-    auto records = RecordFile::of_text(first + end + end + "b", RecordKind::csv);
+    auto records = RecordFile::of_text("text", first + end + end + "b", RecordKind::csv);
     CHECK(records.size() == 2);
     CHECK(records.line_number(1) == 3);
   }

@@ -125,6 +125,23 @@ test("loadtxt: what is wrong is said with file and line", function()
   expect("", "bad.csv", "no rows")
 end)
 
+test("a line of 2 GB is an error with its number, before it is read", function()
+  local path = folder .. "/long"
+  local file = io.open(path, "wb")
+  file:write "a\n"
+  file:seek("set", 2 ^ 31 + 100)  -- a hole
+  file:write "\nb\n"
+  file:close()
+  for _, open in ipairs { redco.data.lines, redco.data.jsonl, redco.data.csv } do
+    local set = open(path)
+    local long = open == redco.data.csv and 1 or 2
+    expect_error(function() return set[long] end, "data_spec.lua:", path .. ":2: a record of ",
+      "expected at most 2147483392")
+  end
+  expect_error(function() redco.data.read(path) end, "data_spec.lua:", path, "2147483392")
+  os.remove(path)
+end)
+
 local function idx(kind, shape, bytes)
   local header = { "\0\0", string.char(kind, #shape) }
   for _, size in ipairs(shape) do

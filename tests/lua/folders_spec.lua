@@ -308,6 +308,9 @@ test("errors of memory name the file", function()
   expect_error(function() named("a.txt", failing "x.lua:3: string length overflow") end, "a.txt: ",
     "string length overflow")
   assert(testing.refusal(named, "a.png", failing "a.png: damaged") == "a.png: damaged")
+  local function place(i) return "a.csv:" .. i + 1 end
+  expect_error(function() named(place, failing "out of memory", 4) end, "a.csv:5: ")
+  assert(testing.refusal(named, "a.txt", failing "a.txt: out of memory") == "a.txt: out of memory")
   local a, b = named("a", function(...) return ... end, 1, 2)
   assert(a == 1 and b == 2)
 end)

@@ -26,8 +26,8 @@ error.]], function(path, options)
   local wanted = audio_options(options).sampling_rate
   if wanted ~= nil then check_rate("data.audio", "sampling_rate", wanted) end
   local samples, rate = named(path, native.audio_decode, path, readers.read(path))
-  if wanted and wanted ~= rate then return native.audio_resample(samples, rate, wanted), wanted end
-  return samples, rate
+  if not wanted or wanted == rate then return samples, rate end
+  return named(path, native.audio_resample, samples, rate, wanted), wanted
 end)
 
 audio.resample = registry.define("redco.data.resample", [[

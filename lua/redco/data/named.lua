@@ -4,17 +4,25 @@ local fail = require "redco.fail"
 local of_memory = { "not enough memory", "out of memory", "can't allocate memory",
   "string length overflow" }
 
-local function results(path, ok, ...)
+local function is_of_memory(message)
+  for _, text in ipairs(of_memory) do
+    if message:find(text, 1, true) then return true end
+  end
+end
+
+local function results(place, first, ok, ...)
   if ok then return ... end
   local message = tostring((...))
-  for _, text in ipairs(of_memory) do
-    if message:find(text, 1, true) then
-      fail("%s: the file, or what it unpacks to, is larger than the memory: %s", path,
+  if is_of_memory(message) then
+    if type(place) == "function" then place = place(first) end
+    if not message:find(place, 1, true) then
+      fail("%s: the file, or what it unpacks to, is larger than the memory: %s", place,
         message:gsub("^[^ ]*:%d+: ", ""))
     end
   end
   error((...), 0)
 end
 
---- Calls `f(...)`, which reads or decodes the file at `path`. An error of memory names the file.
-return function(path, f, ...) return results(path, pcall(f, ...)) end
+--- Calls `f(first, ...)`, which reads or decodes a file. An error of memory names its `place`: the
+--- path, or what the function `place` returns for `first`.
+return function(place, f, first, ...) return results(place, first, pcall(f, first, ...)) end

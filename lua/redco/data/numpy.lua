@@ -1,6 +1,7 @@
 --- Readers of NumPy's files: .npy, one array, and .npz, a zip archive of them.
 local byte_source = require "redco.data.byte_source"
 local fail = require "redco.fail"
+local named = require "redco.data.named"
 local native = require "redco.native"
 local registry = require "redco.registry"
 
@@ -87,12 +88,12 @@ Reads a NumPy array, a file that numpy.save writes. uint16 becomes int32, and ui
 big-endian numbers, text, records and objects are not supported. The format:
 https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.]], function(path)
   check_path("data.npy", path)
-  return read_array(path, byte_source.of_file(path, "a NumPy array"))
+  return named(path, read_array, path, byte_source.of_file(path, "a NumPy array"))
 end)
 
 --- Reads an array from the bytes of a .npy file; `where` names it in errors.
 function numpy.array_of(where, text)
-  return read_array(where, byte_source.of_text(text))
+  return named(where, read_array, where, byte_source.of_text(text))
 end
 
 numpy.npz = registry.define("redco.data.npz", [[
@@ -101,7 +102,7 @@ Reads a file that numpy.savez or numpy.savez_compressed writes: a table of tenso
 arrays are as in `npy`.]], function(path)
   check_path("data.npz", path)
   local arrays = {}
-  for name, text in pairs(native.zip_archive(path)) do
+  for name, text in pairs(named(path, native.zip_archive, path)) do
     arrays[name:gsub("%.npy$", "")] = numpy.array_of(path .. ": " .. name, text)
   end
   return arrays

@@ -2,6 +2,7 @@
 local arguments = require "redco.arguments"
 local dataset = require "redco.data.dataset"
 local fail = require "redco.fail"
+local named = require "redco.data.named"
 local native = require "redco.native"
 local registry = require "redco.registry"
 
@@ -51,12 +52,14 @@ function(paths, given)
     if type(path) ~= "string" then
       fail("parquet: expected a path, got %s", native.describe(path))
     end
-    local file = native.parquet_file(path, o.columns, o.max_memory)
+    local file = named(path, native.parquet_file, path, o.columns, o.max_memory)
     local features = features_of(path, file)
-    return dataset.new(tonumber(#file), function(i)
+    local function row_of(i)
       local row = file:row(i)
       return o.decode and decode_images(path, row, features) or row
-    end, { features = features, columns = file:columns() })
+    end
+    local function get(i) return named(path, row_of, i) end
+    return dataset.new(tonumber(#file), get, { features = features, columns = file:columns() })
   end
   if type(paths) ~= "table" then return open(paths) end
   local sets = {}

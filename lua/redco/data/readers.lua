@@ -55,8 +55,19 @@ local function records_of(path, kind, delimiter)
   if type(path) ~= "string" then
     fail("cannot read: expected a path, got %s", native.describe(path))
   end
-  return native.record_file(path, kind, path:find "%.gz$" and read_all(path) or nil,
+  return named(path, native.record_file, path, kind, path:find "%.gz$" and read_all(path) or nil,
     delimiter)
+end
+
+-- Returns the data set of get(i) for the records of a file from number `first` on.
+local function over_records(path, file, first, get)
+  local function record(i) return get(i + first - 1) end
+  local function place(i)
+    return ("%s:%d"):format(path, tonumber(file:line_number(i + first - 1)))
+  end
+  return dataset.new(math.max(0, tonumber(#file) - first + 1), function(i)
+    return named(place, record, i)
+  end)
 end
 
 -- Concatenates the data sets of several files.
@@ -71,7 +82,7 @@ local function text_reader(kind)
   return function(paths)
     return over_files(paths, function(path)
       local file = records_of(path, kind)
-      return dataset.new(#file, function(i) return file:record(i) end)
+      return over_records(path, file, 1, function(i) return file:record(i) end)
     end)
   end
 end
@@ -95,7 +106,7 @@ then. A null is nil, in an array or alone on a line `redco.null`.]],
 function(paths)
   return over_files(paths, function(path)
     local file = records_of(path, "full_line")
-    return dataset.new(#file, function(i)
+    return over_records(path, file, 1, function(i)
       local text = file:record(i)
       local ok, value = pcall(native.json_decode, path, text)
       -- Lines are counted only for an error.
@@ -146,14 +157,13 @@ of numbers as a tensor.]], function(paths, options)
       end)
     end
     if #file == 0 then return dataset.new(0) end
-    local names = fields(1)
+    local names = named(path, fields, 1)
     if o.header then check_names(path, names) end
-    local skipped = o.header and 1 or 0
-    return dataset.new(#file - skipped, function(i)
-      local values = fields(i + skipped)
+    return over_records(path, file, o.header and 2 or 1, function(i)
+      local values = fields(i)
       if #values ~= #names then
         fail("%s:%d: the record has %d values, the first record has %d", path,
-          file:line_number(i + skipped), #values, #names)
+          file:line_number(i), #values, #names)
       end
       if not o.header then return values end
       local record = {}
@@ -163,11 +173,7 @@ of numbers as a tensor.]], function(paths, options)
   end)
 end)
 
-readers.loadtxt = registry.define("redco.data.loadtxt", [[
-loadtxt(path) -> Tensor [rows, columns]
-Reads a file of comma-separated numbers as a float32 tensor. All rows must have the same number of
-columns.]],
-function(path)
+local function matrix(path)
   local rows = {}
   for number, line in readers.lines(path):ipairs() do
     local row = {}
@@ -182,7 +188,13 @@ function(path)
   end
   if #rows == 0 then fail("%s: the file has no rows", path) end
   return torch.tensor(rows, { dtype = "float32" })
-end)
+end
+
+readers.loadtxt = registry.define("redco.data.loadtxt", [[
+loadtxt(path) -> Tensor [rows, columns]
+Reads a file of comma-separated numbers as a float32 tensor. All rows must have the same number of
+columns.]],
+function(path) return named(path, matrix, path) end)
 
 -- The third byte of a file names its type.
 local idx_types = {
@@ -249,7 +261,7 @@ to `dtype`, or to its header if it has llm.c's.]], function(paths, options)
   return over_files(paths, function(path)
     local file = native.token_file(path, o.dtype)
     return dataset.new(math.max(0, math.floor((#file - 1) / seq_len)), function(i)
-      return file:tokens((i - 1) * seq_len, seq_len + 1)
+      return named(path, file.tokens, file, (i - 1) * seq_len, seq_len + 1)
     end)
   end)
 end)

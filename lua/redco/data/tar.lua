@@ -3,6 +3,7 @@ local arguments = require "redco.arguments"
 local byte_source = require "redco.data.byte_source"
 local dataset = require "redco.data.dataset"
 local fail = require "redco.fail"
+local named = require "redco.data.named"
 local native = require "redco.native"
 local numpy = require "redco.data.numpy"
 local readers = require "redco.data.readers"
@@ -144,8 +145,8 @@ all without `decode`, are strings. Only an index is held in memory. An archive w
     if type(path) ~= "string" then fail("tar: expected a path, got %s", native.describe(path)) end
     local source = path:find "gz$" and byte_source.of_text(readers.read(path))
       or byte_source.of_file(path, "a tar archive")
-    local examples = index_of(path, source)
-    return dataset.new(#examples, function(i)
+    local examples = named(path, index_of, path, source)
+    local function example_of(i)
       local key, files = examples[i]:match "^([^\n]*)\n(.*)$"
       local example = { __key__ = key }
       for ending, offset, size in (files .. "\n"):gmatch "(%S*) (%d+) (%d+)\n" do
@@ -154,7 +155,8 @@ all without `decode`, are strings. Only an index is held in memory. An archive w
         example[ending] = decode and decode(("%s: %s.%s"):format(path, key, ending), bytes) or bytes
       end
       return example
-    end)
+    end
+    return dataset.new(#examples, function(i) return named(path, example_of, i) end)
   end
   if type(paths) ~= "table" then return open(paths) end
   local sets = {}
