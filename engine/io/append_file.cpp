@@ -12,7 +12,8 @@
 namespace redco::io {
 
 void append_to_file(const std::string& path, std::string_view bytes) {
-  int descriptor = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  // O_NONBLOCK: opening a pipe nobody reads must not hang.
+  int descriptor = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
   if (descriptor < 0) fail_to_write(path);
   off_t before = lseek(descriptor, 0, SEEK_END);
   ssize_t written = write(descriptor, bytes.data(), bytes.size());

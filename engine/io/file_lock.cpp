@@ -13,7 +13,7 @@ namespace redco::io {
 
 namespace {
 
-// A symbolic link could lead to any file, which `write` would replace.
+// A link could lead to any file, which `write` would replace.
 constexpr int common_flags = O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW;
 
 // A lock of the whole file. It belongs to the open file: per-process locks are released when any
@@ -27,6 +27,7 @@ struct flock whole_file() {
 
 FileLock::State take(int descriptor, const std::string& path, bool creates) {
   using enum FileLock::State;
+  if (descriptor < 0 && errno == ELOOP) return linked;
   if (descriptor < 0) return errno == ENOENT && !creates ? gone : unsupported;
   auto lock = whole_file();
   int result = fcntl(descriptor, F_OFD_SETLK, &lock);
@@ -37,7 +38,7 @@ FileLock::State take(int descriptor, const std::string& path, bool creates) {
   }, named{};
   bool is_same = fstat(descriptor, &own) == 0 && lstat(path.c_str(), &named) == 0 &&
                  own.st_dev == named.st_dev && own.st_ino == named.st_ino;
-  return is_same ? taken : gone;
+  return !is_same ? gone : own.st_nlink > 1 ? linked : taken;
 }
 
 }  // namespace

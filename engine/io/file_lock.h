@@ -14,7 +14,9 @@ class FileLock {
     taken,
     held,         ///< by another process, or by another FileLock of this one
     gone,         ///< the file was removed or replaced meanwhile
-    unsupported,  ///< the file system has no locks, or the file is a symbolic link or not writable
+    linked,       ///< a symbolic link, or one of several hard links: `write` would change a file
+                  ///< that has another name
+    unsupported,  ///< the file system has no locks, or the file is not writable
   };
 
   /// Does not wait. With `creates` the file is created if it is missing.

@@ -4,9 +4,13 @@
 
 #include "atomic_file.h"
 
+#include <redco/error.h>
+
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <string_view>
+#include <system_error>
 
 namespace redco::io {
 
@@ -26,6 +30,12 @@ int64_t step_of(const std::string& line) {
 bool visit_kept_metrics(
     const std::string& path, int64_t step,
     const std::function<void(const std::string& line, const nlohmann::json& json)>& visit) {
+  std::error_code ignored;
+  auto kind = std::filesystem::status(path, ignored).type();
+  require(
+      kind == std::filesystem::file_type::regular || kind == std::filesystem::file_type::not_found,
+      path,
+      ": not a regular file, expected the metrics of a run");  // a pipe may never end
   std::ifstream file(path);
   bool drops = false;
   for (std::string line; std::getline(file, line);) {

@@ -106,8 +106,6 @@ std::shared_ptr<WorkdirLock> WorkdirLock::take(const std::string& workdir,
   fs::create_directories(workdir, error);
   require(!error, "cannot make the work folder ", workdir, ": ", error.message());
   std::string path = lock_path(workdir);
-  require(!fs::is_symlink(path, error), "the lock file ", path,
-          " is a symbolic link: remove it; a run makes its own lock file there");
   std::string own = name_of(processes);
   auto give_up = steady_clock::now() + longest_wait_for_itself;
   for (;;) {
@@ -117,6 +115,8 @@ std::shared_ptr<WorkdirLock> WorkdirLock::take(const std::string& workdir,
       auto lock = std::make_unique<FileLock>(path, true);
       auto state = lock->state();
       if (state == FileLock::State::gone) continue;
+      require(state != FileLock::State::linked, "the lock file ", path,
+              " is a link to another file: remove it; a run makes its own lock file there");
       if (state != FileLock::State::held) {
         std::shared_ptr<WorkdirLock> made(new WorkdirLock);
         if (state == FileLock::State::taken) lock->write(holder_text(processes));

@@ -209,6 +209,10 @@ test("errors tell what to do", function()
   code, _, err = program.run { "plot", program.folder .. "/nowhere" }
   expect_equal(code, 1)
   expect_has(err, "/nowhere/metrics.jsonl", "WORKDIR is the work folder of a run")
+  program.shell "mkdir pipe; mkfifo pipe/metrics.jsonl"
+  code, _, err = program.run { "plot", program.folder .. "/pipe" }
+  expect_equal(code, 1)
+  expect_has(err, "/pipe/metrics.jsonl: a pipe or device, expected a text file")
 end)
 
 program.remove_folder()

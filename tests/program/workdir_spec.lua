@@ -105,13 +105,24 @@ test("a second run in a work folder is refused at its start", function()
   expect_equal(listed "-A run", "ckpts config.toml log.txt metrics.jsonl ")
 end)
 
-test("a lock that is a symbolic link is refused, and what it leads to stays", function()
-  shell "rm -rf run; mkdir run; echo precious > kept; ln -s ../kept run/.lock"
-  for _, words in ipairs { "", "--nproc 2" } do
-    local code, _, err = train(words)
+test("a lock that is a link is refused, and what it leads to stays", function()
+  for _, link in ipairs { "ln -s ../kept", "ln -s ../missing", "ln kept" } do
+    shell("rm -rf run; mkdir run; echo precious > kept; " .. link .. " run/.lock")
+    for _, words in ipairs { "", "--nproc 2" } do
+      local code, _, err = train(words)
+      expect_equal(code, 1)
+      expect_has(err, "run/.lock is a link to another file: remove it")
+      expect_equal(program.read(program.folder .. "/kept"), "precious\n")
+    end
+  end
+end)
+
+test("pipes in place of a run's files are errors", function()
+  for _, name in ipairs { "metrics.jsonl", "log.txt" } do
+    shell("rm -rf run; mkdir run; mkfifo run/" .. name)
+    local code, _, err = train ""
     expect_equal(code, 1)
-    expect_has(err, "run/.lock is a symbolic link: remove it")
-    expect_equal(program.read(program.folder .. "/kept"), "precious\n")
+    expect_has(err, "run/" .. name)
   end
 end)
 

@@ -30,14 +30,14 @@ end
 --- {name, steps, values}, in the order of the steps.
 function series.read(workdir)
   local path = workdir .. "/metrics.jsonl"
-  local file, message = io.open(path, "rb")
-  if not file then
-    error(("plot: cannot read %s: WORKDIR is the work folder of a run, the workdir of its Deployer")
-      :format(message), 0)
+  -- Unlike io.open, it refuses a pipe, which may never end.
+  local ok, file = pcall(native.record_file, path, "line")
+  if not ok then
+    error(("plot: %s: WORKDIR is the work folder of a run, the workdir of its Deployer")
+      :format(file), 0)
   end
   local by_name = {}
-  for line in file:lines() do numbers(by_name, line, path) end
-  file:close()
+  for i = 1, tonumber(#file) do numbers(by_name, file:record(i), path) end
   local all = {}
   for name, by_step in pairs(by_name) do
     local steps, values = {}, {}
@@ -101,7 +101,7 @@ local fewest_to_smooth, windows = 100, 50
 --- and for learning rates, which have no noise.
 function series.smoothed(one)
   local values, n = one.values, #one.values
-  if n < fewest_to_smooth or one.name == "lr" then return nil end
+  if n < fewest_to_smooth or one.name:find "^lr" then return nil end
   local sums = { [0] = 0 }
   for i, value in ipairs(values) do sums[i] = sums[i - 1] + value end
   local half, means = math.ceil(n / windows / 2), {}
@@ -116,7 +116,7 @@ end
 --- steps if these would take more than half of the axis. Such values leave the frame.
 function series.shown(one)
   local values, n = one.values, #one.values
-  if n < fewest_to_smooth or one.name == "lr" then return values end
+  if n < fewest_to_smooth or one.name:find "^lr" then return values end
   local n_first, rest, whole = math.max(10, math.ceil(n / 20) - 1), {}, {}
   for i = n_first + 1, n do rest[#rest + 1] = values[i] end
   table.sort(rest)
