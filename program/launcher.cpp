@@ -16,6 +16,7 @@
 #include <redco/error.h>
 
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <termios.h>
@@ -55,6 +56,15 @@ void say(const Args&... args) {
 bool is_final(const Workers::Ended& worker, int code) {
   bool was_saved = WIFEXITED(worker.status) && !worker.was_asked && code > 128;
   return code == 2 || (was_saved && code <= 128 + SIGRTMAX);
+}
+
+// The launcher has three pipes and a connection or more to each worker.
+void check_open_files(int64_t n_workers) {
+  rlimit limit{};
+  int64_t needed = 16 + 4 * n_workers;
+  require(getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= rlim_t(needed),
+          "this shell allows ", limit.rlim_cur, " open files a process (ulimit -n), and ",
+          n_workers, " processes need at least ", needed);
 }
 
 class Launch {
@@ -106,6 +116,7 @@ Launch::Launch(const Processes& place, int64_t n_workers, const Restarts& restar
       prepared_(prepared),
       command_(command),
       share_prompt_(share_prompt) {
+  check_open_files(n_workers);
   // Before any thread starts, so that none handles these signals.
   sigemptyset(&signals_);
   for (int each : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&signals_, each);

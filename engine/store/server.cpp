@@ -96,6 +96,10 @@ void StoreServer::accept_from(int listener) {
   Descriptor made(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (made.get() < 0) {
     bool has_no_more = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+    if (errno == EMFILE && !std::exchange(has_said_so_, true))
+      notice(
+          "the store of the run cannot take more connections: its process may not open more "
+          "files (ulimit -n)");
     if (has_no_more && !strangers_.empty()) drop(strangers_.front());
     if (has_no_more) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     return;

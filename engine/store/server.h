@@ -43,6 +43,7 @@ class StoreServer {
   std::map<int, std::unique_ptr<Client>> clients_;  // by socket
   std::vector<int> strangers_;  // clients that have not proved the secret, oldest first
   bool has_refused_ = false;
+  bool has_said_so_ = false;  // that no more files may be opened
   std::thread thread_;
 };
 

@@ -35,6 +35,11 @@ struct Resolved {
   std::string why_not = {};
 };
 
+// Fails at once if this process may open no more files: waiting would not change that.
+void check_open_files() {
+  require(errno != EMFILE, std::strerror(EMFILE), ": this process may not open more (ulimit -n)");
+}
+
 Resolved resolve(const std::string& address, int64_t port, int type) {
   addrinfo wanted = {};
   wanted.ai_socktype = type;
@@ -42,6 +47,7 @@ Resolved resolve(const std::string& address, int64_t port, int type) {
   addrinfo* found = nullptr;
   int failure = getaddrinfo(address.c_str(), std::to_string(port).c_str(), &wanted, &found);
   if (failure == 0) return {{found, freeaddrinfo}};
+  if (failure == EAI_SYSTEM) check_open_files();
   std::string why = failure == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(failure);
   return {.why_not = "cannot resolve " + address + ": " + why};
 }
@@ -179,6 +185,7 @@ Descriptor connect_to(const std::string& address, int64_t port, milliseconds tim
     for (const addrinfo* each = addresses.first.get(); each != nullptr; each = each->ai_next) {
       check_interrupt();
       Descriptor made(socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      if (made.get() < 0) check_open_files();
       auto left = std::chrono::ceil<milliseconds>(until - steady_clock::now());
       if (made.get() < 0 ||
           !connect_within(made.get(), *each, std::clamp(left, milliseconds(1), time_to_connect))) {
