@@ -359,7 +359,8 @@ int open_optim(lua_State* L) {
         "\"frozen\"} for parameters that are not trained; a parameter has the first entry that "
         "matches it. A pattern is one of dotted names, as for `mask`, a list of them, or a "
         "function(name, param). Raises an error for a parameter without an entry and for an entry "
-        "without parameters. A step changes only the entries that got gradients."},
+        "without parameters. A step changes only the entries that got gradients. The log has "
+        "the learning rates of the entries as lr, lr_2 and so on."},
        {"clip_by_global_norm", clip<"clip_by_global_norm", clip_by_global_norm>,
         "clip_by_global_norm(max_norm) -> Optimizer\n"
         "Scales all gradients by max_norm / norm if their global 2-norm exceeds max_norm. For "

@@ -107,11 +107,11 @@ int learning_rate(lua_State* L) {
   auto optimizer = self(L, "Optimizer:learning_rate");
   Tree state = check_state_table(L, 2, "Optimizer:learning_rate");
   require(state.at("step").is<int64_t>(), "Optimizer:learning_rate: state.step is no whole number");
-  auto rate = optimizer->learning_rate(state.at("step").as<int64_t>(), state.at("opt_state"));
-  if (rate)
-    lua_pushnumber(L, *rate);
-  else
+  auto rates = optimizer->learning_rates(state.at("step").as<int64_t>(), state.at("opt_state"));
+  if (rates.empty())
     lua_pushnil(L);
+  else
+    lua_pushnumber(L, rates.front());
   return 1;
 }
 

@@ -4,7 +4,6 @@
 #include <redco/optim.h>
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,8 +63,8 @@ class Chain : public Optimizer {
     return true;
   }
 
-  std::optional<double> learning_rate(int64_t step, const Tree& state) const override {
-    return optimizers_[updating_]->learning_rate(step, state.as<Tree::List>().at(updating_));
+  std::vector<double> learning_rates(int64_t step, const Tree& state) const override {
+    return optimizers_[updating_]->learning_rates(step, state.as<Tree::List>().at(updating_));
   }
 
   void observe(const Metrics& metrics, Tree& state) const override {

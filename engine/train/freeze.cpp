@@ -6,7 +6,6 @@
 #include <redco/optim.h>
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,8 +43,8 @@ class Freeze : public Optimizer {
     return !frozen_(name, param) && optimizer_->trains(name, param);
   }
 
-  std::optional<double> learning_rate(int64_t step, const Tree& state) const override {
-    return optimizer_->learning_rate(step, state);
+  std::vector<double> learning_rates(int64_t step, const Tree& state) const override {
+    return optimizer_->learning_rates(step, state);
   }
 
   void observe(const Metrics& metrics, Tree& state) const override {

@@ -67,12 +67,14 @@ class Multi : public Optimizer {
     return optimizer && optimizer->trains(name, param);
   }
 
-  std::optional<double> learning_rate(int64_t step, const Tree& state) const override {
+  std::vector<double> learning_rates(int64_t step, const Tree& state) const override {
     const auto& states = state.as<Tree::List>();
+    std::vector<double> all;
     for (size_t i = 0; i < entries_.size() && i < states.size(); ++i)
       if (entries_[i].optimizer)
-        if (auto rate = entries_[i].optimizer->learning_rate(step, states[i])) return rate;
-    return std::nullopt;
+        for (double rate : entries_[i].optimizer->learning_rates(step, states[i]))
+          all.push_back(rate);
+    return all;
   }
 
   void observe(const Metrics& metrics, Tree& state) const override {

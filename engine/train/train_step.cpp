@@ -170,12 +170,12 @@ Batching TrainStep::batching(int64_t per_device_batch_size,
   return {micro, derived};
 }
 
-std::optional<double> TrainStep::learning_rate() const {
-  std::optional<double> rate;
+std::vector<double> TrainStep::learning_rates() const {
+  std::vector<double> rates;
   if (is_laid_out_)  // otherwise there is no state yet
-    rate = optimizer_step_->optimizer()->learning_rate(state_.step, state_.opt_state);
-  if (!rate && lr_schedule_fn_) rate = lr_schedule_fn_(state_.step);
-  return rate;
+    rates = optimizer_step_->optimizer()->learning_rates(state_.step, state_.opt_state);
+  if (rates.empty() && lr_schedule_fn_) rates = {lr_schedule_fn_(state_.step)};
+  return rates;
 }
 
 Tree TrainStep::in_compute_dtype(const Tree& params) const {
@@ -338,7 +338,9 @@ PendingMetrics TrainStep::run(const Dataset& examples, std::span<const int64_t> 
   if (skips_nonfinite_ || state_.loss_scale) untrained = untrained_vectors(state_.params);
   for (const at::Tensor& param : untrained) before.push_back(param.clone());
   Tree::Dict metrics;
-  if (auto rate = learning_rate()) metrics["lr"] = *rate;
+  std::vector<double> rates = learning_rates();
+  for (size_t i = 0; i < rates.size(); ++i)
+    metrics[i == 0 ? "lr" : "lr_" + std::to_string(i + 1)] = rates[i];
   if (state_.loss_scale) metrics["loss_scale"] = state_.loss_scale->scale;
   if (custom_) {
     Tree own = run_custom(examples, indices);

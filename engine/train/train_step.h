@@ -69,7 +69,8 @@ class TrainStep {
   /// See Trainer.
   ValueAndGrad value_and_grad(const std::function<at::Tensor(const Tree& params)>& function);
   at::Tensor apply_gradients(const Tree& grads);
-  std::optional<double> learning_rate() const;
+  /// Those of the next update: one, or none, or those of the entries of `multi`.
+  std::vector<double> learning_rates() const;
 
   /// Whether steps with a loss or gradients that are not finite are skipped. With a loss scale they
   /// always are.

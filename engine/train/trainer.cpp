@@ -220,7 +220,10 @@ std::optional<at::ScalarType> Trainer::autocast_dtype() const {
 
 const LossFn& Trainer::loss_fn() const { return impl_->step.loss_fn(); }
 
-std::optional<double> Trainer::learning_rate() const { return impl_->step.learning_rate(); }
+std::optional<double> Trainer::learning_rate() const {
+  std::vector<double> rates = impl_->step.learning_rates();
+  return rates.empty() ? std::nullopt : std::optional(rates.front());
+}
 
 ValueAndGrad Trainer::value_and_grad(
     const std::function<at::Tensor(const Tree& params)>& function) {

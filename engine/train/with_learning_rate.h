@@ -50,8 +50,8 @@ class WithLearningRate : public Optimizer {
   void check(const std::vector<NamedTensor>& params) const override {
     check_patterns((name_ + std::string(": mask")).c_str(), options_.mask, params);
   }
-  std::optional<double> learning_rate(int64_t step, const Tree& state) const override {
-    return rate(step, state);
+  std::vector<double> learning_rates(int64_t step, const Tree& state) const override {
+    return {rate(step, state)};
   }
   void observe(const Metrics& metrics, Tree& state) const override {
     if (plateau_) train::observe(*plateau_, metrics, state.at("plateau"));

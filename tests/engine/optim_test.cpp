@@ -94,7 +94,7 @@ TEST_CASE("adamw: the formula, a schedule, and a mask for the decay") {
     });
   CHECK(problem.state.at("step").tensor().item<float>() == 5);
   CHECK(problem.state.at("exp_avg").as<Tree::Dict>().count("block.weight") == 1);
-  CHECK(optimizer->learning_rate(3, {}) == 0.1 / 4);
+  CHECK(optimizer->learning_rates(3, {}) == std::vector{0.1 / 4});
 }
 
 TEST_CASE("adam adds the decay to the gradient") {
@@ -210,7 +210,7 @@ TEST_CASE("chain clips by the global norm, then updates") {
     check_close(problem.params[0].second, problem.expected[0]);
     check_close(problem.params[1].second, problem.expected[1]);
     CHECK(problem.update.global_norm().item<double>() == doctest::Approx(norm * scale));
-    CHECK(optimizer->learning_rate(0, Tree::List{Tree(), Tree()}) == 1);
+    CHECK(optimizer->learning_rates(0, Tree::List{Tree(), Tree()}) == std::vector{1.0});
   }
 }
 

@@ -217,8 +217,9 @@ test("a train_step_fn applies gradients of several networks, as one step", funct
       return { first = first }
     end,
   }
-  trainer:train_step { examples = examples }
+  local metrics = trainer:train_step { examples = examples }
   expect_equal(trainer.step, 1)
+  assert(metrics.lr == 0.1 and metrics.lr_2 == 0.5)
   expect_close(trainer.params.a.w:detach(), torch.full({ 2 }, 0.899), 1e-5)
   -- Two steps of momentum with the gradient 0.899: 0.5 * 0.899 * (1 + 1.9).
   expect_close(trainer.params.b.w:detach(), torch.full({ 2 }, 1 - 0.5 * 0.899 * 2.9), 1e-5)

@@ -107,10 +107,8 @@ class REDCO_API Optimizer {
   /// Whether this parameter is trained. Others need no gradient.
   virtual bool trains(const std::string& name, const at::Tensor& param) const { return true; }
 
-  /// The learning rate at `step`; none if it has none. With several, that of the first.
-  virtual std::optional<double> learning_rate(int64_t step, const Tree& state) const {
-    return std::nullopt;
-  }
+  /// The learning rates at `step`: one, or none, or with `multi` those of its entries.
+  virtual std::vector<double> learning_rates(int64_t step, const Tree& state) const { return {}; }
 
   /// Passes on the metrics of an evaluation to learning rates that depend on them (`Plateau`).
   virtual void observe(const Metrics& metrics, Tree& state) const {}

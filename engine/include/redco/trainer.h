@@ -305,7 +305,7 @@ class REDCO_API Trainer {
   // For a train_step_fn:
 
   const LossFn& loss_fn() const;
-  /// The learning rate of the next update, if known.
+  /// The learning rate of the next update, if known; with `multi`, that of its first entry.
   std::optional<double> learning_rate() const;
   /// Returns `function` of the parameters in compute_dtype, and its gradients with respect to the
   /// master parameters: undefined for parameters that are not trained or not used. Gradients of a

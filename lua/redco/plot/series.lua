@@ -97,11 +97,14 @@ end
 
 local fewest_to_smooth, windows = 100, 50
 
+-- Learning rates have no noise.
+local function is_rate(one) return one.name:find "^lr$" or one.name:find "^lr_%d+$" end
+
 --- Returns the means of each value and its neighbours, a fiftieth of the run; nil for a short run
 --- and for learning rates, which have no noise.
 function series.smoothed(one)
   local values, n = one.values, #one.values
-  if n < fewest_to_smooth or one.name:find "^lr" then return nil end
+  if n < fewest_to_smooth or is_rate(one) then return nil end
   local sums = { [0] = 0 }
   for i, value in ipairs(values) do sums[i] = sums[i - 1] + value end
   local half, means = math.ceil(n / windows / 2), {}
@@ -116,7 +119,7 @@ end
 --- steps if these would take more than half of the axis. Such values leave the frame.
 function series.shown(one)
   local values, n = one.values, #one.values
-  if n < fewest_to_smooth or one.name:find "^lr" then return values end
+  if n < fewest_to_smooth or is_rate(one) then return values end
   local n_first, rest, whole = math.max(10, math.ceil(n / 20) - 1), {}, {}
   for i = n_first + 1, n do rest[#rest + 1] = values[i] end
   table.sort(rest)
