@@ -52,7 +52,8 @@ Returns the text that `help` prints about a value or a name; nil if there is non
   local names, operator = find(x)
   local is_word = type(x) == "string" and not x:find "[.:]"
   local similar = is_word and require "redco.reference.search".similar(x) or {}
-  return require "redco.reference.screen".text(names, operator, similar)
+  local topic = is_word and require "redco.reference.topics".line(x) or nil
+  return require "redco.reference.screen".text(names, operator, similar, topic)
 end)
 
 help.arguments = registry.define("redco.help.arguments", [[
@@ -83,7 +84,7 @@ help.search = registry.define("redco.help.search", [[
 search(query: string) -> string or nil
 Returns the list that `help` prints about a text that is no name: entries whose name, arguments or
 text contain the words. nil if there are none.]], function(query)
-  return require "redco.reference.search".text(query)
+  return require "redco.reference.search".text(query, help.text(query) ~= nil)
 end)
 
 local function text_about(x)
@@ -99,7 +100,12 @@ local function print_help(...)
   show(text_about((...)))
 end
 
-setmetatable(help, { __call = function(_, ...) return print_help(...) end })
+setmetatable(help, {
+  __call = function(_, ...) return print_help(...) end,
+  __tostring = function()
+    return 'help() lists all modules and classes; help(x) or help "fit" describes a value or a name'
+  end,
+})
 
 return registry.define("redco.help", [[
 redco.help

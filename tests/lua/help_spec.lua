@@ -110,6 +110,13 @@ test("unknown names: the nearest", function()
   assert(printed("softma"):find("softmax", 1, true))
 end)
 
+test("the sections about words are there", function()
+  for _, topic in ipairs(require "redco.reference.topics".list) do
+    local page = redco.data.read(("%s/docs/%s.md"):format(os.getenv "REDCO_SOURCE", topic[1]))
+    assert(page:find("#+ " .. topic[2] .. "\n"), topic[2])
+  end
+end)
+
 test("help() lists all modules and classes", function()
   local text = printed()
   for _, page in ipairs(require "redco.reference.surface".pages) do

@@ -318,4 +318,19 @@ test("every public function has its heading on a page", function()
   expect_none(wrong)
 end)
 
+test("neighbours with one text share a row", function()
+  local trainer = pages["Trainer.md"]
+  assert(trainer:find("| `on_step`, `on_eval`, `on_epoch`, `on_save` | function | hooks", 1, true))
+  local seen = {}
+  for path, text in pairs(pages) do
+    local last
+    for line in text:gmatch "[^\n]+" do
+      local cell = line:match "^| `.*| ([^|]*) |$"
+      if cell and cell:find "%S" and cell == last then seen[#seen + 1] = path .. ": " .. cell end
+      last = cell
+    end
+  end
+  expect_none(seen)
+end)
+
 testing.finish()

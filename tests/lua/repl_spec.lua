@@ -1,5 +1,6 @@
 -- The prompt's core: what is a chunk, how values look, what may be typed next. It does no I/O, and
 -- is called here as by a terminal.
+local redco_help = require "redco.help"
 local session = require("redco.repl.session").new { width = 80 }
 local testing = require "testing"
 
@@ -45,6 +46,9 @@ test("values of expressions are answers, also with = before them, not with ; beh
   expect_text(nil, "(function() end)()")
   expect_text(nil, "-- nothing")
   expect_text(nil, "")
+  expect_text("9007199254740992\n-4503599627370497\n0.5\n1e+300\ninf",
+    "2^53, -2^52 - 1, 1/2, 1e300, 1/0")
+  expect_text("{ 9007199254740992, a = 0.33333333333333 }", "{ 2^53, a = 1/3 }")
   expect_text("a\nb", "'a\\nb'")
 end)
 
@@ -133,6 +137,12 @@ test("help by name and by words, which may be long", function()
   expect_help("?clip", "torch.clip: an operator", "redco.optim.clip_by_global_norm")
   expect_help("?loss_fn", "Model.loss_fn(", "See also redco.Trainer")
   expect_help("?learning rate", "redco.optim.adamw")
+  expect_help("??clip", "these mention 'clip':", "redco.optim.clip_by_global_norm")
+  expect_help("?? learning rate", "these mention it:")
+  expect_help("?plot", 'In the documentation: docs/runs.md, "Options and the work folder".')
+  expect_help("?checkpoint", "redco.checkpoint(", 'docs/runs.md, "Checkpoints".')
+  expect_help("?resume", 'docs/runs.md, "Checkpoints".')
+  assert(answer("help").text:find("help() lists all modules", 1, true))
   expect_help("help 'learning rate'", "these mention it:", "redco.optim.adamw")
   expect_help("help(redco.nn.linear)", "linear(params")
   expect_help("help()", "Modules and classes")
@@ -203,6 +213,9 @@ test("long lists fill lines, long tables are cut", function()
   assert(text:find "100000,\n  %.%.%. 50 more\n}$", text)
   for line in text:gmatch "[^\n]+" do assert(#line <= 80, line) end
   expect_text('{\n  "' .. ("x"):rep(200) .. '"... (500 bytes)\n}', "{ ('x'):rep(500) }")
+  expect_text(("x"):rep(20000), "('x'):rep(20000)")
+  expect_text(("x"):rep(19999) .. "... (30001 bytes; print(_) prints all)",
+    "('x'):rep(19999) .. 'ä' .. ('x'):rep(10000)")
   answer "deep = {} for i = 1, 100 do deep[i] = {} for j = 1, 100 do deep[i][j] = { j } end end"
   local _, n = answer("deep").text:gsub("\n", "\n")
   assert(n <= 100, n)
@@ -310,6 +323,13 @@ test("keys, modules and files are completed in strings, comments are left alone"
   expect_equal(completed("params['l", "l"), "lm_head")
   assert(completed('require "redco.op', "redco.op"):find "redco.optim")
   assert(completed("require('redco.op", "redco.op"):find "redco.optim")
+  local modules = " " .. completed('require "redco.', "redco.") .. " "
+  for _, name in ipairs { "redco.data", "redco.nn", "redco.optim", "redco.torch" } do
+    assert(modules:find(" " .. name .. " ", 1, true), modules)
+  end
+  for name in modules:gmatch "%S+" do
+    assert(redco_help.text(require(name)) and not name:find "%..*%.", name)
+  end
   local start, found, file = session:complete('torch.load("dir/fi', 18)
   expect_equal(start, 13)
   expect_equal(#found, 0)

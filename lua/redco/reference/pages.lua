@@ -104,16 +104,24 @@ local function add_prose(lines, read, context)
   end
 end
 
--- Adds the types of arguments or fields, as a table if they are described.
+-- Adds the types of arguments or fields, as a table if they are described. Neighbours with one text
+-- share a row.
 local function add_arguments(lines, read, context)
   local rows, words, is_described = {}, {}, false
   for _, argument in ipairs(read.arguments) do
     if argument.name ~= "self" and argument.name ~= "..." then
+      local name = "`" .. argument.name .. "`"
       local type = with_classes(types.of_argument(argument), context)
         .. (argument.shape and " " .. argument.shape or "")
-      words[#words + 1] = ("`%s`: %s"):format(argument.name, type)
-      rows[#rows + 1] = ("| `%s` | %s | %s |"):format(argument.name, type,
-        linked(argument.text or "", context))
+      words[#words + 1] = name .. ": " .. type
+      local row = rows[#rows]
+      if row and argument.text and row.text == argument.text then
+        row.name, row.types[#row.types + 1] = row.name .. ", " .. name, type
+        row.is_one_type = row.is_one_type and type == row.types[1]
+      else
+        rows[#rows + 1] = { name = name, types = { type }, is_one_type = true,
+          text = argument.text }
+      end
       is_described = is_described or argument.text ~= nil
     end
   end
@@ -122,7 +130,10 @@ local function add_arguments(lines, read, context)
   local title = read.kind == "class" and "Fields" or "Arguments"
   if not is_described then return wrap(lines, width, title .. ": " .. table.concat(words, "; ")) end
   lines[#lines + 1] = ("| %s | type | |\n| --- | --- | --- |"):format(title)
-  for _, row in ipairs(rows) do lines[#lines + 1] = row end
+  for _, row in ipairs(rows) do
+    local type = row.is_one_type and row.types[1] or table.concat(row.types, ", ")
+    lines[#lines + 1] = ("| %s | %s | %s |"):format(row.name, type, linked(row.text or "", context))
+  end
 end
 
 local function add_example(lines, full_name)

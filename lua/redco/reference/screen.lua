@@ -70,8 +70,8 @@ local function add_operator(lines, operator)
 end
 
 --- Returns the text about full names, the best first, and an operator; nil if there are none. It
---- refers to the `similar` names.
-function screen.text(names, operator, similar)
+--- refers to the `similar` names and ends with the line `topic`, if there is one.
+function screen.text(names, operator, similar, topic)
   local lines = {}
   if names[1] then
     add_own(lines, names[1])
@@ -87,6 +87,7 @@ function screen.text(names, operator, similar)
     lines[#lines + 1] = ""
     wrap(lines, "See also " .. table.concat(others, ", ") .. ".")
   end
+  if topic then wrap(lines, topic) end
   return table.concat(lines, "\n")
 end
 

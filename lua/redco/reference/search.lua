@@ -2,6 +2,7 @@
 local native = require "redco.native"
 local registry = require "redco.registry"
 local surface = require "redco.reference.surface"
+local topics = require "redco.reference.topics"
 local wrap_lines = require "redco.reference.wrap"
 
 local search = {}
@@ -98,11 +99,14 @@ local function cut(list, most)
   return few
 end
 
---- Returns a list of what fits a query, for the screen; nil if nothing does.
-function search.text(query)
+--- Returns a list of what fits a query, for the screen; nil if nothing does. `is_name`: there is
+--- help for the query itself.
+function search.text(query, is_name)
   local entries, operators = search.entries(query), search.operators(query)
-  if #entries + #operators == 0 then return nil end
-  local lines = { ("there is no help for '%s'; these mention it:"):format(query) }
+  local topic = topics.line(query)
+  if #entries + #operators == 0 then return topic end
+  local lines = { (is_name and "these mention '%s':"
+    or "there is no help for '%s'; these mention it:"):format(query) }
   for i, full_name in ipairs(cut(entries, most_entries)) do
     if i > most_entries then
       lines[#lines + 1] = "  and " .. full_name
@@ -115,6 +119,7 @@ function search.text(query)
     wrap_lines(lines, 80, "operators: " .. table.concat(cut(operators, most_operators), ", "),
       "  ", "      ")
   end
+  if topic then wrap_lines(lines, 80, topic) end
   return table.concat(lines, "\n")
 end
 

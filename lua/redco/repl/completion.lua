@@ -1,6 +1,7 @@
 --- Completion at the cursor.
 local help = require "redco.help"
 local members = require "redco.repl.members"
+local registry = require "redco.registry"
 
 local keywords = [[and break do else elseif end false for function goto if in local nil not or repeat
 return then true until while]]
@@ -75,11 +76,21 @@ local function beginning_with(prefix, names, suffix)
   return found
 end
 
+local function is_public_module(name)
+  local surface = require "redco.reference.surface"
+  local _, full_name = registry.text(package.loaded[name])
+  local is_public = full_name and surface.is_group(full_name) and surface.page(full_name)
+  return is_public and (full_name == name or "redco." .. full_name == name)
+end
+
+-- Of this library's modules only the public ones.
 local function module_names(prefix)
   local names = {}
   for _, loaders in ipairs { package.preload, package.loaded } do
     for name in next, loaders do
-      if type(name) == "string" then names[#names + 1] = name end
+      if type(name) == "string" and (not name:find "^redco%." or is_public_module(name)) then
+        names[#names + 1] = name
+      end
     end
   end
   return beginning_with(prefix, names)

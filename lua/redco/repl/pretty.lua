@@ -9,6 +9,7 @@ local max_lines = 100     -- of tables in tables: a larger value is shown less d
 local max_entries = 100   -- of one table
 local max_total = 1000    -- of all
 local max_string = 200    -- bytes of a string in a table
+local max_text = 20000    -- bytes of a string that is the value itself
 local min_signature = 40  -- of a function in a table, however narrow the screen
 
 local styles = { dim = 2, string = 32, tensor = 36, callable = 35 }
@@ -173,11 +174,24 @@ function Writer:callable(f, room)
   return self:paint("callable", text)
 end
 
+-- Whole numbers have all their digits, others 14.
+local function number(x)
+  return x % 1 == 0 and math.abs(x) < 2 ^ 63 and ("%.0f"):format(x) or tostring(x)
+end
+
+-- Cuts a long text at the end of a character.
+local function text_of(text)
+  if #text <= max_text then return text end
+  return ("%s... (%d bytes; print(_) prints all)"):format(
+    text:sub(1, max_text):gsub("[\192-\255][\128-\191]*$", ""), #text)
+end
+
 --- Formats a value that is not a table, on one line.
 function Writer:leaf(value, room)
   local kind = type(value)
   if kind == "string" then return self:paint("string", quoted(value)) end
   if kind == "function" then return self:callable(value, math.max(room, min_signature)) end
+  if kind == "number" then return number(value) end
   if not torch.is_tensor(value) then return members.class(value) or tostring(value) end
   if value:dim() == 0 and not value:is_sharded() then
     return self:paint("tensor", (tostring(value):gsub("%s*\n%s*", " ")))
@@ -209,7 +223,7 @@ end
 
 -- Formats a result at the prompt: strings without quotes, tensors with their elements.
 function Writer:answer(value)
-  if type(value) == "string" then return value end
+  if type(value) == "string" then return text_of(value) end
   if type(value) == "function" then return self:callable(value, math.huge) end
   if torch.is_tensor(value) then
     return tostring(value) .. "\n" .. self:paint("dim", "[" .. pretty.tensor_kind(value) .. "]")

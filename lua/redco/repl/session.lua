@@ -14,7 +14,8 @@ Session.__index = Session
 
 local commands = [[
 ?NAME     what it is: ?torch.matmul, ?Tensor:sum, ?redco.Trainer; the same as help(NAME)
-?WORDS    what the reference says about them: ?clip, ?learning rate
+?WORDS    what the reference says about them: ?learning rate, ?resume
+??WORDS   all entries that mention them, also if they are a name: ??clip
 who()     your globals
 img(x)    shows the picture x, [channels, height, width]: redco.data.show_image
 _         the last value
@@ -128,7 +129,11 @@ local function answer_command(command)
   end
   if name == "" then return { text = commands } end
   local text
-  for _, subject in ipairs(members.subjects(name)) do text = text or help.text(subject) end
+  local words = name:match "^%?%s*(.+)$"  -- of a search
+  name = words or name
+  for _, subject in ipairs(words and {} or members.subjects(name)) do
+    text = text or help.text(subject)
+  end
   text = text or help.search(name)
   return { text = text, is_help = true,
     message = not text and require "redco.reference.search".missing(name) or nil }
