@@ -1,11 +1,15 @@
 // Undeclared globals as errors.
 
 #include "modules.h"
+#include "state/context.h"
 #include "state/habits.h"
 
 #include <redco/error.h>
 
+#include <algorithm>
+#include <iterator>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace redco::lua {
@@ -29,19 +33,31 @@ std::vector<std::string> names_in_scope(lua_State* L) {
   return names;
 }
 
+// Globals of Lua that restricted engines lack.
+constexpr std::string_view unrestricted[] = {
+    "collectgarbage", "debug",    "dofile",     "ffi",    "getfenv",  "io",      "jit",
+    "load",           "loadfile", "loadstring", "module", "newproxy", "package", "setfenv"};
+
+std::string on_declaration(lua_State* L) {
+  // Only the program has the option.
+  bool has_option = context(L).exits_process;
+  return std::string("; declare it with `local`") + (has_option ? ", or run with --no-strict" : "");
+}
+
 int undeclared_read(lua_State* L) {
   std::string name = luaL_checkstring(L, 2), advice = advice_on_name(name);
+  bool is_restricted = context(L).tensor_memory != nullptr;
+  require(!is_restricted || std::ranges::find(unrestricted, name) == std::end(unrestricted), "'",
+          name, "' is not available in a restricted engine");
   if (advice.empty()) {
     std::string near = nearest(name, names_in_scope(L));
-    advice = near.empty() ? "; declare it with `local`, or run with --no-strict"
-                          : "; did you mean '" + near + "'?";
+    advice = near.empty() ? on_declaration(L) : "; did you mean '" + near + "'?";
   }
   fail("undeclared global '", name, "' is read", advice);
 }
 
 int undeclared_write(lua_State* L) {
-  fail("undeclared global '", luaL_checkstring(L, 2),
-       "' is assigned; declare it with `local`, or run with --no-strict");
+  fail("undeclared global '", luaL_checkstring(L, 2), "' is assigned", on_declaration(L));
 }
 
 }  // namespace

@@ -196,9 +196,27 @@ int get_sharding_rules(lua_State* L) {
   return 1;
 }
 
+// Returns the text of a value as the prompt shows it.
+std::string shown(lua_State* L, int index) {
+  if (lua_type(L, index) == LUA_TSTRING) return lua_tostring(L, index);
+  lua_getfield(L, LUA_GLOBALSINDEX, "require");
+  lua_pushliteral(L, "redco.repl.pretty");
+  call(L, 1, 1);
+  lua_getfield(L, -1, "answer");
+  lua_pushvalue(L, index);
+  lua_newtable(L);
+  lua_pushinteger(L, 100);
+  lua_setfield(L, -2, "width");
+  call(L, 2, 1);
+  std::string text = lua_tostring(L, -1);
+  lua_pop(L, 2);
+  return text;
+}
+
 int log_info(lua_State* L) {
   auto deployer = self(L);
-  const char* info = luaL_checkstring(L, 2);
+  luaL_checkany(L, 2);
+  std::string info = shown(L, 2);
   std::string title;
   std::optional<int64_t> step;
   if (!lua_isnoneornil(L, 3)) {
@@ -442,7 +460,8 @@ process_id and host0_address.
   run_tensorboard: also writes an event file for TensorBoard
   log_all_processes: the other processes write log_RANK.txt
   verbose: also prints the log to the console
-  n_processes, process_id: the number of all processes, and that of this one, from 0
+  n_processes: the number of processes
+  process_id: the number of this process, from 0
   host0_address: the address of process 0, which listens on host0_port
   collective_timeout: seconds after which an unfinished collective raises an error)text";
 
@@ -525,9 +544,9 @@ void add_deployer(lua_State* L) {
         "load_params_shape(self, ckpt_dir) -> table\n"
         "Returns the params of a checkpoint without values: tensors on the meta device."},
        {"log_info", log_info,
-        "log_info(self, info: string, {title = nil, step = nil})\n"
-        "Writes a text to the console and workdir/log.txt. A text with a title is also written "
-        "to TensorBoard."},
+        "log_info(self, info, {title = nil, step = nil})\n"
+        "Writes a text to the console and workdir/log.txt. Other values are written as the prompt "
+        "shows them. A text with a title is also written to TensorBoard."},
        {"log_metrics", log_metrics,
         "log_metrics(self, metrics, step = nil)\n"
         "Writes a table of numbers to workdir/metrics.jsonl, as one line with `step`, and to "

@@ -22,6 +22,7 @@ local function fetched()
 end
 
 local path = o.model ~= "" and o.model or fetched()
+io.stderr:write("loading ", path, "\n")
 local tokenizer = redco.Tokenizer.from_pretrained(path)
 local model = redco.models.from_pretrained(path, { dtype = o.dtype })
 local params = model.params

@@ -68,6 +68,7 @@ TEST_CASE("operators that trust their arguments are not there") {
   for (const std::string elsewhere : {"torch.ones({ 2 }, { device = 'meta' })", "x:to 'meta'",
                                       "torch.tensor({ 1 }, { device = 'cuda' })"})
     CHECK(has(failure(engine, elsewhere), "is not available in a restricted engine"));
+  CHECK(has(failure(engine, "io.open('x')"), "'io' is not available in a restricted engine"));
   engine.run_string(head + R"(
     for _, name in ipairs(torch.operators()) do
       assert(type(torch[name:match "^[^_].*" or "add"]) == "function", name)

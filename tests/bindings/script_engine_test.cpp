@@ -80,8 +80,8 @@ TEST_CASE("a file gets its arguments, and finds modules beside it") {
 
 TEST_CASE("strict globals, and how to do without") {
   ScriptEngine strict;
-  CHECK(
-      has(failure(strict, "local x = 1\nreturn undeclared").what(), "piece:2: undeclared global"));
+  CHECK(has(failure(strict, "local x = 1\nreturn undeclared").what(),
+            "piece:2: undeclared global 'undeclared' is read; declare it with `local`"));
   CHECK(has(failure(strict, "undeclared = 1").what(), "'undeclared' is assigned"));
   ScriptEngine free({.strict = false});
   free.run_string("x = 1 assert(y == nil)");

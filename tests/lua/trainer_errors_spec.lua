@@ -298,6 +298,13 @@ test("Deployer: gen_rng, log_info with a title and a step, log_metrics, workdir"
   local log = redco.data.read(workdir .. "/log.txt")
   assert(log:find("A title (step 7)", 1, true), log)
   assert(log:find("two", 1, true) and log:find("lines", 1, true))
+  for _, value in ipairs { 3, false, torch.ones { 2 }, { a = { 1, "x" } } } do d:log_info(value) end
+  d:log_info(nil)
+  log = redco.data.read(workdir .. "/log.txt")
+  for _, text in ipairs { "3\n", "false\n", "tensor([1., 1.])", '{ a = { 1, "x" } }\n', "nil\n" } do
+    assert(log:find(text, 1, true), log)
+  end
+  expect_error(function() d:log_info() end, "trainer_errors_spec.lua:", "log_info")
   d:log_metrics({ loss = 0.5, count = 3, bad = 0 / 0, tensor = torch.tensor(1.5) }, 9)
   local line = redco.data.lines(workdir .. "/metrics.jsonl")[1]
   for _, part in ipairs { '"step"', '"loss"', '"bad"', "null", "1.5", "0.5" } do
