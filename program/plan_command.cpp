@@ -31,7 +31,7 @@ namespace {
 void PlanCommand::add_to(CLI::App& program) {
   command_ = program.add_subcommand(
       "plan",
-      "Plan how the training in FILE runs on a cluster, without it: plan [OPTIONS] FILE [ARGS]");
+      "Estimate how the training in FILE would run on a cluster: plan [OPTIONS] FILE [ARGS]");
   CLI::App& plan = *command_;
   auto* cluster =
       plan.add_option("--cluster", cluster_, "The description of the cluster, cluster.toml")
@@ -66,8 +66,8 @@ void PlanCommand::add_to(CLI::App& program) {
       ->check(CLI::IsMember({"time", "memory", "cost"}));
   plan.add_option(
           "--allow", allow_,
-          "What layouts may have otherwise than the script: recompute (the default), dtype, "
-          "both with a comma, or none")
+          "What layouts may change in the script: recompute (the default), dtype, both with a "
+          "comma, or none")
       ->type_name("LIST");
   plan.add_option("--fit", fit_, "Plan the N-th training of FILE; default: 1")
       ->type_name("N")

@@ -101,9 +101,8 @@ Deployer::Deployer(const DeployerOptions& options, std::shared_ptr<Mesh> mesh, b
   mesh_->set_sequence_parallel(options.sequence_parallel);
   const Processes& processes = mesh_->processes();
   if (processes.size > 1 && writes_files)
-    log_info(std::to_string(processes.size) + " processes, as " + processes.source +
-             " say, have met at " + processes.store_address + ":" +
-             std::to_string(processes.store_port));
+    log_info(std::to_string(processes.size) + " processes connected at " + processes.store_address +
+             ":" + std::to_string(processes.store_port) + " (by " + processes.source + ")");
   if (workdir_lock_ && !workdir_lock_->is_taken())
     log_info(
         "The work folder is not locked: its file system has no locks, or .lock can't be written "

@@ -178,7 +178,7 @@ void Fit::note_for_early_stopping(const std::map<std::string, double>& results) 
   } else if (++run_.n_without_improvement >= rule.patience) {
     is_over_ = true;
     std::ostringstream text;
-    text << "Ended early: " << rule.metric << " has not got better than " << best.value_or(value)
+    text << "Ended early: " << rule.metric << " has not improved on " << best.value_or(value)
          << " in " << run_.n_without_improvement << " evaluations";
     deployer_.log_info(text.str(), "", step_.state().step);
   }

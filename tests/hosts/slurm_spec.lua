@@ -63,7 +63,7 @@ testing.test("a task on each of two nodes", function()
   shell('srun -N 2 -n 2 "$REDCO_LUA" ' .. runs.words(2, "tasks"))
   runs.expect_as_alone "tasks"
   local log = program.read(program.folder .. "/tasks/gpt-float64-zero0/log.txt")
-  program.expect_has(log, "2 processes, as Slurm's variables say, have met at host1:")
+  program.expect_has(log, "2 processes connected at host1:")
 end)
 
 testing.test("a launcher on each, which starts again after a death", function()

@@ -299,7 +299,7 @@ test("early_stopping ends after so many evaluations that are no better, also ove
     local sgd = { optimizer = optim.sgd { learning_rate = 0.1 } }
     local workdir = new_workdir()
     expect_equal(fit(resumed(workdir, sgd), options()).step, 12)
-    assert(text_of(workdir .. "/log.txt"):find "Ended early: loss has not got better")
+    assert(text_of(workdir .. "/log.txt"):find "Ended early: loss has not improved on ")
     workdir = new_workdir()
     fit(resumed(workdir, sgd), options { n_epochs = 2 })
     expect_equal(fit(resumed(workdir, sgd), options()).step, 12)

@@ -74,8 +74,8 @@ REDCO_PROCESS_ID=0 "$REDCO_LUA" %s & "$REDCO_LUA" --process-id 1 %s; wait]]):for
     path))
   expect_code(0, code, out, err)
   assert(out == "0\n1\n" or out == "1\n0\n", out)
-  expect_has(err, "2 processes, as REDCO_N_PROCESSES and REDCO_PROCESS_ID say, have met at " ..
-    "127.0.0.1:" .. port)
+  expect_has(err, "2 processes connected at 127.0.0.1:" .. port
+    .. " (by REDCO_N_PROCESSES and REDCO_PROCESS_ID)")
 end)
 
 -- The worker that saves takes longer than others get to end after a failure.
