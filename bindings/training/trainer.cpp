@@ -482,7 +482,8 @@ constexpr const char* trainer_text =
   collate = "global", params_sharding_rules = nil, recompute = "none", num_workers = 0,
   prefetch_factor = 2} -> Trainer
 Creates a Trainer, which trains a tree of parameters in place.
-  collate_fn: collate_fn(examples) returns a batch, a table of tensors, from a list of examples
+  collate_fn: collate_fn(examples) returns a batch, a table of tensors, from a list of examples.
+    A loss_fn may change it in place: the batch that it gets is a copy
   loss_fn: loss_fn(rng, state, params, batch, is_training) returns the mean loss of a batch, and the
     weight of that mean (default: the number of examples), by which micro-batches are combined. A
     third value is a table of metrics of the training step, numbers and tensors of one element.

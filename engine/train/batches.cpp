@@ -16,6 +16,17 @@
 
 namespace redco::train {
 
+namespace {
+
+// A copy to a GPU from other memory would make the host wait until the GPU has done all earlier
+// steps.
+at::Tensor through_pinned_memory(const at::Tensor& tensor, at::Device device) {
+  bool is_pinned = device.is_cuda() && tensor.is_cpu();
+  return (is_pinned ? tensor.pin_memory() : tensor).to(device, /*non_blocking=*/is_pinned);
+}
+
+}  // namespace
+
 at::Device device_of(const Tree& tree) {
   auto tensors = named_tensors(tree);
   return tensors.empty() ? at::Device(at::kCPU) : tensors.front().second.device();
@@ -32,12 +43,11 @@ Tree to_device(Tree tree, at::Device device) {
   });
 }
 
-Tree batch_to_device(Tree batch, at::Device device) {
-  if (device.is_cuda())
-    batch = map_tensors(batch, [](const std::string&, const at::Tensor& tensor) {
-      return tensor.is_cpu() ? tensor.pin_memory() : tensor;
-    });
-  return to_device(std::move(batch), device);
+Tree own_batch(const Tree& batch, at::Device device) {
+  return map_tensors(batch, [&](const std::string&, const at::Tensor& tensor) {
+    at::Tensor moved = through_pinned_memory(tensor, device);
+    return moved.is_same(tensor) ? tensor.clone() : moved;
+  });
 }
 
 Tree in_dtype(const Tree& tree, at::ScalarType dtype) {
@@ -76,12 +86,11 @@ Tree make_batch(const Dataset& examples, std::span<const int64_t> indices, Colla
   if (collate == Collate::local && mesh->size(Mesh::batch) > 1)
     return local_batch(examples, indices, device, mesh);
   Tree batch = examples.collate(std::vector<int64_t>(indices.begin(), indices.end()));
-  if (mesh->world().size() > 1) record_batch(batch);
-  batch = batch_to_device(std::move(batch), device);
-  if (mesh->world().size() == 1) return batch;
+  if (mesh->world().size() == 1) return own_batch(batch, device);
+  record_batch(batch);
   return map_tensors(batch, [&](const std::string&, const at::Tensor& tensor) {
     bool is_split = tensor.dim() > 0 && tensor.size(0) == int64_t(indices.size());
-    return shard(tensor, mesh,
+    return shard(through_pinned_memory(tensor, device), mesh,  // copies this process's part
                  is_split ? placements_on(Mesh::batch, Placement::shard(0)) : Placements());
   });
 }

@@ -19,9 +19,9 @@ at::Device device_of(const Tree& tree);
 /// The tree with its tensors on `device`; the same tree if they are already there.
 Tree to_device(Tree tree, at::Device device);
 
-/// The same for a batch. It goes to a GPU through pinned memory: a copy from other memory would
-/// make the host wait until the GPU has done all earlier steps.
-Tree batch_to_device(Tree batch, at::Device device);
+/// A copy of a batch on `device`: a loss_fn may change its batch in place, and a batch may be a
+/// view of the script's data.
+Tree own_batch(const Tree& batch, at::Device device);
 
 /// The tree with its real floating-point tensors cast to `dtype`.
 Tree in_dtype(const Tree& tree, at::ScalarType dtype);

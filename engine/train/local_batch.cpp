@@ -180,7 +180,7 @@ Tree local_batch(const Dataset& examples, std::span<const int64_t> indices, at::
   auto collated = local_part(indices, *mesh);
   Tree batch = examples.collate(std::vector<int64_t>(collated.begin(), collated.end()));
   std::set<std::string> rows = paths_of_rows(batch, int64_t(collated.size()), *mesh);
-  return map_tensors(batch_to_device(std::move(batch), device),
+  return map_tensors(own_batch(batch, device),
                      [&](const std::string& path, const at::Tensor& tensor) {
                        if (!rows.count(path)) return shard(tensor, mesh, {});
                        std::vector<int64_t> sizes = tensor.sizes().vec();

@@ -170,6 +170,38 @@ for _, n_model_shards in ipairs { 1, 2 } do
     end)
   end
 
+  test("a function that changes its batch does not change the script's data" .. layout, function()
+    for _, how in ipairs { "global", "local" } do
+      local data = torch.ones { micro, n_in }
+      local function views(examples)
+        local rows = data:narrow(0, 0, #examples)
+        return { x = rows, again = rows, whole = data[0] }
+      end
+      local function changed(_, params, batch)
+        batch.x:add_(1)
+        batch.whole:mul_(3)
+        return (batch.x * 100 + batch.again * 10 + batch.whole) * params.w
+      end
+      local trainer = redco.Trainer {
+        deployer = new_deployer(), params = { w = torch.ones { n_in } }, collate_fn = views,
+        collate = how, optimizer = redco.optim.sgd { learning_rate = 0.5 },
+        loss_fn = function(rng, _, params, batch) return changed(rng, params, batch):mean() end,
+      }
+      local examples = examples_of(micro)
+      trainer:train { examples = examples, per_device_batch_size = micro / dp }
+      local loss = trainer:eval_loss { examples = examples, per_device_batch_size = micro / dp }
+      expect_close(torch.tensor(loss), torch.tensor(213 * (1 - 0.5 * 213 / n_in)), 1e-4)
+      local predictor = redco.Predictor { deployer = deployer, collate_fn = views,
+        collate = how, pred_fn = changed }
+      local predictions = predictor:predict { params = { w = torch.ones { n_in } },
+        examples = examples, per_device_batch_size = micro / dp }
+      for _, prediction in ipairs(predictions) do
+        expect_close(prediction, torch.full({ n_in }, 213))
+      end
+      expect_close(data, torch.ones { micro, n_in }, 0, 0)
+    end
+  end)
+
   test("another word is refused" .. layout, function()
     expect_error(function() trainer_of(deployer, "locale") end, "redco.Trainer", '"locale"',
       '"global"', '"local"')

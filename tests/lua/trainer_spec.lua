@@ -119,6 +119,42 @@ test("the params that were given stay as they are", function()
   assert(trainer.params.w:detach():abs():sum():item() > 0)
 end)
 
+test("a function that changes its batch in place does not change the data it is made of", function()
+  local data = torch.ones { 4, 3 }
+  local function views() return { x = data, again = data } end
+  local function changed(_, params, batch)
+    batch.x:add_(1)
+    return (batch.x * 10 + batch.again) * params.w
+  end
+  for _, how in ipairs { "loss_fn", "train_step_fn" } do
+    local seen = {}
+    local trainer = redco.Trainer {
+      deployer = deployer(), params = { w = torch.ones { 3 } }, collate_fn = views,
+      optimizer = optim.sgd { learning_rate = 0.1 },
+      loss_fn = function(rng, _, params, batch)
+        seen[#seen + 1] = batch.x:sum():item()
+        return changed(rng, params, batch):mean()
+      end,
+      train_step_fn = how == "train_step_fn" and function(rng, state, batch)
+        return { loss = changed(rng, state.params, batch):mean():item() }
+      end or nil,
+    }
+    local examples = { 1, 2, 3, 4 }
+    for _ = 1, 2 do trainer:train { examples = examples, per_device_batch_size = 2 } end
+    trainer:eval_loss { examples = examples, per_device_batch_size = 4 }
+    for _, sum in ipairs(seen) do expect_equal(sum, 12) end
+  end
+  local predictor = redco.Predictor { deployer = deployer(), collate_fn = views,
+    pred_fn = changed }
+  local params = { w = torch.ones { 3 } }
+  for _ = 1, 2 do
+    local predictions = predictor:predict { params = params, examples = { 1, 2, 3, 4 },
+      per_device_batch_size = 4 }
+    expect_close(predictions[1], torch.full({ 3 }, 21))
+  end
+  expect_close(data, torch.ones { 4, 3 }, 0, 0)
+end)
+
 test("loss_fn gets rng, state, params, batch and is_training, and state has apply_fn", function()
   local flags, steps = {}, {}
   local function apply(...) return predict(...) end
