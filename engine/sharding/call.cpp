@@ -6,6 +6,21 @@
 
 namespace redco::sharding {
 
+namespace {
+
+// Whether two tensors are the same one, or two names of the same elements: LibTorch's `copy_` of
+// one to the other does nothing.
+bool is_same_view(const TensorArgument& a, const at::Tensor& b, ShardedTensorImpl* b_impl) {
+  if (a.tensor.is_same(b)) return true;
+  return a.impl && b_impl && a.impl->memory_id() == b_impl->memory_id() &&
+         a.placements == b_impl->placements() && a.tensor.scalar_type() == b.scalar_type() &&
+         a.tensor.storage_offset() == b.storage_offset() && a.tensor.sizes() == b.sizes() &&
+         a.tensor.strides() == b.strides() && a.tensor.is_conj() == b.is_conj() &&
+         a.tensor.is_neg() == b.is_neg();
+}
+
+}  // namespace
+
 Call::Call(const Operator& op, const torch::jit::Stack& stack)
     : op(op),
       arguments(stack.data() + (stack.size() - op.schema().arguments().size()),
@@ -20,7 +35,7 @@ Call::Call(const Operator& op, const torch::jit::Stack& stack)
     if (impl && !mesh) mesh = impl->mesh();
     auto first = int64_t(tensors.size());
     for (int64_t i = 0; i < first && element < 0; ++i)
-      if (tensors[size_t(i)].tensor.is_same(tensor)) first = i;
+      if (is_same_view(tensors[size_t(i)], tensor, impl)) first = i;
     tensors.push_back({argument, element, tensor, impl, impl ? impl->placements() : Placements(),
                        bool(op.is_written[argument]), first});
   };

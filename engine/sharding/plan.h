@@ -70,7 +70,7 @@ struct TensorArgument {
   ShardedTensorImpl* impl;  ///< null for a plain tensor, which counts as replicated
   Placements placements;
   bool is_written;
-  int64_t first;  ///< index in the call's tensors of the first argument that is this same tensor
+  int64_t first;  ///< index in the call's tensors of the first argument with the same elements
   at::Tensor stored = {};  ///< the stored parameter, if `tensor` is its gathered copy
 
   at::IntArrayRef sizes() const { return tensor.sizes(); }

@@ -366,6 +366,15 @@ x1 = randn(4110, { 7, 5, 7 }, "bfloat16"):requires_grad_()
 x2 = x1:take(shard(torch.tensor { 158, 95, 166, 102 }, {}))
 x3, x4 = unpack(torch.meshgrid({ x2, x2 }, { indexing = 'ij' }))
 x4:copy_(x4)]],
+  -- A copy of an expanded tensor to another name of the same elements.
+  [[
+x1 = shard(randn(4111, { 1, 4 }), { mp = 1 }):requires_grad_()
+x2 = (x1 * 1):expand { 3, 4 }
+x3 = x2:squeeze()
+no_grad(function() x2:copy_(x3) end)
+x4 = x2:detach():view { 3, 4 }
+x4:copy_(x2:detach())
+loss = term(x2, 0.4)]],
   -- A loss_fn that changes its batch in place: the pass that finds the layout is repeated.
   [[
 p = { a = randn(3451, { 5, 5, 1 }):requires_grad_(), b = randn(8539, { 5, 5, 5 }):requires_grad_() }
