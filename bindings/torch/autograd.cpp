@@ -79,6 +79,26 @@ BackwardOptions check_options(lua_State* L, int index, const std::string& functi
   return options;
 }
 
+// A backward pass. A function that backward runs again may start another one inside. LibTorch moves
+// the 61st to a thread of its own, where neither the generator nor the limits of the engine hold.
+class BackwardPass {
+ public:
+  BackwardPass() {
+    require(depth_ < most, "backward: it runs inside ", most,
+            " other backward passes, and no more are allowed. Backward runs a function of "
+            "redco.checkpoint again, with the backward passes in it: compute those outside");
+    ++depth_;
+  }
+  ~BackwardPass() { --depth_; }
+  BackwardPass(const BackwardPass&) = delete;
+  BackwardPass& operator=(const BackwardPass&) = delete;
+
+ private:
+  static constexpr int most = 50;
+  inline static thread_local int depth_ = 0;
+  BackwardOnThisThread on_this_thread_;
+};
+
 int backward(lua_State* L) {
   const at::Tensor& self = check_tensor(L, 1);
   variable_list gradients;
@@ -92,7 +112,7 @@ int backward(lua_State* L) {
   require(gradient != nullptr || self.numel() == 1,
           "Tensor:backward: only a tensor of one element needs no `gradient`; this one is ",
           described(self));
-  BackwardOnThisThread on_this_thread;
+  BackwardPass pass;
   collect_before_backward(L);
   torch::autograd::backward({self}, gradients, options.retain_graph, options.create_graph);
   return 0;
@@ -108,7 +128,7 @@ int grad(lua_State* L) {
     require(outputs[i].numel() == 1 || i < options.grad_outputs.size(),
             "torch.autograd.grad: only an output of one element needs no `grad_outputs`; output ",
             i + 1, " is ", described(outputs[i]));
-  BackwardOnThisThread on_this_thread;
+  BackwardPass pass;
   collect_before_backward(L);
   variable_list gradients =
       torch::autograd::grad(outputs, inputs, options.grad_outputs, options.retain_graph,

@@ -397,6 +397,31 @@ local function live_mb()
   return tonumber(info.uordblks + info.hblkhd) / 2 ^ 20
 end
 
+test("backward passes inside each other stay on their thread, or are refused", function()
+  local depth
+  local function nested(most)
+    depth = depth + 1
+    local x, runs = torch.ones({ 2 }, { requires_grad = true }), 0
+    local y = redco.checkpoint(function(a)
+      runs = runs + 1
+      if runs == 2 and depth < most then nested(most) end
+      return a * a
+    end, x)
+    y:sum():backward()
+    expect_close(x.grad, torch.full({ 2 }, 2))
+  end
+  for _, most in ipairs { 2, 50 } do
+    depth = 0
+    nested(most)
+    expect_equal(depth, most)
+  end
+  for _ = 1, 2 do  -- an error ends all of them
+    depth = 0
+    expect_error(function() nested(70) end, "inside 50 other backward passes", "redco.checkpoint")
+    expect_equal(depth, 51)
+  end
+end)
+
 test("a checkpoint saves memory", function()
   -- 40 operators that each save 4 MB; a checkpoint keeps only what goes in
   local function deep(x)
