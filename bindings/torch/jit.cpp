@@ -177,12 +177,29 @@ IValue argument(const Tree& tree, const c10::FunctionSchema& schema, size_t posi
                                                   : to_ivalue(tree);
 }
 
+// What to do about buffers that were given with requires_grad: LibTorch cannot differentiate with
+// respect to running statistics, and does not name them.
+std::string advice_on_buffers(const Module& module, const Tree& params) {
+  std::string names;
+  for (const auto& buffer : module.named_buffers()) {
+    const auto& given = params.as<Tree::Dict>();
+    auto found = given.find(buffer.name);
+    if (found == given.end() || !found->second.tensor().requires_grad()) continue;
+    names += (names.empty() ? "" : ", ") + buffer.name;
+  }
+  if (names.empty()) return "";
+  return "\nThese buffers of the module require gradients: " + names +
+         ". If they are running statistics, give them without (t:detach()); a Trainer leaves them "
+         "out with redco.optim.freeze";
+}
+
 // module(params, ...): a tuple becomes several results. LibTorch would optimize a module after its
 // first calls: then random numbers and what is saved for backward depend on the number of calls,
 // which may differ between processes. The setting is this thread's.
 int forward(lua_State* L) {
   auto self = check_object<LuaModule>(L, 1, "ScriptModule");
-  Substitution substitution(*self, lua_isnil(L, 2) ? Tree(Tree::Dict{}) : check_tree(L, 2));
+  Tree params = lua_isnil(L, 2) ? Tree(Tree::Dict{}) : check_tree(L, 2);
+  Substitution substitution(*self, params);
   const c10::FunctionSchema& schema =
       self->module.get_method("forward").function().getSchema();  // argument 0 is the module
   std::vector<IValue> inputs;
@@ -192,8 +209,10 @@ int forward(lua_State* L) {
   IValue result;
   try {
     result = self->module.forward(std::move(inputs));
-  } catch (const c10::Error& error) {
-    fail("ScriptModule: ", text_of(error));
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const std::exception& error) {
+    fail("ScriptModule: ", text_of(error), advice_on_buffers(self->module, params));
   }
   if (!result.isTuple()) {
     push_tree(L, to_tree(result));

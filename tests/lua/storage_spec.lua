@@ -241,6 +241,18 @@ test("train and eval switch a module's dropout", function()
   expect_close((module(nil, module_input)), module_output, 1e-6)
 end)
 
+test("an error names the buffers that were given with requires_grad", function()
+  local source = os.getenv "REDCO_SOURCE" .. "/tests/cluster/"
+  local module = torch.jit.load(source .. "script_conv.pt"):train()
+  local x = torch.ones({ 2, 3, 8, 8 }, { dtype = "float64" })
+  local params = tree.map(function(p)
+    return p:is_floating_point() and p:clone():requires_grad_() or p
+  end, module.params)
+  expect_error(function() module(params, x) end, "storage_spec.lua:", "running_mean",
+    "These buffers of the module require gradients: stem.1.running_mean, stem.1.running_var",
+    "detach", "redco.optim.freeze")
+end)
+
 test("every call of a module draws and computes as the first one", function()
   local x, first = torch.randn({ 4, 3 }, { generator = torch.Generator(2) }), nil
   for made = 1, 2 do
