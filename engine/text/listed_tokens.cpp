@@ -4,6 +4,7 @@
 #include "readers.h"
 #include "token_adder.h"
 
+#include <algorithm>
 #include <set>
 
 namespace redco::text {
@@ -37,7 +38,7 @@ ListedTokens::Special ListedTokens::read_special(const JsonField& field) {
   return {.token = {.content = field.text(), .special = true}};
 }
 
-void ListedTokens::read_roles(const JsonField& file, TokenizerClass::Mask mask) {
+void ListedTokens::read_roles(const JsonField& file, const TokenizerClass& kind) {
   for (const char* role : roles) {
     std::string key = std::string(role) + "_token";
     auto field = file.find(key);
@@ -47,16 +48,39 @@ void ListedTokens::read_roles(const JsonField& file, TokenizerClass::Mask mask) 
     }
     Special& special = roles_[role] = read_special(*field);
     special.is_role = true;
-    if (special.is_text && key == "mask_token" && mask != TokenizerClass::Mask::as_others) {
+    if (!special.is_text) continue;
+    if (kind.plain_roles.count(role) != 0) special.is_text = false;
+    if (key == "mask_token" && kind.mask != TokenizerClass::Mask::as_others) {
       special.is_text = false;
       special.token.lstrip = true;
-      special.token.normalized = mask == TokenizerClass::Mask::after_space_normalized;
+      special.token.normalized = kind.mask == TokenizerClass::Mask::after_space_normalized;
     }
   }
 }
 
 void ListedTokens::read_more(const JsonField& list) {
   for (const JsonField& field : list.items()) more_.push_back(read_special(field));
+}
+
+void ListedTokens::complete_more(const TokenizerClass& kind, const JsonField& config) {
+  if (kind.series == nullptr) return;
+  int64_t count = kind.series->count;
+  if (auto field = config.find(kind.series->key)) {
+    count = field->integer();
+    if (count < 0 || count > 100'000) field->fail_expecting("a count");
+  }
+  std::map<std::string, Special> known;
+  std::vector<std::string> contents;
+  for (const Special& special : more_) {
+    known[special.token.content] = special;
+    contents.push_back(special.token.content);
+  }
+  more_.clear();
+  for (const std::string& content : kind.series->complete(std::move(contents), count)) {
+    auto found = known.find(content);
+    more_.push_back(found != known.end() ? found->second
+                                         : Special{.token = {.content = content, .special = true}});
+  }
 }
 
 void ListedTokens::name_tokens(Settings& settings) const {
@@ -90,11 +114,19 @@ void ListedTokens::read_decoder(const JsonField& listed) {
   }
 }
 
+bool ListedTokens::is_named(const std::string& content) const {
+  auto is_it = [&](const Special& special) { return special.token.content == content; };
+  return std::any_of(more_.begin(), more_.end(), is_it) ||
+         std::any_of(roles_.begin(), roles_.end(), [&](const auto& entry) {
+           return entry.second.is_role && is_it(entry.second);
+         });
+}
+
 void ListedTokens::read_added(const JsonField& added) {
   if (!added.json().is_object()) added.fail_expecting("an object of tokens and their numbers");
   for (const auto& [content, value] : added.json().items()) {
     JsonField id = added.at(content);
-    by_id_[check_id(id, id.integer())] = {.content = content, .normalized = true};
+    by_id_[check_id(id, id.integer())] = {.content = content, .normalized = !is_named(content)};
   }
 }
 
@@ -104,12 +136,12 @@ ListedTokens::ListedTokens(const TokenizerClass& kind, const JsonField& config,
   auto read_defaults = [&](const std::map<std::string, std::string>& tokens) {
     nlohmann::json named = nlohmann::json::object();
     for (const auto& [role, content] : tokens) named[role + "_token"] = content;
-    read_roles(JsonField(named, ""), kind.mask);
+    read_roles(JsonField(named, ""), kind);
     for (auto& [role, special] : roles_) special.is_role = false;
   };
   read_defaults(settings.special_tokens);
   read_defaults(kind.special_tokens);
-  read_roles(config, kind.mask);
+  read_roles(config, kind);
   if (auto more = config.find("additional_special_tokens")) read_more(*more);
   if (auto more = config.find("extra_special_tokens")) {
     // Version 5 writes a list, version 4 an object of further roles.
@@ -125,42 +157,37 @@ ListedTokens::ListedTokens(const TokenizerClass& kind, const JsonField& config,
     read_decoder(*listed);
   } else {
     if (map) {
-      read_roles(*map, kind.mask);
+      read_roles(*map, kind);
       if (auto more = map->find("additional_special_tokens")) read_more(*more);
     }
     if (added) read_added(*added);
   }
+  complete_more(kind, config);
   name_tokens(settings);
 }
 
 void ListedTokens::add_to(Pipeline& pipeline) const {
+  std::map<int64_t, AddedToken> by_id = by_id_;
   // How tokens match that files name by their text only.
   std::map<std::string, AddedToken> described;
   std::set<std::string> is_added, is_special;
   for (const AddedToken& token : pipeline.added_tokens) {
     is_added.insert(token.content);
-    if (!has_decoder_) described[token.content] = token;
+    if (!has_decoder_) described[token.content] = by_id[token.id] = token;
   }
   std::vector<Special> special = specials();
   for (const Special& each : special) is_special.insert(each.token.content);
   TokenAdder adder(pipeline);
-  for (auto [id, token] : by_id_) {
+  for (auto& [id, token] : by_id) {
     if (has_decoder_) described[token.content] = token;
-    if (is_special.count(token.content) != 0) {
-      token.special = true;
-      token.normalized &= has_decoder_;
-    }
+    token.special |= is_special.count(token.content) != 0;
     is_added.insert(token.content);
-    adder.add(std::move(token));
+    adder.add(token);
   }
   for (Special& each : special) {
-    auto found = described.find(each.token.content);
-    if (each.is_role && found != described.end()) {
-      each.token = found->second;
-      each.token.special = true;
-      each.is_text = false;
-    }
-    if (!each.is_text || is_added.count(each.token.content) == 0) adder.add(std::move(each.token));
+    bool is_described = each.is_role && described.count(each.token.content) != 0;
+    bool is_known = each.is_text && is_added.count(each.token.content) != 0;
+    if (!is_described && !is_known) adder.add(std::move(each.token));
   }
 }
 

@@ -37,11 +37,15 @@ class ListedTokens {
   };
 
   static Special read_special(const JsonField& field);
-  void read_roles(const JsonField& file, TokenizerClass::Mask mask);
+  void read_roles(const JsonField& file, const TokenizerClass& kind);
   void read_more(const JsonField& list);
+  /// Adds those that the class has besides them.
+  void complete_more(const TokenizerClass& kind, const JsonField& config);
   void read_decoder(const JsonField& listed);
   void read_added(const JsonField& added);
   void name_tokens(Settings& settings) const;
+  /// Whether a file names the text as that of a special token.
+  bool is_named(const std::string& content) const;
   /// The special tokens in the order in which they are added, each text once.
   std::vector<Special> specials() const;
 

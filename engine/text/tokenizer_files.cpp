@@ -36,7 +36,9 @@ struct AroundText {
 };
 
 const std::map<std::string, AroundText> sentencepiece_classes = {
+    {"GemmaTokenizer", {.adds_bos = true}},
     {"LlamaTokenizer", {.adds_bos = true}},
+    {"MT5Tokenizer", {.adds_eos = true}},
     {"T5Tokenizer", {.adds_eos = true}},
 };
 const std::map<std::string, AroundText> byte_level_classes = {
@@ -73,11 +75,14 @@ class Folder {
   void read_inputs();
   std::vector<AddedToken> role(const Pipeline& pipeline, const char* name) const;
   void add_template(Pipeline& pipeline, AroundText kind) const;
-  std::string class_name() const;
+  std::string read_class_name();
+  void name_class(const std::string& name);
 
   fs::path path_;
   Files files_;
   nlohmann::json config_ = nlohmann::json::object();
+  /// Without "Fast"; "" if no file says it.
+  std::string class_name_;
   Settings settings_;
   std::optional<ListedTokens> listed_;
 };
@@ -135,14 +140,30 @@ void Folder::read_config() {
     if (value <= INT32_MAX) settings_.model_max_length = int64_t(value);
   }
   settings_.clean_up_tokenization_spaces = config.boolean("clean_up_tokenization_spaces", false);
-  settings_.writes_times = class_name() == "WhisperTokenizer";
+  settings_.writes_times = class_name_ == "WhisperTokenizer";
   if (auto chat = config.find("chat_template")) read_template(*chat);
   if (has("chat_template.jinja")) settings_.chat_template = files_.at("chat_template.jinja");
 }
 
-std::string Folder::class_name() const {
-  JsonField config = this->config();
-  std::string name = config.text("tokenizer_class", "");
+// Names the class in what save_pretrained writes, where there may be no model.
+void Folder::name_class(const std::string& name) {
+  std::string& file = files_["tokenizer_config.json"];
+  auto config = nlohmann::ordered_json::parse(file, nullptr, false);
+  if (!config.is_object()) config = nlohmann::ordered_json::object();
+  config["tokenizer_class"] = name;
+  file = config.dump(2) + "\n";
+}
+
+std::string Folder::read_class_name() {
+  std::string name = config().text("tokenizer_class", "");
+  fs::path model = path_ / "config.json";
+  if (name.empty() && fs::is_regular_file(model)) {
+    auto parsed = parse_tokenizer_json(where("config.json"), read_file(model));
+    JsonField field(parsed, where("config.json"));
+    name = field.text("tokenizer_class", "");
+    if (name.empty()) name = tokenizer_class_of_model(field.text("model_type", ""));
+    if (!name.empty()) name_class(name);
+  }
   if (name.ends_with("Fast")) name.resize(name.size() - 4);
   return name;
 }
@@ -152,7 +173,7 @@ void Folder::read_listed_tokens() {
     return file ? std::optional(JsonField(*file, where(name))) : std::nullopt;
   };
   auto map = parsed("special_tokens_map.json"), added = parsed("added_tokens.json");
-  listed_.emplace(tokenizer_class(class_name()), config(), field(map, "special_tokens_map.json"),
+  listed_.emplace(tokenizer_class(class_name_), config(), field(map, "special_tokens_map.json"),
                   field(added, "added_tokens.json"), settings_);
   settings_.splits_special_tokens = config().boolean("split_special_tokens", false);
 }
@@ -187,26 +208,21 @@ void Folder::add_template(Pipeline& pipeline, AroundText kind) const {
 Pipeline Folder::sentencepiece(const std::string& name) const {
   Pipeline pipeline =
       sentencepiece_pipeline(where(name), read_sentencepiece(where(name), files_.at(name)));
-  auto found = sentencepiece_classes.find(class_name());
+  auto found = sentencepiece_classes.find(class_name_);
   AroundText kind = found == sentencepiece_classes.end() ? AroundText() : found->second;
-  JsonField config = this->config();
-  auto extra = config.find("extra_ids");
   // T5's sentinels follow the pieces in reverse order.
-  if (extra && !config.find("added_tokens_decoder")) {
-    int64_t n = extra->integer();
-    if (n < 0 || n > 100'000) extra->fail_expecting("a count");
-    auto id = int64_t(pipeline.model->vocabulary().size());
-    while (n-- > 0)
-      pipeline.added_tokens.push_back(
-          {.content = "<extra_id_" + std::to_string(n) + ">", .id = id++, .special = true});
-  }
+  const auto& more = settings_.additional_special_tokens;
+  auto id = int64_t(pipeline.model->vocabulary().size());
+  for (auto token = more.rbegin(); token != more.rend(); ++token)
+    if (token->starts_with("<extra_id_") && !pipeline.model->vocabulary().id(*token))
+      pipeline.added_tokens.push_back({.content = *token, .id = id++, .special = true});
   listed_->add_to(pipeline);
   add_template(pipeline, kind);
   return pipeline;
 }
 
 Pipeline Folder::vocab_and_merges() const {
-  std::string name = class_name();
+  std::string name = class_name_;
   auto kind = byte_level_classes.find(name.empty() ? "GPT2Tokenizer" : name);
   require(kind != byte_level_classes.end(), where("vocab.json"), "how a ", name,
           " uses it is not known, only GPT2Tokenizer, BartTokenizer, RobertaTokenizer and "
@@ -239,7 +255,7 @@ Pipeline Folder::siglip() {
 }
 
 Pipeline Folder::wordpiece() {
-  std::string name = class_name();
+  std::string name = class_name_;
   require(
       name.empty() || wordpiece_classes.count(name) != 0, where("vocab.txt"), "how a ", name,
       " uses it is not known, only BertTokenizer, DistilBertTokenizer and ElectraTokenizer; its "
@@ -273,8 +289,10 @@ void Folder::set_normalizer(nlohmann::json& normalizer) const {
 // add_prefix_space of tokenizer_config.json, which is false if it is missing, takes precedence over
 // the pre-tokenizer's if that is a single step.
 void Folder::set_prefix_space(nlohmann::json& tokenizer) const {
-  const TokenizerClass& kind = tokenizer_class(class_name());
-  bool prefix = config().boolean("add_prefix_space", false);
+  const TokenizerClass& kind = tokenizer_class(class_name_);
+  auto given = config().find("add_prefix_space");
+  if (!given && kind.keeps_prefix_space) return;
+  bool prefix = given && given->boolean();
   auto is = [](const nlohmann::json& step, const char* type) {
     return step.is_object() && step.value("type", nlohmann::json()) == type;
   };
@@ -292,9 +310,9 @@ void Folder::set_prefix_space(nlohmann::json& tokenizer) const {
 
 // Whether batches have token_type_ids and attention_mask.
 void Folder::read_inputs() {
-  auto known = wordpiece_classes.find(class_name());
+  auto known = wordpiece_classes.find(class_name_);
   settings_.returns_type_ids =
-      known == wordpiece_classes.end() ? class_name() == "DebertaV2Tokenizer" : known->second;
+      known == wordpiece_classes.end() ? class_name_ == "DebertaV2Tokenizer" : known->second;
   JsonField config = this->config();
   if (auto inputs = config.find("model_input_names")) {
     settings_.returns_type_ids = settings_.returns_mask = false;
@@ -308,11 +326,12 @@ void Folder::read_inputs() {
 Tokenizer Folder::tokenizer() {
   Pipeline pipeline;
   if (auto config = parsed("tokenizer_config.json")) config_ = std::move(*config);
-  if (tokenizer_class(class_name()).pads_left) settings_.padding_side = Side::left;
+  class_name_ = read_class_name();
+  if (tokenizer_class(class_name_).pads_left) settings_.padding_side = Side::left;
   // Read before the other settings of the configuration, which take precedence.
   if (auto file = parsed("tokenizer.json")) {
     if (file->is_object() && has("tokenizer_config.json")) {
-      if (wordpiece_classes.count(class_name()) != 0) set_normalizer((*file)["normalizer"]);
+      if (wordpiece_classes.count(class_name_) != 0) set_normalizer((*file)["normalizer"]);
       set_prefix_space(*file);
     }
     pipeline = read_tokenizer_json(JsonField(*file, where("tokenizer.json")), settings_);
@@ -322,11 +341,11 @@ Tokenizer Folder::tokenizer() {
   if (has("tokenizer.json")) {
     listed_->add_to(pipeline);
   } else if (has("spiece.model")) {
-    pipeline = class_name() == "SiglipTokenizer" ? siglip() : sentencepiece("spiece.model");
+    pipeline = class_name_ == "SiglipTokenizer" ? siglip() : sentencepiece("spiece.model");
   } else if (has("tokenizer.model")) {
     pipeline = sentencepiece("tokenizer.model");
   } else if (has("vocab.json") && has("merges.txt")) {
-    pipeline = class_name() == "CLIPTokenizer" ? clip() : vocab_and_merges();
+    pipeline = class_name_ == "CLIPTokenizer" ? clip() : vocab_and_merges();
   } else if (has("vocab.txt")) {
     pipeline = wordpiece();
   } else {

@@ -136,7 +136,8 @@ const T& one_of(const JsonField& field, const std::map<std::string, T>& values) 
   field.fail_expecting(known);
 }
 
-PreTokenizers regex_split(const JsonField& field, const char* expression, Delimiter delimiter) {
+PreTokenizers regex_split(const JsonField& field, const std::string& expression,
+                          Delimiter delimiter) {
   return {split(Pattern::regex(field.where(), expression), delimiter, false)};
 }
 
@@ -178,6 +179,14 @@ const Readers<PreTokenizers> pre_tokenizer_readers = {
        auto behavior = field.find("behavior");
        return regex_split(field, "[!-/:-@\\[-`{-~\\p{P}]",
                           behavior ? one_of(*behavior, delimiters) : Delimiter::isolated);
+     }},
+    {"FixedLength",
+     [](const JsonField& field) {
+       auto given = field.find("length");
+       int64_t length = given ? given->integer() : 5;
+       // The longest that a regular expression repeats.
+       if (length < 1 || length > 65535) field.at("length").fail_expecting("a number to 65535");
+       return regex_split(field, "(?s:.{1," + std::to_string(length) + "})", Delimiter::isolated);
      }},
     {"Whitespace",
      [](const JsonField& field) {

@@ -86,6 +86,71 @@ test("the special tokens of a class, and those of special_tokens_map.json", func
   expect_equal(tok.eos_token, nil)
 end)
 
+test("the class by the model's configuration where the tokenizer's names none", function()
+  local model = { ["config.json"] = '{"model_type": "mistral"}' }
+  local tok, folder = with_settings("{}", model)
+  expect_equal(tok.padding_side, "left")
+  expect_equal(tok.bos_token, "<s>")
+  expect_equal(with_settings('{"tokenizer_class": "GPT2Tokenizer"}', model).padding_side, "right")
+  -- A class that the model's configuration names comes before its type.
+  expect_equal(with_settings("{}", { ["config.json"] =
+    '{"model_type": "mistral", "tokenizer_class": "GPT2Tokenizer"}' }).bos_token, "<|endoftext|>")
+  expect_equal(with_settings("{}", { ["config.json"] = '{"model_type": "other"}' }).bos_token, nil)
+  -- A folder without the model has the same.
+  assert(os.execute("rm " .. folder .. "/tokenizer_config.json") == 0)
+  tok = redco.Tokenizer.from_pretrained(folder)
+  expect_equal(tok.padding_side, "left")
+  tok:save_pretrained(folder .. "/saved")
+  expect_equal(redco.Tokenizer.from_pretrained(folder .. "/saved").padding_side, "left")
+end)
+
+test("tokens that T5's and Pegasus' classes have", function()
+  local tok = with_settings '{"tokenizer_class": "T5TokenizerFast", "extra_ids": 3}'
+  expect_equal(list(tok.additional_special_tokens), "<extra_id_0>,<extra_id_1>,<extra_id_2>")
+  expect_equal(tok:decode(tok:encode "a<extra_id_1>a", { skip_special_tokens = true }), "aa")
+  tok = with_settings '{"tokenizer_class": "T5Tokenizer"}'
+  expect_equal(#tok.additional_special_tokens, 100)
+  tok = with_settings('{"tokenizer_class": "T5Tokenizer",'
+    .. ' "additional_special_tokens": ["<extra_id_0>"]}')
+  expect_equal(list(tok.additional_special_tokens), "<extra_id_0>")
+  tok = with_settings '{"tokenizer_class": "PegasusTokenizer", "offset": 5}'
+  expect_equal(list(tok.additional_special_tokens), "<mask_1>,<unk_2>,<unk_3>,<unk_4>")
+  expect_error(function() with_settings '{"tokenizer_class": "T5Tokenizer", "extra_ids": -1}' end,
+    "extra_ids", "a count")
+end)
+
+test("how a token matches that several files describe", function()
+  local function token(content, how)
+    return ('{"content": "%s", "special": false, "normalized": false, "single_word": false, %s}')
+      :format(content, how)
+  end
+  -- The class lists it as special; tokenizer.json does not.
+  local tok, folder = with_settings("{}")
+  tok:add_tokens { { content = "<a>", lstrip = true } }
+  tok:save_pretrained(folder)
+  testing.write(folder .. "/tokenizer_config.json", '{"additional_special_tokens": ["<a>"]}')
+  tok = redco.Tokenizer.from_pretrained(folder)
+  expect_equal(tok:decode(tok:encode "b  <a>b", { skip_special_tokens = true }), "bb")
+  -- The configuration says otherwise than tokenizer.json.
+  testing.write(folder .. "/tokenizer_config.json", ('{"added_tokens_decoder": {"768": %s}}')
+    :format(token("<a>", '"lstrip": false, "rstrip": true')))
+  tok = redco.Tokenizer.from_pretrained(folder)
+  expect_equal(list(tok:encode "b <a>  b"), list(tok:encode "b <a>b"))
+  assert(#tok:encode "b  <a>b" > 3)
+  -- Qwen's class describes what is named by its text only.
+  testing.write(folder .. "/tokenizer_config.json",
+    '{"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<a>", "added_tokens_decoder": {}}')
+  assert(#redco.Tokenizer.from_pretrained(folder):encode "b  <a>b" > 3)
+  -- RoBERTa's mask is found in the text as it is given, BART's in the normalized text.
+  for class, is_cut in pairs { RobertaTokenizer = true, BartTokenizer = false } do
+    local file = testing.read(cases .. "gpt2/tokenizer.json"):gsub('"normalizer": null',
+      '"normalizer": {"type": "Replace", "pattern": {"String": "<"}, "content": "("}')
+    tok = with_settings(('{"tokenizer_class": "%s"}'):format(class), { ["tokenizer.json"] = file })
+    expect_equal(#tok:encode("<mask>", { add_special_tokens = false }), 1)
+    expect_equal(#tok:encode("(mask>", { add_special_tokens = false }) > 1, is_cut)
+  end
+end)
+
 local chatml = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
   .. "{% endfor %}"
 

@@ -243,6 +243,27 @@ test("steps of tokenizers", function()
   end
 end)
 
+test("pieces of a fixed length", function()
+  local function with_length(length)
+    return folder_with("{}", function(text)
+      return (text:gsub('"pre_tokenizer": %b{}', ('"pre_tokenizer":{"type":"Sequence",'
+        .. '"pretokenizers":[{"type":"FixedLength"%s},{"type":"ByteLevel","add_prefix_space":false,'
+        .. '"use_regex":false}]}'):format(length)))
+    end)
+  end
+  local plain = with_length ', "length": 70'
+  for length, given in pairs { [2] = ', "length": 2', [5] = "" } do
+    local tok, ids = with_length(given), {}
+    local text = { "t", "h", "e", "é", " ", "\n", "t", "h", "e", "r", "e" }
+    for i = 1, #text, length do
+      local piece = table.concat(text, "", i, math.min(i + length - 1, #text))
+      for _, id in ipairs(plain:encode(piece)) do ids[#ids + 1] = id end
+    end
+    expect_equal(list(tok:encode(table.concat(text))), list(ids))
+  end
+  expect_error(function() with_length ', "length": 0' end, "length", "a number to 65535")
+end)
+
 test("a batch of conversations is a list of texts, of ids, or tensors with padding", function()
   local tok = folder_with [[{"pad_token": "a",
     "chat_template": "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}"}]]

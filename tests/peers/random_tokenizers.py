@@ -175,7 +175,9 @@ class RandomTokenizer:
                 'content': self.one_of('', ' ', 'xy', '▁', 'é')}
 
     def pre_tokenizer(self):
-        kind = self.rng.randrange(6)
+        kind = self.rng.randrange(7)
+        if kind == 6:
+            return {'type': 'FixedLength', 'length': self.one_of(1, 2, 5, 9)}
         if kind == 0:
             return {'type': 'Digits', 'individual_digits': self.chance(0.5)}
         if kind == 1:
