@@ -124,6 +124,20 @@ void remove_stale(const fs::path& folder, const std::string& stem,
   for (const std::string& name : stale) remove_file(folder / name);
 }
 
+// Writes texts by their names in the folder.
+void write_all(const fs::path& folder, const std::map<std::string, std::string>& texts) {
+  auto make = [](const fs::path& path) {
+    std::error_code error;
+    fs::create_directories(path, error);
+    require(!error, "cannot make the folder ", path.string(), ": ", error.message());
+  };
+  make(folder);
+  for (const auto& [name, text] : texts) {
+    make((folder / name).parent_path());
+    write_file(folder / name, text);
+  }
+}
+
 }  // namespace
 
 void save_weights(const std::string& folder, const std::map<std::string, at::Tensor>& tensors,
@@ -162,7 +176,7 @@ void save_weights(const std::string& folder, const std::map<std::string, at::Ten
   writer.on_first([&] {
     if (parts.size() > 1) write_index(fs::path(folder) / index_name(stem), index);
     remove_stale(folder, stem, kept);
-    for (const auto& [name, text] : options.texts) write_file(fs::path(folder) / name, text);
+    write_all(folder, options.texts);
   });
   writer.agree();
 }
@@ -170,12 +184,7 @@ void save_weights(const std::string& folder, const std::map<std::string, at::Ten
 void write_texts(const std::string& folder, const std::map<std::string, std::string>& texts,
                  const std::shared_ptr<const Mesh>& mesh) {
   Writer writer(mesh);
-  writer.on_first([&] {
-    std::error_code error;
-    fs::create_directories(folder, error);
-    require(!error, "cannot make the folder ", folder, ": ", error.message());
-    for (const auto& [name, text] : texts) write_file(fs::path(folder) / name, text);
-  });
+  writer.on_first([&] { write_all(folder, texts); });
   writer.agree();
 }
 

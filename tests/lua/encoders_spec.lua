@@ -243,11 +243,15 @@ test("without a head a call returns hidden states, or one vector for each text",
       expect_close(pooled("last")[0], states[{ 0, last }], 0, 0)
       expect_close(pooled("mean")[0], states[0]:narrow(0, first, 3):mean { 0 }, 1e-5, 1e-6)
       expect_close(pooled("mean")[1], states[1]:mean { 0 }, 1e-5, 1e-6)
+      local own = states[0]:narrow(0, first, 3)
+      expect_close(pooled("max")[0], own:amax { 0 }, 0, 0)
+      expect_close(pooled("mean_sqrt_len_tokens")[0], own:sum { 0 } / 3 ^ 0.5, 1e-5, 1e-6)
+      expect_close(pooled("weightedmean")[0], (own[0] + own[1] * 2 + own[2] * 3) / 6, 1e-5, 1e-6)
     end
     expect_close(model(model.params, { input_ids = ids }, { pooling = "last" }),
       model(model.params, { input_ids = ids }):select(1, 4), 0, 0)
-    expect_error(function() model(model.params, { input_ids = ids }, { pooling = "max" }) end,
-      "pooling = max", "cls, last, mean")
+    expect_error(function() model(model.params, { input_ids = ids }, { pooling = "median" }) end,
+      "pooling = median", "none, cls, last, max, mean")
     expect_error(function() model.loss(model.params, { input_ids = ids }) end, "no loss")
   end
   local bert = new("bert", "features")
@@ -256,6 +260,46 @@ test("without a head a call returns hidden states, or one vector for each text",
     bias = bert.params["pooler.dense.bias"] }, states:select(1, 0))
   expect_close(bert(bert.params, { input_ids = ids }, { pooling = "pooler" }), dense:tanh(),
     1e-6, 1e-7)
+end)
+
+test("the folder of a sentence encoder says which vectors a call returns", function()
+  local dir, saved = testing.folder() .. "/sentences", testing.folder() .. "/sentences_again"
+  local inputs = { input_ids = ids, attention_mask = mask }
+  new("bert", "features").save_pretrained(dir)
+  local function opened(config, modules)
+    assert(os.execute("mkdir -p " .. dir .. "/1_Pooling") == 0)
+    testing.write(dir .. "/1_Pooling/config.json", config)
+    os.remove(dir .. "/modules.json")
+    if modules then testing.write(dir .. "/modules.json", modules) end
+    local model = redco.models.from_pretrained(dir, { task = "features" })
+    local function pooled(kind) return model(model.params, inputs, { pooling = kind }) end
+    return model(model.params, inputs), pooled, model
+  end
+  local function modules(last)
+    return ('[{"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"},'
+      .. '{"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}%s]'):format(
+      last and (',{"idx": 2, "path": "2_%s", "type": "sentence_transformers.models.%s"}'):format(
+        last, last) or "")
+  end
+  local got, pooled = opened '{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}'
+  expect_close(got, pooled "cls", 0, 0)
+  got, pooled = opened('{"word_embedding_dimension": 8}', modules())
+  expect_close(got, pooled "mean", 0, 0)
+  got, pooled = opened(
+    '{"pooling_mode_mean_tokens": true, "pooling_mode_max_tokens": true}', modules())
+  expect_close(got, torch.cat({ pooled "max", pooled "mean" }, -1), 0, 0)
+  local model
+  got, pooled, model = opened('{"pooling_mode": "lasttoken"}', modules "Normalize")
+  expect_close(got, pooled("last") / pooled("last"):norm(2, { 1 }, true), 1e-6, 1e-7)
+  expect_close(pooled "none", model.hidden_states(model.params, inputs), 0, 0)
+  model.save_pretrained(saved)
+  local again = redco.models.from_pretrained(saved, { task = "features" })
+  expect_close(again(again.params, inputs), got, 0, 0)
+  expect_error(function() opened('{"pooling_mode": "median"}') end, "1_Pooling/config.json",
+    "pooling_mode 'median'")
+  expect_error(function()
+    opened("{}", (modules():gsub("1_Pooling", "../Pooling")))
+  end, "modules.json", "../Pooling")
 end)
 
 test("a mean over many tokens is exact in half precision", function()

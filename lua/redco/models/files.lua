@@ -241,6 +241,7 @@ function files.save(dir, model, params, max_shard_size)
   end
   files.check_names(model.family, model_config, params)
   local texts, config = {}, json.copy(model.config)
+  for name, text in pairs((model.sentence_pooling or {}).files or {}) do texts[name] = text end
   config.tie_word_embeddings = model_config.tie_word_embeddings
   config.dtype, config.torch_dtype = nil, select(2, next(params)).dtype
   texts["config.json"] = json.encode("config.json", config, 2) .. "\n"

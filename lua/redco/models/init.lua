@@ -8,6 +8,7 @@ local lazy = require "redco.lazy"
 local native = require "redco.native"
 local new_model = require "redco.models.model"
 local registry = require "redco.registry"
+local sentence_pooling = require "redco.models.sentence_pooling"
 local tasks = require "redco.models.tasks"
 local text_part = require "redco.models.text_part"
 local ties = require "redco.models.ties"
@@ -193,8 +194,9 @@ weights that stay in the mapped files.
 the family, or "features", the model without a head: encoders, decoders, and of T5 its encoder alone;
 of images and texts "image_classification", "similarity", "features" or "projection" (projected
 features); of sound "audio_classification". By default it is that of the architecture in
-`config.json`: BertModel and LlamaModel are "features". Weights of a head that the folder lacks are
-new, drawn from `generator`; a line on standard error names them. `config`
+`config.json`: BertModel and LlamaModel are "features". Where the folder of a sentence encoder has
+`1_Pooling/config.json`, calls of "features" return the vectors that it describes. Weights of a head
+that the folder lacks are new, drawn from `generator`; a line on standard error names them. `config`
 has keys that replace those of the folder: {num_labels = 3}.
 Of a model that also reads images and has its text model in `text_config`, only that is read.
 
@@ -239,6 +241,9 @@ function(dir, options)
   })
   local model = new_model(family, c, params)
   model.generation_config = files.generation_config(dir)
+  if family.task == "features" and not family.new_functions then
+    model.sentence_pooling = sentence_pooling(dir)
+  end
   return with_recompute(model, o.recompute, "models.from_pretrained")
 end)
 

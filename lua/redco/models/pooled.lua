@@ -3,8 +3,10 @@
 local fail = require "redco.fail"
 local names_of = require "redco.names_of"
 local pooling = require "redco.models.pooling"
+local torch = require "redco.torch"
 
 --- Sets them. `read_options` reads the options of a call: those of hidden_states, and pooling.
+--- Without it `model.sentence_pooling` says what a call returns: see sentence_pooling.lua.
 return function(model, read_options)
   local family, kinds = model.family, {}
   for name, pool in pairs(pooling) do
@@ -14,7 +16,7 @@ return function(model, read_options)
 
   local function check(kind, inputs)
     if not kinds[kind] then
-      fail("model: pooling = %s is unknown to the %s; expected %s", kind, family.architecture,
+      fail("model: pooling = %s is unknown to the %s; expected none, %s", kind, family.architecture,
         table.concat(names_of(kinds), ", "))
     end
     if inputs.segment_ids then
@@ -25,11 +27,19 @@ return function(model, read_options)
 
   function model.output(params, inputs, options)
     local o = read_options(options)
-    if o.pooling ~= nil then check(o.pooling, inputs) end
+    local own = o.pooling == nil and model.sentence_pooling
+    local chosen = own and own.kinds or o.pooling ~= "none" and { o.pooling } or {}
+    for _, kind in ipairs(chosen) do check(kind, inputs) end
     local hidden, more = model.hidden_states(params, inputs,
       { train = o.train, rng = o.rng, cache = o.cache })
-    if not o.pooling then return hidden, more end
-    return kinds[o.pooling](params, hidden, inputs, o)
+    if #chosen == 0 then return hidden, more end
+    local vectors = {}
+    for i, kind in ipairs(chosen) do vectors[i] = kinds[kind](params, hidden, inputs, o) end
+    local vector = #vectors == 1 and vectors[1] or torch.cat(vectors, -1)
+    if own and own.normalizes then
+      vector = vector / vector:norm(2, { -1 }, true):clamp(1e-12)
+    end
+    return vector
   end
 
   model.logits = nil
