@@ -276,10 +276,13 @@ test("the folder of a sentence encoder says which vectors a call returns", funct
     return model(model.params, inputs), pooled, model
   end
   local function modules(last)
-    return ('[{"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"},'
-      .. '{"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}%s]'):format(
-      last and (',{"idx": 2, "path": "2_%s", "type": "sentence_transformers.models.%s"}'):format(
-        last, last) or "")
+    local listed = '{"path": "", "type": "sentence_transformers.models.Transformer"},'
+      .. '{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}'
+    if last then
+      listed = listed .. (',{"path": "2_%s", "type": "sentence_transformers.models.%s"}'):format(
+        last, last)
+    end
+    return "[" .. listed .. "]"
   end
   local got, pooled = opened '{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}'
   expect_close(got, pooled "cls", 0, 0)

@@ -166,7 +166,7 @@ test("a decoder that was saved without its head opens without one", function()
     end
     expect_error(function() again.generate(again.params, inputs) end, "LlamaModel writes no text")
     expect_error(function() again(again.params, inputs, { pooling = "pooler" }) end,
-      "expected cls, last, mean")
+      "expected none, cls, last, max, mean")
   end
 end)
 
@@ -190,6 +190,14 @@ test("without inputs of the decoder the hidden states are the encoder's", functi
   expect_equal(encoder.config.architectures[1], "T5EncoderModel")
   expect_close(encoder(encoder.params, inputs), states, 0, 0)
   expect_close(encoder(encoder.params, inputs, { pooling = "mean" }), states:mean { 1 }, 1e-6, 1e-7)
+  -- A folder of T5Model.
+  config.tie_word_embeddings = false
+  local untied = redco.models.from_config(config, { generator = torch.Generator(1) })
+  untied.save_pretrained(testing.folder() .. "/t5_untied")
+  untied.params["lm_head.weight"] = nil
+  torch.save(untied.params, testing.folder() .. "/t5_untied/model.safetensors")
+  expect_error(function() redco.models.from_pretrained(testing.folder() .. "/t5_untied") end,
+    "lm_head.weight", "T5EncoderModel", 'task = "features"')
   inputs.labels = input_ids
   local decoded = model.hidden_states(model.params, inputs)
   assert(not torch.allclose(decoded, states))

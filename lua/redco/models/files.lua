@@ -108,6 +108,16 @@ local function by_assumption(assumed)
   return "; config.json lacks these, taken as " .. listed(assumed)
 end
 
+-- Returns what to add to an error of missing weights, if only the family's own head is missing.
+local function by_task(family, missing)
+  local head, headless = (family.lm_head or "lm_head") .. ".weight", (family.tasks or {}).features
+  for _, variant in ipairs(family.variants or {}) do
+    if variant.task == "features" then headless = variant end
+  end
+  if #missing ~= 1 or missing[1] ~= head or family.task or not headless then return "" end
+  return ('; without a head it opens as %s, with task = "features"'):format(headless.architecture)
+end
+
 -- Returns second names of parameters in files, which have precedence: { [name] = parameter }.
 local function copies_of(family, config) return family.copies and family.copies(config) or {} end
 
@@ -137,9 +147,9 @@ local function match(family, config, weights, sizes, assumed)
     if not sources[name] and not is_new[name] then missing[#missing + 1] = name end
   end
   if #missing > 0 then
-    fail("%s: weights of the %s are missing: %s%s%s", weights.path, family.architecture,
+    fail("%s: weights of the %s are missing: %s%s%s%s", weights.path, family.architecture,
       listed(missing), #surplus > 0 and "; unknown weights: " .. listed(surplus) or "",
-      by_assumption(assumed))
+      by_task(family, missing), by_assumption(assumed))
   end
   if #surplus > 0 then
     fail("%s: the %s has no place for the weights %s%s", weights.path, family.architecture,

@@ -1,4 +1,4 @@
---- What the folder of a sentence encoder says about its vectors, as sentence-transformers writes it.
+--- What a folder of sentence-transformers says about the vectors of texts.
 local fail = require "redco.fail"
 local files = require "redco.models.files"
 local json = require "redco.models.json"

@@ -12,7 +12,7 @@ from .families import HAVE_POOLER, HEADLESS, OF_TEXTS, PAIRED, is_generative
 from .generation import generated, new_generations, processed, prompts_of
 from .inputs import new_inputs
 from .models import new_model, with_pooling
-from .reference import in_double, reference, with_positions
+from .reference import in_double, reference, with_positions, with_weights_in_double
 
 CHANGES = 4  # of the configuration, for each model
 
@@ -158,6 +158,7 @@ def write_cases(folder, seed, count, families):
     """`count` cases; the families take turns. Returns their folders."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+    with_weights_in_double()
     torch.manual_seed(seed)
     folders = []
     for i in range(count):

@@ -15,9 +15,6 @@ def with_weights_in_double():
     DeepseekV3MoE.moe = lambda self, x, numbers, weights: moe(self, x, numbers, weights.to(x.dtype))
 
 
-with_weights_in_double()
-
-
 def used(model):
     """The parameters, without those that the library makes with every ViT and that captions don't
     use."""
