@@ -82,12 +82,13 @@ cases = {
     "adapted_head": (llama, TEXT, "CAUSAL_LM", ["q_proj", "lm_head"], None, {}),
     "adapted_tied_head": (tied_llama, TEXT, "CAUSAL_LM", ["q_proj", "lm_head"], None, {}),
     "adapted_embedding": (llama, TEXT, "CAUSAL_LM", ["q_proj", "embed_tokens"], None, {}),
+    "gpt2_adapted_embedding": (gpt2, TEXT, "CAUSAL_LM", ["c_attn", "wte"], None, {"fan_in_fan_out": True}),
+    "bert_adapted_embedding": (bert, CLASSES, "SEQ_CLS", ["query", "word_embeddings"], None, {}),
     "adapted_tied_embedding": (tied_llama, TEXT, "CAUSAL_LM", ["q_proj", "embed_tokens"], None, {}),
 }
 # Those that redco-lua also makes and trains itself: all but tied models, whose embedding peft copies
-# where redco-lua keeps it tied, and layers that only peft gives adapters.
-ours = [name for name in cases if name not in
-        ("tied_embedding", "tied_both", "adapted_embedding", "adapted_tied_embedding")]
+# where redco-lua keeps it tied.
+ours = [name for name in cases if name not in ("tied_embedding", "tied_both")]
 
 failures = 0
 

@@ -144,7 +144,9 @@ the embedding, "lm_head" unties it: the output layer gets a copy of the weight. 
 keeps the two tied.
 
 Names are peft's: `X.lora_A.weight` [r, in], uniform, and `X.lora_B.weight` [out, r], zeros, next to
-`X.weight`. The layer adds scaling * B A dropout(x) to its output, with scaling = lora_alpha / r, or
+`X.weight`. The table of a model's tokens, "embed_tokens" or "wte", gets `X.lora_embedding_A` [r, n],
+zeros, and `X.lora_embedding_B` [size, r], normal, without dropout; an output layer that is tied to it
+stays as it is. A layer adds scaling * B A dropout(x) to its output, with scaling = lora_alpha / r, or
 lora_alpha / sqrt(r) if use_rslora. `fan_in_fan_out` says that weights are [in, out]; by default
 only those of GPT-2's layers are.]], function(params, options)
   local o = add_options(options)
@@ -169,17 +171,24 @@ only those of GPT-2's layers are.]], function(params, options)
     if layer:has_adapter() then fail("lora.add: %s has an adapter already", layer.name) end
     local fan_in_fan_out = o.fan_in_fan_out
     if fan_in_fan_out == nil then fan_in_fan_out = layer:is_conv1d() end
-    local n_in, n_out = checked_sizes(layer, fan_in_fan_out)
+    local is_embedding = layer:is_embedding()
+    local n_in, n_out = checked_sizes(layer, fan_in_fan_out or is_embedding)
     -- float32 at least: 16 bits lose small updates.
     local dtype = layer:get("weight").dtype
     if dtype == "bfloat16" or dtype == "float16" then dtype = "float32" end
-    layer:set_matrix("lora_A", nn_init.kaiming_uniform_(
-      native.parameter({ o.r, n_in }, { dtype = dtype }),
-      { a = math.sqrt(5), generator = o.generator }))
-    layer:set_matrix("lora_B", nn_init.zeros_(native.parameter({ n_out, o.r }, { dtype = dtype })))
+    local a = native.parameter({ o.r, n_in }, { dtype = dtype })
+    local b = native.parameter({ n_out, o.r }, { dtype = dtype })
     layer:set("lora_scaling", o.lora_alpha / (o.use_rslora and math.sqrt(o.r) or o.r))
-    if o.lora_dropout > 0 then layer:set("lora_dropout", o.lora_dropout) end
-    if fan_in_fan_out then layer:set("lora_fan_in_fan_out", true) end
+    if is_embedding then
+      layer:set("lora_embedding_A", nn_init.zeros_(a))
+      layer:set("lora_embedding_B", nn_init.normal_(b, { generator = o.generator }))
+    else
+      layer:set_matrix("lora_A", nn_init.kaiming_uniform_(a,
+        { a = math.sqrt(5), generator = o.generator }))
+      layer:set_matrix("lora_B", nn_init.zeros_(b))
+      if o.lora_dropout > 0 then layer:set("lora_dropout", o.lora_dropout) end
+      if fan_in_fan_out then layer:set("lora_fan_in_fan_out", true) end
+    end
   end
   saved.mark(result, whole)
   return result

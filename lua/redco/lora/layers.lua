@@ -75,6 +75,16 @@ function Layer:is_conv1d()
   return name ~= nil and gpt2[name] == true
 end
 
+local embeddings = {
+  embed_in = true, embed_tokens = true, shared = true, tok_embeddings = true,
+  token_embedding = true, word_embeddings = true, wte = true,
+}
+
+--- Returns whether this is the table of a model's tokens, [n, size].
+function Layer:is_embedding()
+  return self.stem ~= "" and embeddings[self.name:match "[^.]*$"] == true
+end
+
 --- Returns the numbers of inputs and outputs. Raises an error if the weight is not a matrix.
 function Layer:sizes(fan_in_fan_out)
   local shape = self:get("weight").shape
