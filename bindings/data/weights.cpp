@@ -1,4 +1,4 @@
-// Weight files for the models: redco.native.open_weights, save_weights, open_gguf.
+// Weight files for the models: redco.native.open_weights, save_weights, open_gguf; other files.
 #include "weights.h"
 
 #include "state/arguments.h"
@@ -10,6 +10,7 @@
 #include "torch/tensor.h"
 #include "training/sharding.h"
 
+#include <redco/detail/write_file.h>
 #include <redco/error.h>
 #include <redco/gguf.h>
 #include <redco/tensor_source.h>
@@ -234,6 +235,20 @@ int write_texts(lua_State* L) {
   return 0;
 }
 
+int lua_write_file(lua_State* L) {
+  size_t size = 0;
+  const char* bytes = luaL_checklstring(L, 2, &size);
+  try {
+    write_file(luaL_checkstring(L, 1), {bytes, size});
+  } catch (const Error& error) {
+    lua_pushnil(L);
+    lua_pushstring(L, error.what());
+    return 2;
+  }
+  lua_pushboolean(L, true);
+  return 1;
+}
+
 }  // namespace
 
 void add_weights(lua_State* L) {
@@ -287,7 +302,11 @@ void add_weights(lua_State* L) {
        {"write_texts", write_texts,
         "write_texts(folder, {texts})\n"
         "Writes text files by name into a folder, which is created if necessary. Only the first "
-        "process writes; every process must call it."}});
+        "process writes; every process must call it."},
+       {"write_file", lua_write_file,
+        "write_file(path, bytes) -> true, or nil and string\n"
+        "Writes a file of this process. An earlier file of this name is replaced at once, or kept "
+        "if the new one can't be written; then it returns nil and the reason."}});
 }
 
 }  // namespace redco::lua

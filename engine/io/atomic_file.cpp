@@ -104,10 +104,14 @@ void AtomicFile::commit() {
   sync_folder(folder_);  // makes the new name durable
 }
 
+}  // namespace redco::io
+
+namespace redco {
+
 void write_file(const std::string& path, std::string_view bytes) {
-  AtomicFile file(path);
+  io::AtomicFile file(path);
   file.write(bytes.data(), bytes.size());
   file.commit();
 }
 
-}  // namespace redco::io
+}  // namespace redco

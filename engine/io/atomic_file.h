@@ -3,10 +3,11 @@
 #include "file_lock.h"
 #include "output_file.h"
 
+#include <redco/detail/write_file.h>
+
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <string_view>
 
 namespace redco::io {
 
@@ -38,8 +39,5 @@ class AtomicFile {
 
 /// Removes temporary files of killed processes, but not those being written.
 void remove_stale_files(const std::string& folder);
-
-/// Writes a file atomically from memory.
-void write_file(const std::string& path, std::string_view bytes);
 
 }  // namespace redco::io

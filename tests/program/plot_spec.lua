@@ -103,7 +103,10 @@ test("as SVG, with a point for each step", function()
   expect_equal(depth, 0)
 end)
 
+local has_converter = os.execute "command -v rsvg-convert >/dev/null 2>&1" == 0
+
 test("as PNG", function()
+  if not has_converter then return print "  no program rsvg-convert: skipped" end
   local path = program.folder .. "/charts.png"
   expect_drawn("--out", path, "--metric", "loss")
   local pixels = data.image(path)
@@ -120,6 +123,35 @@ test("as PNG", function()
   assert(name:min():item() == 40, name:min():item())
   local n_grey = (name:gt(60) * name:lt(235)):sum():item()
   assert(n_grey > 20 and n_grey < 400, n_grey)
+end)
+
+test("PNG needs rsvg-convert, and without it keeps an earlier file", function()
+  local path = program.write("old.png", "an earlier picture")
+  local code, out, err = program.shell(("PATH=/nowhere '%s' plot . --out=old.png </dev/null")
+    :format(program.path))
+  expect_equal(code, 1)
+  expect_equal(out, "")
+  expect_equal(err, "redco-lua: plot: cannot write old.png: PNG files need the program "
+    .. "rsvg-convert: install it (`apt-get install librsvg2-bin`), or choose a name that ends in "
+    .. ".svg\n")
+  expect_equal(program.read(path), "an earlier picture")
+end)
+
+test("a folder whose name is no UTF-8, with signs of XML and of the shell", function()
+  local name = "r\233sum\233 \195\169\169 \240\159 <&'\"$(x)`"
+  local folder = program.folder .. "/" .. name
+  local quoted = "'" .. folder:gsub("'", "'\\''") .. "'"
+  assert(os.execute(("mkdir %s && cp '%s/metrics.jsonl' %s"):format(quoted, program.folder,
+    quoted)) == 0)
+  local function draw(path)
+    local code, _, err = program.run { "plot", folder, "--out", path }
+    expect_equal(err, "")
+    expect_equal(code, 0)
+    return path
+  end
+  expect_has(program.read(draw(folder .. "/a.svg")),
+    "/r?sum? \195\169? ? &lt;&amp;'\"$(x)`</text>")
+  if has_converter then expect_equal(data.image(draw(folder .. "/a.png")).shape[1], 3) end
 end)
 
 -- The curves of a picture as lists of points {x, y}, in the order in which they are drawn.

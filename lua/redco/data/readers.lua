@@ -7,26 +7,14 @@ local fail = require "redco.fail"
 local named = require "redco.data.named"
 local native = require "redco.native"
 local registry = require "redco.registry"
+local run_program = require "redco.run_program"
 local torch = require "redco.torch"
 
 local readers = {}
 
-local function output_of(command)
-  local pipe, message = io.popen(command, "r")
-  if not pipe then fail("cannot run gzip: %s", message) end
-  local bytes = pipe:read "*a"
-  pipe:close()
-  return bytes
-end
-
 local function unpacked(path)
-  -- LuaJIT does not return the exit status of a pipe, so the command appends it as the last byte.
-  local gzip = " -- '" .. path:gsub("'", "'\\''") .. "' 2>"
-  local bytes = output_of("gzip -dc" .. gzip .. "/dev/null && printf 0 || printf 1")
-  if bytes:sub(-1) ~= "0" then
-    fail("cannot read: %s: %s", path, (output_of("gzip -t" .. gzip .. "&1"):gsub("%s+", " ")))
-  end
-  return bytes:sub(1, -2)
+  local bytes, message = run_program { "gzip", "-dc", "--", path }
+  return bytes or fail("cannot read: %s: %s", path, message)
 end
 
 local function read_all(path)

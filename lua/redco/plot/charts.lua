@@ -1,8 +1,6 @@
---- Draws metrics as a grid of small charts, on any canvas. A canvas has the methods
---- `line(x1, y1, x2, y2, colour)`, `curve(points, colour, top, bottom)`, `mark(x, y, colour)`,
---- `text(x, y, text, anchor, colour)` and `bytes()`; x grows to the right, y downwards. A curve is
---- not drawn above `top` and below `bottom`, if they are given.
+--- Draws metrics as a grid of small charts, in SVG.
 local axis = require "redco.plot.axis"
+local new_svg = require "redco.plot.svg"
 local series = require "redco.plot.series"
 
 local charts = {}
@@ -77,14 +75,14 @@ local function draw_chart(canvas, x, y, panel, across)
   end
 end
 
---- Returns the bytes of a file with a chart of each metric, under a title.
-function charts.draw(chosen, title, new_canvas)
+--- Returns the bytes of an SVG file with a chart of each metric, under a title.
+function charts.draw(chosen, title)
   local panels, steps = series.panels(chosen), {}
   for _, one in ipairs(chosen) do
     steps[#steps + 1], steps[#steps + 2] = one.steps[1], one.steps[#one.steps]
   end
   local n_columns = math.min(columns, #panels)
-  local canvas = new_canvas(n_columns * width,
+  local canvas = new_svg(n_columns * width,
     title_height + math.ceil(#panels / n_columns) * height)
   canvas:text(n_columns * width / 2, 22, title, "middle", black)
   for i, panel in ipairs(panels) do

@@ -1,9 +1,8 @@
 --- `redco-lua plot`: draws the metrics of a run as charts, in a file or on the terminal.
 local charts = require "redco.plot.charts"
+local picture = require "redco.plot.picture"
 local series = require "redco.plot.series"
 local terminal = require "redco.plot.terminal"
-
-local canvases = { svg = require "redco.plot.svg", png = require "redco.plot.png" }
 
 --- Draws the `metrics` of workdir/metrics.jsonl. An empty list selects all but the costs of steps.
 --- `out` is a file whose name ends in .svg or .png. Without it, the charts go to standard output,
@@ -14,9 +13,5 @@ return function(workdir, out, width, metrics)
     io.write(terminal.draw(chosen, width > 0 and width or 80, width > 0))
     return
   end
-  local canvas = canvases[out:match "%.(%w+)$"]
-  local file, message = io.open(out, "wb")
-  if not file then error("plot: cannot write " .. message, 0) end
-  file:write((charts.draw(chosen, workdir, canvas)))
-  file:close()
+  picture.write(charts.draw(chosen, workdir), out, "plot")
 end

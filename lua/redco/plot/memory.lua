@@ -1,7 +1,7 @@
 --- `redco-lua plan --out`: a picture of the memory of a device during a step.
 local axis = require "redco.plot.axis"
-
-local canvases = { svg = require "redco.plot.svg", png = require "redco.plot.png" }
+local picture = require "redco.plot.picture"
+local new_svg = require "redco.plot.svg"
 
 local width, height = 760, 380
 local left, right, top, bottom = 64, 190, 44, 44
@@ -61,8 +61,7 @@ end
 --- `capacity`: the bytes of the device, of which the driver's and the allocator's part is shown as
 --- not available.
 return function(layout, title, capacity, out)
-  local new_canvas = canvases[out:match "%.(%w+)$"]
-  if not new_canvas then error("plan: --out must end in .svg or .png, got " .. out, 0) end
+  picture.check(out, "plan")
   if not layout.timeline then error("plan: --out: no step was planned in this row", 0) end
   local moments, most = layout.timeline.moments, 0
   for _, moment in ipairs(moments) do most = math.max(most, sum_of(moment)) end
@@ -71,7 +70,7 @@ return function(layout, title, capacity, out)
   local unit, factor = unit_of(most)
   local up = axis.of { 0, math.max(most, shows_capacity and available or 0) / factor }
   local duration = layout.timeline.seconds * #moments
-  local canvas = new_canvas(width, height)
+  local canvas = new_svg(width, height)
   local function place_x(i) return left + i / #moments * (width - left - right) end
   local function place_y(bytes)
     return height - bottom - axis.place(up, bytes / factor) * (height - top - bottom)
@@ -96,8 +95,5 @@ return function(layout, title, capacity, out)
   canvas:text((left + width - right) / 2, height - 8, "seconds of the step, as planned", "middle",
     black)
   legend(canvas, moments)
-  local file, message = io.open(out, "wb")
-  if not file then error("plan: cannot write " .. message, 0) end
-  file:write((canvas:bytes()))
-  file:close()
+  picture.write(canvas:bytes(), out, "plan")
 end

@@ -1,7 +1,7 @@
 --- `redco-lua plan --scaling`: a picture of how the speed changes with the number of devices.
 local axis = require "redco.plot.axis"
-
-local canvases = { svg = require "redco.plot.svg", png = require "redco.plot.png" }
+local picture = require "redco.plot.picture"
+local new_svg = require "redco.plot.svg"
 
 local width, height = 460, 280
 local left, right, top, bottom = 64, 20, 56, 44
@@ -76,17 +76,13 @@ end
 --- `devices`, `rate` (`unit` per second of all devices, such as tokens; 0 if nothing fits) and
 --- `mfu`. The grey line is perfect scaling; "-" marks numbers of devices on which nothing fits.
 return function(points, title, unit, out)
-  local new_canvas = canvases[out:match "%.(%w+)$"]
-  if not new_canvas then error("plan: --out must end in .svg or .png, got " .. out, 0) end
+  picture.check(out, "plan")
   if not first_of(points) then
     error("plan: nothing fits on any of these numbers of devices", 0)
   end
   local charts = charts_of(unit)
-  local canvas = new_canvas(#charts * width, height)
+  local canvas = new_svg(#charts * width, height)
   canvas:text(#charts * width / 2, 22, title, "middle", black)
   for i, chart in ipairs(charts) do draw_chart(canvas, (i - 1) * width, points, chart) end
-  local file, message = io.open(out, "wb")
-  if not file then error("plan: cannot write " .. message, 0) end
-  file:write((canvas:bytes()))
-  file:close()
+  picture.write(canvas:bytes(), out, "plan")
 end

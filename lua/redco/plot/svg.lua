@@ -1,10 +1,19 @@
---- A canvas (charts.lua) that writes an SVG file.
+--- Draws SVG files. x grows to the right, y downwards; colours are texts such as "#1f6fb4".
 local Svg = {}
 Svg.__index = Svg
 
+-- Replaces bytes that XML does not allow by "?": control characters, and those that are not UTF-8.
+local function valid_only(text)
+  return (text:gsub("[%z\1-\31]", "?"):gsub("([\128-\255])([\128-\191]*)", function(lead, rest)
+    local size = lead < "\194" and 0 or lead < "\224" and 1 or lead < "\240" and 2
+      or lead < "\245" and 3 or 0
+    if size == 0 or #rest < size then return "?" end
+    return lead .. rest:sub(1, size) .. (#rest > size and "?" or "")
+  end))
+end
+
 local function escaped(text)
-  return (text:gsub("[&<>]", { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;" })
-    :gsub("[%z\1-\31]", "?"))
+  return (valid_only(text):gsub("[&<>]", { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;" }))
 end
 
 function Svg:add(format, ...)
@@ -27,6 +36,7 @@ function Svg:clipped(top, bottom)
   return (' clip-path="url(#%s)"'):format(id)
 end
 
+--- Draws a line through points { x, y }, but not above `top` and below `bottom`, if they are given.
 function Svg:curve(points, colour, top, bottom)
   local places, far = {}, 1e5
   for i, point in ipairs(points) do
@@ -53,16 +63,19 @@ function Svg:mark(x, y, colour)
   self:add('<circle cx="%.2f" cy="%.2f" r="2.5" fill="%s"/>', x, y, colour)
 end
 
+--- `anchor` is the place of x in the text: "start", "middle" or "end".
 function Svg:text(x, y, text, anchor, colour)
   self:add('<text x="%.2f" y="%.2f" text-anchor="%s" fill="%s">%s</text>', x, y, anchor, colour,
     escaped(text))
 end
 
+--- Ends the picture; returns the bytes of its file.
 function Svg:bytes()
   self:add "</svg>\n"
   return table.concat(self.parts, "\n")
 end
 
+--- Returns an empty picture.
 return function(width, height)
   local svg = setmetatable({ parts = {}, clips = {} }, Svg)
   svg:add('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" '
