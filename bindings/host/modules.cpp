@@ -6,6 +6,7 @@
 #include "data/decoders.h"
 #include "data/table_order.h"
 #include "data/tokenizer.h"
+#include "data/unicode.h"
 #include "data/weights.h"
 #include "restricted/patterns.h"
 #include "state/collector.h"
@@ -262,6 +263,7 @@ int open_redco(lua_State* L) {
   add_sharding(L);
   add_weights(L);
   add_tokenizer(L);
+  add_unicode(L);
   return 1;
 }
 

@@ -5,6 +5,7 @@
 #include "jinja_values.h"
 #include "utf8.h"
 
+#include <redco/detail/unicode.h>
 #include <redco/error.h>
 
 #include <utf8proc.h>
@@ -370,12 +371,13 @@ std::vector<std::string> lines_of(std::string_view text, bool keep_ends) {
 }
 
 std::string upper(std::string_view text) { return in_case(text, utf8proc_toupper); }
-std::string lower(std::string_view text) { return in_case(text, utf8proc_tolower); }
+std::string lower(std::string_view text) { return lower_case(text); }
 
 std::string capitalized(std::string_view text) {
   if (text.empty()) return "";
-  size_t size = code_point_at(text, 0).size;
-  return in_case(text.substr(0, size), utf8proc_totitle) + lower(text.substr(size));
+  std::string_view first = text.substr(0, code_point_at(text, 0).size);
+  // The first letter decides about the lower case of a sigma after it.
+  return in_case(first, utf8proc_totitle) + lower(text).substr(lower(first).size());
 }
 
 std::string title_of_words(std::string_view text) {

@@ -195,6 +195,11 @@ TEST_CASE("details are those of Python") {
   check_error("{{ '99999999999999999999' | int }}", {"99999999999999999999 is too large"});
   check_error("{{ (1e200 * 1e200) | int(7) }}", {"inf is too large"});
   check_error("{{ '%x' % 1.5 }}", {"%x"});
+  // A capital sigma that ends a word has another lower case.
+  CHECK(render("{{ 'ΟΔΟΣ ΣΑΣ Σ' | lower }} {{ 'ΑΣ’Α Α’Σ\u0301.'.lower() }}") ==
+        "οδος σας σ ασ’α α’ς\u0301.");
+  CHECK(render("{{ 'ας' is lower }} {{ 'ΑΣ' | capitalize }} {{ 'İx İX' | capitalize }}") ==
+        "True Ας İx i\u0307x");
 }
 
 TEST_CASE("dictionaries have keys of all kinds") {

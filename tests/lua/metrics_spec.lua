@@ -181,9 +181,26 @@ test("lower case: letters beyond ASCII, the sigma that ends a word", function()
     ["ΟΣ'Ν ΑΣ."] = "οσ'ν ας.", ["ΑΣ’Α Α’Σ"] = "ασ’α α’ς",
     ["ДОМ"] = "дом", ["\196\176"] = "i\204\135",
     ["\240\144\144\128"] = "\240\144\144\168",
-    ["\255\200x\200"] = "\255\200x\200", AbC = "abc" } do
+    ["ªΣ ºΣ ⓐΣ 🅰Σ ʰΣ"] = "ªς ºς ⓐς 🅰ς ʰσ", ["Α\204\129Σ: ΑΣ:Α"] = "α\204\129ς: ασ:α",
+    ["\255\200x\200\239\191\189"] = "\255\200x\200\239\191\189", AbC = "abc" } do
     expect_equal(unicode.lower(text), expected)
   end
+end)
+
+test("classes of characters, and white space, as for Python", function()
+  local unicode = require "redco.metrics.unicode"
+  for class, characters in pairs { L = "aéЖ日ª", N = "7²٣Ⅻ", P = "!-„“—¿。", S = "$+^`€°😀",
+    M = "\204\129", Z = " \194\160\226\128\137\226\128\168\227\128\128",
+    C = "\t\226\128\139\255" } do
+    for _, character in ipairs(unicode.characters(characters)) do
+      expect_equal(unicode.class(character), class)
+      local is_blank = class == "Z" or character == "\t"
+      expect_equal(unicode.is_blank(character), is_blank)
+      expect_equal(unicode.plain_blanks(character), class == "Z" and " " or character)
+    end
+  end
+  expect_equal(unicode.plain_blanks "a\194\133b\28", "a b\28")
+  assert(unicode.is_blank "\194\133" and unicode.is_blank "\28" and not unicode.is_blank "x")
 end)
 
 test("chrF++, and of several references the best", function()

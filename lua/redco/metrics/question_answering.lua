@@ -10,11 +10,11 @@ local articles = { a = true, an = true, the = true }
 --- Returns the words of an answer, in lower case, without ASCII punctuation and articles.
 local function words_of(answer)
   local text = unicode.plain_blanks((unicode.lower(answer):gsub("%p", "")))
-  -- What is neither a letter nor a digit beyond ASCII stays, and separates an article from the next
-  -- word as a blank does. A zero byte on both sides marks it.
+  -- A character beyond ASCII that is neither a letter nor a number stays, and separates an article
+  -- from the next word as a blank does. A zero byte on both sides marks it.
   text = text:gsub("[\194-\244][\128-\191]+", function(character)
     local class = unicode.class(character)
-    return class ~= "-" and class ~= "N" and "\0" .. character .. "\0" or character
+    return class ~= "L" and class ~= "N" and "\0" .. character .. "\0" or character
   end)
   text = text:gsub("[^%s%z\28-\31]+", function(word) return articles[word] and " " end)
   return unicode.split((text:gsub("%z", "")))
