@@ -1,4 +1,4 @@
-// What `require` calls in redco.so, one function for each module.
+// The functions of redco.so that `require` calls, one for each module.
 #include <redco/export.h>
 #include <redco/run_log.h>
 #include <redco/script_engine.h>

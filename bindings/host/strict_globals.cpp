@@ -16,7 +16,7 @@ namespace redco::lua {
 
 namespace {
 
-// What the calling function can use: globals, its local variables and those around it.
+// Returns the names that the calling function can use: globals, its local variables, upvalues.
 std::vector<std::string> names_in_scope(lua_State* L) {
   std::vector<std::string> names;
   for (lua_pushnil(L); lua_next(L, LUA_GLOBALSINDEX) != 0; lua_pop(L, 1))

@@ -303,7 +303,7 @@ int checkpoint(lua_State* L) {
 
 int begins_recomputed_block(lua_State* L) {
   RecomputeBlocks::count_block();
-  // What a checkpoint runs again has no checkpoints: the whole is one.
+  // A function that a checkpoint runs again makes no checkpoints: the outer one covers it.
   bool is_recomputed = RecomputeBlocks::is_on() && runs.empty() && at::GradMode::is_enabled();
   lua_pushboolean(L, is_recomputed);
   return 1;

@@ -1,4 +1,4 @@
-// What a function that backward runs again reads.
+// Finds the tensors that a checkpointed function reads; backward runs it again.
 
 #include "tensor_reads.h"
 

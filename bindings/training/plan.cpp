@@ -54,7 +54,7 @@ class CollectsAsOn {
   Context::TensorDebt outer_;
 };
 
-// What `redco-lua plan` was asked for, and found.
+// The options of a call of `redco-lua plan`, and the plan that it found.
 struct Planned {
   Planned(ClusterSpec spec, const PlanOptions& given) : cluster(std::move(spec)), options(given) {}
 

@@ -28,7 +28,7 @@ namespace {
 
 constexpr const char* laid_out_by_trainer = "the Trainer shards the tensors it is given; omit it";
 
-// What a script adds to the state of a Trainer; either may be empty.
+// The fields that a script adds to the state of a Trainer; either may be empty.
 struct OfScript {
   Ref apply_fn, custom_state;
 };

@@ -198,7 +198,7 @@ std::string step_tag(const std::string& name) {
   return (measured.contains(name) ? "system/" : "train/") + name;
 }
 
-// What metrics.jsonl has of evaluations and of a script's own metrics at `step`, by tag.
+// Reads from metrics.jsonl the evaluations and a script's own metrics at `step`, by tag.
 std::map<std::string, double> logged_at(const std::string& path, int64_t step) {
   std::map<std::string, double> by_tag;
   visit_kept_metrics(path, step, [&](const std::string&, const nlohmann::json& line) {

@@ -29,8 +29,8 @@ constexpr const char* kinds[] = {"None",     "a boolean", "an integer",   "a num
                                  "a tuple",  "a list",    "a dictionary", "a type",   "a storage",
                                  "a tensor", "a dtype",   "a function"};
 
-// What torch.save wrote before 1.6 in front of everything else, as two pickles: a magic number of
-// ten bytes and the version 1001.
+// The first bytes of a file that torch.save wrote before PyTorch 1.6. They are two pickles: a magic
+// number of ten bytes and the version 1001.
 constexpr std::string_view legacy_start(
     "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
     "\x80\x02M\xe9\x03.",

@@ -77,7 +77,7 @@ TokenizerParts read_gguf_tokenizer(const std::string& where, const Tree::Dict& v
   }
   parts.merges = metadata.list<std::string>(key("merges"));
   parts.pre_tokenizer = metadata.find<std::string>(key("pre")).value_or("default");
-  // What is missing is as in llama.cpp: the first tokens of a SentencePiece vocabulary have fixed
+  // The defaults are those of llama.cpp: the first tokens of a SentencePiece vocabulary have fixed
   // roles, and its texts get a begin token, as those of LLaMA 3 do.
   auto token = [&](const char* name, int64_t fixed) {
     auto id = metadata.find<int64_t>(key(name));

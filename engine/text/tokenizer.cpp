@@ -328,7 +328,7 @@ std::string Tokenizer::decode(const std::vector<int64_t>& ids, const DecodeOptio
 
 std::string Tokenizer::decode_with_times(std::vector<int64_t> ids,
                                          const DecodeOptions& options) const {
-  // What was written before is only context.
+  // The tokens before the start of the transcript are only context.
   if (options.skip_special_tokens && !ids.empty() && ids[0] == token_to_id("<|startofprev|>"))
     ids.erase(ids.begin(), std::find(ids.begin(), ids.end(), token_to_id("<|startoftranscript|>")));
   auto last = token_to_id("<|notimestamps|>");

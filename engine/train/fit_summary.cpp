@@ -1,4 +1,4 @@
-// What `fit` logs at its end.
+// The lines that `fit` logs at its end.
 
 #include "fit.h"
 

@@ -1,4 +1,4 @@
-// What changes gradients: clipping, and the decay of weights.
+// Changes gradients before the optimizer reads them: clipping, and the decay of weights.
 
 #include "parameter_groups.h"
 #include "record_alike.h"

@@ -57,7 +57,7 @@ if o.epsilon > 0 then
   }
 end
 
--- What the epoch costs that a step is in, which bounds the cost of the steps so far.
+-- Returns epsilon at the end of the epoch of a step: an upper bound for the steps so far.
 local costs = {}
 local function epsilon_after(step)
   local epoch = math.ceil(step / steps_per_epoch)

@@ -1,5 +1,5 @@
--- What DreamBooth changed: how far the pictures that two models paint are from one picture. Both
--- paint each prompt from the same noise.
+-- Shows what DreamBooth changed: two models paint each prompt from the same noise, and the script
+-- compares their pictures with a given one.
 local redco = require "redco"
 local torch = redco.torch
 

@@ -84,7 +84,7 @@ local function grey(images)
   return (0.299 * red + 0.587 * green + 0.114 * blue):unsqueeze(1)
 end
 
--- What a factor of 0 leaves of images.
+-- The images that a factor of 0 gives.
 local bases = {
   brightness = function(images) return torch.zeros_like(images) end,
   contrast = function(images) return grey(images):mean({ 1, 2, 3 }, true) end,

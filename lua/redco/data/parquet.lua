@@ -6,7 +6,7 @@ local named = require "redco.data.named"
 local native = require "redco.native"
 local registry = require "redco.registry"
 
--- What Hugging Face datasets says about the columns.
+-- Returns the types of columns that the library datasets of Hugging Face writes into its files.
 local function features_of(path, file)
   local text = file:metadata().huggingface
   if not text then return {} end

@@ -1,4 +1,4 @@
---- What a DiT is told of a picture: the number of its class.
+--- The condition of a DiT: the number of the class of a picture.
 local fail = require "redco.fail"
 local torch = require "redco.torch"
 

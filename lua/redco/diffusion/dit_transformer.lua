@@ -67,7 +67,7 @@ function dit.add_parameters(c, add)
   layers.add_linear(add, "proj_out_2", size, c.patch_size ^ 2 * out_channels(c))
 end
 
--- What a block is told of the time and the class [B, C], behind the activation.
+-- Returns the embedding of the time and the class [B, C] for a block, after the activation.
 local function conditions_of(params, name, waves, labels, o)
   name = name .. ".norm1.emb"
   return torch.silu(layers.embedding(params, name .. ".timestep_embedder", waves, torch.silu, o)

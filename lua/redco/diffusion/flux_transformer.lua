@@ -47,7 +47,7 @@ function flux.check(c, where)
   end
 end
 
---- What sampling must know of latents; other models have it in their configurations.
+--- Returns the shape of latents for sampling; other models have it in their configurations.
 function flux.latents(c)
   return { channels = c.in_channels / side ^ 2, patch = side, sample_size = 128 }
 end

@@ -133,7 +133,8 @@ function lora.load(pipeline, path, params)
   return result
 end
 
--- What a file has, by format: function(adapters {layer, a, b, scaling}, all layers, params).
+-- Functions by format that return the tensors of a file:
+-- function(adapters {layer, a, b, scaling}, all layers, params).
 local writers = {
   -- The form has no place for alpha, which readers take to be the rank.
   diffusers = function(adapters)

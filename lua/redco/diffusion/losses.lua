@@ -71,7 +71,7 @@ local function dropped(pipeline, batch, o)
   return result
 end
 
--- What the model is told of the prompts; hidden states that the batch has are not computed again.
+-- Returns the conditions of the prompts. Hidden states in the batch are not computed again.
 local function conditions_of(pipeline, params, batch, o, latents)
   local states, pooled = batch.encoder_hidden_states, batch.text_embeds
   if states then

@@ -1,6 +1,6 @@
---- What DiT and Stable Diffusion 3 share: patches of latents as tokens with fixed positions, norms
---- that the conditions scale and shift (adaLN, Peebles and Xie, 2023), and what is around the
---- blocks.
+--- The common parts of DiT and Stable Diffusion 3: patches of latents as tokens with fixed
+--- positions, norms that the conditions scale and shift (adaLN, Peebles and Xie, 2023), and the
+--- layers before and after the blocks.
 --- Shapes: B batch, T tokens, C size of a token.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"

@@ -1,4 +1,4 @@
---- What all distributions share: checks of arguments, drawing, and the methods made of others.
+--- The common parts of all distributions: checks of arguments, drawing, derived methods.
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
 local native = require "redco.native"

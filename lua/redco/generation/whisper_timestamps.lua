@@ -96,7 +96,7 @@ function timestamps.segments(tokens, begin, offset, n_frames)
     first = last + 1
   end
   if ends_with_one then return segments, n_frames end
-  -- What follows the last pair is incomplete: the next window begins there.
+  -- The segment after the last pair is incomplete: the next window begins there.
   local n_done = (tokens[cuts[#cuts] - 1] - begin) * frames
   return segments, n_done > 0 and math.min(n_done, n_frames) or n_frames
 end

@@ -8,7 +8,7 @@ local masks = require "redco.models.masks"
 local new_tasks = require "redco.models.encoder_decoder_tasks"
 local nn = require "redco.nn"
 
--- What configurations of all families have, unless a row has it.
+-- The defaults of configurations, unless the row of a family has others.
 local defaults = {
   vocab_size = 50265,
   max_position_embeddings = 1024,

@@ -76,7 +76,7 @@ function bloom.new_forward(c)
     local x = norm("transformer.word_embeddings_layernorm",
       blocks.embedding(params, "transformer.word_embeddings", inputs.input_ids))
     local mask = alibi.masked(masks.causal(inputs, o, x), bias(inputs, o, x))
-    -- What a layer puts out is added to its input, or to the norm of that.
+    -- The output of a layer is added to its input, or to the norm of its input.
     local function residual(name, input, f)
       local y = norm(name, input)
       return (c.apply_residual_connection_post_layernorm and y or input)

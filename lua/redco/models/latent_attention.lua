@@ -47,7 +47,7 @@ function attention.new(c, facts)
   -- With the epsilon of transformers, whatever rms_norm_eps is.
   local function norm(params, name, x) return facts.norm(params, name, x, 1e-6) end
 
-  -- What reads a latent is split by heads, so each model shard needs all of it.
+  -- The layers that read a latent are split by heads, so each model shard needs all of it.
   local function projected(params, name, x, o)
     return native.whole_on_shards(blocks.linear(params, name, x, o))
   end

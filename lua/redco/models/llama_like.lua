@@ -10,7 +10,7 @@ local nn = require "redco.nn"
 local rotary = require "redco.models.rotary"
 local torch = require "redco.torch"
 
--- What the function `facts(c)` of a family may change.
+-- The facts of LLaMA. The function `facts(c)` of another family may change them.
 local llama = {
   norm = blocks.rms_norm,  -- rms_norm_from_one, layer_norm
   eps = "rms_norm_eps",  -- the key of the configuration
@@ -39,7 +39,7 @@ local llama = {
   attention = attention,
 }
 
--- What configurations of all families have, unless a row has it.
+-- The defaults of configurations, unless the row of a family has others.
 local defaults = {
   hidden_size = 4096,
   num_hidden_layers = 32,

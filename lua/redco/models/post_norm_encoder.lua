@@ -40,7 +40,7 @@ local bert_defaults = {
   tie_word_embeddings = true,
 }
 
--- What other heads of transformers have among the weights, and what old files have.
+-- Weights of other heads of transformers, and of old files, which are not read.
 local ignored = { "position_ids$", "^pooler%.", "^cls%.", "^classifier%.", "^qa_outputs%.",
   "^lm_head%.", "^pre_classifier%.", "^vocab_[%l_]+%.", "^discriminator_predictions%.",
   "^generator_%l+%.", "^generator_lm_head%.", "^sequence_summary%." }

@@ -96,7 +96,8 @@ local function row_of(i, layout, unit, columns)
     for k = 2, #column do sum = sum + (layout.is_planned and layout.memory[column[k]] or 0) end
     cells[#cells + 1] = layout.is_planned and number_in(unit, sum) or "-"
   end
-  -- What is known of a layout whose states alone are too much; nothing of an impossible one.
+  -- Only the size of the states is known if they alone are too large, and nothing of an
+  -- impossible layout.
   if not layout.is_planned and layout.states > 0 then
     cells[#cells] = ">" .. number_in(unit, layout.states)
   end
@@ -177,7 +178,7 @@ function report.table(name, result)
   return table.concat(lines, "\n") .. "\n"
 end
 
---- What a device holds in one layout when it holds most.
+--- Returns the text about the memory of a device in one layout, at its peak.
 function report.explain(row, layout)
   if not layout.is_planned then return ("row %d: %s\n"):format(row, layout.why) end
   local lines = { ("row %d, when a device holds most:"):format(row) }

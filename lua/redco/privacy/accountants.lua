@@ -14,7 +14,7 @@ local function is_number(value)
   return type(value) == "number" and value == value and math.abs(value) < math.huge
 end
 
---- What each argument must be.
+--- The condition that each argument must meet: its text, and a function that checks it.
 local checks = {
   noise_multiplier = { "a number of at least 0", function(x) return is_number(x) and x >= 0 end },
   sample_rate = { "above 0 and at most 1: expected batch size divided by number of examples",

@@ -1,7 +1,7 @@
---- What the model is told: hidden states of prompts or classes, also of the negative ones for
---- guidance, and of SDXL the sizes of the picture. With guidance, each example has two rows beside
---- each other, the negative prompt's and the prompt's: so a batch that is split over processes
---- stays so.
+--- The conditions of the model: hidden states of prompts or classes, those of negative prompts for
+--- guidance, and for SDXL the sizes of the picture. With guidance, each example has two adjacent
+--- rows, first for the negative prompt, then for the prompt. A batch that is split over processes
+--- therefore stays split.
 local fail = require "redco.fail"
 local new_cache = require "redco.models.cache"
 local torch = require "redco.torch"

@@ -1,5 +1,5 @@
---- What sampling starts from: noise, or the latents of a picture with noise; and of inpainting,
---- what keeps the rest of the picture.
+--- The latents with which sampling starts: noise, or the latents of a picture with noise. For
+--- inpainting, also the latents and the mask of the parts of the picture to keep.
 local fail = require "redco.fail"
 local torch = require "redco.torch"
 

@@ -139,7 +139,7 @@ function config.complete(where, given)
   return name, c
 end
 
--- What diffusers' pipelines change in outdated configurations when they are made.
+-- The fields that diffusers' pipelines correct in outdated configurations.
 local corrections = {
   StableDiffusionPipeline = { steps_offset = 1, clip_sample = false },
   StableDiffusionImg2ImgPipeline = { steps_offset = 1, clip_sample = false },

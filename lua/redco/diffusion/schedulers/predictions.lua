@@ -1,4 +1,4 @@
---- What a model's output says about the clean sample x0 and the noise, by prediction_type. A sample
+--- Computes the clean sample x0 and the noise from a model's output, by prediction_type. A sample
 --- is alpha * x0 + sigma * noise.
 local fail = require "redco.fail"
 local torch = require "redco.torch"
