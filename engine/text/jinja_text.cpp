@@ -382,27 +382,33 @@ std::string capitalized(std::string_view text) {
 
 std::string title_of_words(std::string_view text) {
   std::string result;
-  bool starts = true;
-  for (size_t i = 0; i < text.size();) {
-    CodePoint c = code_point_at(text, i);
-    std::string_view character = text.substr(i, c.size);
-    result += starts ? upper(character) : lower(character);
-    starts = is_whitespace(c.value) || c.value == '-' || c.value == '(' || c.value == '{' ||
-             c.value == '[' || c.value == '<';
-    i += c.size;
+  size_t begin = 0;
+  for (size_t end = 0; end < text.size();) {
+    CodePoint c = code_point_at(text, end);
+    end += c.size;
+    bool ends_word = is_whitespace(c.value) ||
+                     std::u32string_view(U"-({[<").find(c.value) != std::u32string_view::npos;
+    if (!ends_word && end < text.size()) continue;
+    std::string_view word = text.substr(begin, end - begin);
+    size_t first = code_point_at(word, 0).size;
+    result += upper(word.substr(0, first)) + lower(word.substr(first));
+    begin = end;
   }
   return result;
 }
 
 std::string title_of_letters(std::string_view text) {
-  std::string result;
+  std::string result, lowered = lower(text);
+  size_t place = 0;  // in `lowered`
   bool in_word = false;
   for (size_t i = 0; i < text.size();) {
     CodePoint c = code_point_at(text, i);
     std::string_view character = text.substr(i, c.size);
-    result += in_word ? lower(character) : in_case(character, utf8proc_totitle);
+    size_t size = lower(character).size();
+    result += in_word ? lowered.substr(place, size) : in_case(character, utf8proc_totitle);
     in_word = is_letter_with_case(c.value);
     i += c.size;
+    place += size;
   }
   return result;
 }

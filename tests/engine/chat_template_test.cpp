@@ -200,6 +200,8 @@ TEST_CASE("details are those of Python") {
         "οδος σας σ ασ’α α’ς\u0301.");
   CHECK(render("{{ 'ας' is lower }} {{ 'ΑΣ' | capitalize }} {{ 'İx İX' | capitalize }}") ==
         "True Ας İx i\u0307x");
+  CHECK(render("{{ 'ΟΔΟΣ ΑΣ-(ΣΑΣ' | title }} {{ 'ΑΣ ΟΔΟΣ1Σ İİ.Σ'.title() }}") ==
+        "Οδος Ασ-(Σας Ας Οδος1Σ İi\u0307.Σ");
 }
 
 TEST_CASE("dictionaries have keys of all kinds") {

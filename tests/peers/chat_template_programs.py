@@ -5,7 +5,8 @@ Expressions are made by the type that they should have, so that most templates r
 NAMES = ['a', 'b', 'item', 'x']
 WORDS = ['user', 'assistant', ' hi ', 'Hello, World', 'x', '', 'é', 'ß', '日本 語', '😀', "it's", '"q"',
          'a\nb', '<|im_end|>', '<b> & "c"', '\t', '12', '-3.5', 'tHe cAT', 'a,b,,c', '  two  words ', '\\d', 'e\u0301',
-         '\u00a0', '{{', '%}', 'naïve', 'A' * 12, '\u200b', '</s>', 'line one\nline two\r\n\nend\n']
+         '\u00a0', '{{', '%}', 'naïve', 'A' * 12, '\u200b', '</s>', 'ΑΣ ΟΔΟΣ', 'Α’Σ-ΣΑΣ.', 'İİZ',
+         'line one\nline two\r\n\nend\n']
 KEYS = ['role', 'content', 'name', 'type', 'items', 'a', 'b', 'keys', 'description', 'é']
 
 
