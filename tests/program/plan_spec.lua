@@ -348,6 +348,8 @@ test("errors", function()
   fails(2, { "--devices 8,4: the numbers must ascend" }, "--devices", "8,4", "train.lua")
   fails(1, { "--out must end in .svg or .png" }, "--servers", "1x A100-80G:2", "--out", "a.pdf",
     "train.lua")
+  fails(1, { "plan: cannot write /dev/full: No space left on device" }, "--servers",
+    "1x A100-80G:2", "--json", "/dev/full", "train.lua")
   fails(1, { "the last row is" }, "--servers", "1x A100-80G:2", "--explain", "99", "train.lua")
   local code, _, err = program.run { "--nproc", "2", "plan", "train.lua" }
   expect_equal(code, 2)

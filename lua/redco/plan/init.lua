@@ -17,11 +17,14 @@ function plan.start(options)
 end
 
 local function write(path, text)
-  local file, message = io.stdout, nil
-  if path ~= "-" then file, message = io.open(path, "wb") end
+  if path == "-" then return io.write(text, "\n") end
+  local file, message = io.open(path, "wb")
   if not file then error("plan: cannot write " .. message, 0) end
-  file:write(text, "\n")
-  if path ~= "-" then file:close() end
+  local written, reason = file:write(text, "\n")
+  local closed, late = file:close()
+  if not (written and closed) then
+    error(("plan: cannot write %s: %s"):format(path, reason or late), 0)
+  end
 end
 
 local function layout_of(result, row)
