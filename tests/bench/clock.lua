@@ -1,4 +1,4 @@
---- What the benchmarks measure with.
+--- The clocks of the benchmarks.
 local ffi = require "ffi"
 
 ffi.cdef [[

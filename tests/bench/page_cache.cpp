@@ -1,4 +1,4 @@
-// What the machine can do with a file that is in the page cache, to compare loading with.
+// Measures how fast the machine reads a file in the page cache. Loading is compared with it.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>

@@ -1,4 +1,5 @@
-// What a sharded tensor adds to the time of an operator: build/release/tests/bench_sharded_dispatch
+// Measures the time that a sharded tensor adds to an operator:
+// build/release/tests/bench_sharded_dispatch
 //
 // One rank of a mesh of two whose collectives are never called: the operators below need none.
 

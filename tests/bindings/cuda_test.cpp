@@ -1,5 +1,5 @@
-// What a script does on a GPU, on a library that stands in for LibTorch's: torch.cuda, when the
-// collector works, and on which thread backward runs.
+// Runs scripts for a GPU on a library that stands in for LibTorch's: torch.cuda, when the collector
+// works, and on which thread backward runs.
 #include <redco/error.h>
 #include <redco/script_engine.h>
 

@@ -1,4 +1,4 @@
-// What outlives what: engines, the tensors and callbacks that cross their border, and errors on
+// Lifetimes of engines, and of the tensors and callbacks that cross their border; and errors on
 // their way through both languages.
 #include <redco/error.h>
 #include <redco/script_engine.h>

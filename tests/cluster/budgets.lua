@@ -1,4 +1,4 @@
--- What one step sends: no more than the layout needs. Two processes.
+-- One step sends no more than its layout needs. Two processes.
 local redco = require "redco"
 local testing = require "testing"
 local traffic = require "traffic"

@@ -1,5 +1,5 @@
--- What a process needs to load a model of which it keeps a part: its part, and of the mapped file
--- about the pages of its part.
+-- To load its part of a model, a process needs the memory of that part, and about as many pages of
+-- the mapped file. Checks this.
 local ffi = require "ffi"
 local process_memory = require "process_memory"
 local redco = require "redco"

@@ -1,4 +1,4 @@
--- What one training step of each model sends: what Megatron would (arXiv 1909.08053; 2205.05198
+-- One training step of each model sends the bytes that Megatron would (arXiv 1909.08053; 2205.05198
 -- under sequence parallelism), and a few numbers. Each row of a budget says what must move and why.
 -- Two processes; four for the groups of zero.
 local redco = require "redco"

@@ -1,6 +1,6 @@
--- What is sent is counted by what it was for: each operator that has its arguments gathered is
--- named with its line, its bytes and an advice that works, and all bytes add up to those of the
--- groups. Two processes.
+-- Bytes are counted by their purpose. The report names each operator whose arguments are gathered,
+-- with its line, its bytes and an advice that works. All bytes add up to those of the groups. Two
+-- processes.
 local redco = require "redco"
 local testing = require "testing"
 

@@ -1,5 +1,5 @@
--- What a process needs to save a model of which it holds a part: its share of the files, and what
--- it takes to gather a largest tensor.
+-- To save its part of a model, a process needs the memory of its share of the files, and that of
+-- the largest tensor while it is gathered. Checks this.
 local process_memory = require "process_memory"
 local redco = require "redco"
 local testing = require "testing"

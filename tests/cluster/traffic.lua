@@ -1,4 +1,4 @@
--- What a piece of a program sends, by kind of collective.
+-- Measures the bytes that a piece of a program sends, by kind of collective.
 local redco = require "redco"
 local testing = require "testing"
 

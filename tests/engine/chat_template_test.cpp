@@ -1,4 +1,4 @@
-// What of Jinja chat templates use; tests/peers compares it with jinja2.
+// The parts of Jinja that chat templates use; tests/peers compares them with jinja2.
 #include <redco/error.h>
 #include <redco/json.h>
 #include <redco/tokenizer.h>

@@ -1,4 +1,4 @@
-// What a dataset is told of the batches that training, evaluation and prediction will ask for.
+// Training, evaluation and prediction announce their next batches to the dataset.
 #include <redco/predictor.h>
 #include <redco/random.h>
 #include <redco/trainer.h>

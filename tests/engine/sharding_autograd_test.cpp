@@ -1,5 +1,5 @@
-// What sits above the sharded tensors: custom functions, hooks, re-entrant backward, forward
-// derivatives, vmap, autocast.
+// The layers of LibTorch above sharded tensors: custom functions, hooks, re-entrant backward,
+// forward derivatives, vmap, autocast.
 
 #include <redco/sharding.h>
 

@@ -1,4 +1,4 @@
-// What went wrong without a word when sharded tensors were first tried, and must not again.
+// Silent errors of the first sharded tensors, which must not return.
 
 #include <redco/sharding.h>
 

@@ -1,6 +1,6 @@
---- What the specs here share. Each compares a GPU with the CPU, or with figures of Hugging Face's
---- models, and is skipped where there is no GPU. With REDCO_GPU_DRY_RUN=1 the CPU takes the GPU's
---- place there, which shows that a spec itself is sound.
+--- The common parts of the specs here. Each compares a GPU with the CPU, or with figures of Hugging
+--- Face's models, and is skipped where there is no GPU. With REDCO_GPU_DRY_RUN=1 the CPU takes the
+--- GPU's place there, which shows that a spec itself is sound.
 local redco = require "redco"
 local torch = redco.torch
 

@@ -1,6 +1,6 @@
 --- Runs a spec of tests/lua with its tensors on the GPU: redco-lua on_gpu.lua operators_spec.lua
---- What makes or reads tensors puts them there, unless the call names a device. The spec compares
---- with values of the CPU. What only the CPU has is left out.
+--- Functions that make or read tensors put them on the GPU, unless the call names a device. The
+--- spec compares with values of the CPU. Functions that only the CPU has are left out.
 local gpu = require "gpu"
 local redco = require "redco"
 local testing = require "testing"

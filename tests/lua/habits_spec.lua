@@ -1,4 +1,4 @@
--- What a user reads after writing what PyTorch, JAX or transformers would take.
+-- The errors that a user gets who writes what PyTorch, JAX or transformers would take.
 local redco = require "redco"
 local regression = require "regression"
 local testing = require "testing"

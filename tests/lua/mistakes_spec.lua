@@ -1,4 +1,4 @@
--- What a user reads after the mistakes of the first hour.
+-- The errors that a user gets after the mistakes of the first hour.
 local redco = require "redco"
 local regression = require "regression"
 local testing = require "testing"

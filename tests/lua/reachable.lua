@@ -1,5 +1,5 @@
---- What a script can call: the functions in the tables of `redco` and `redco.torch`, and the
---- methods of every class, each with the place where it was met.
+--- Finds all that a script can call: the functions in the tables of `redco` and `redco.torch`, and
+--- the methods of every class, each with the place where it was met.
 local redco = require "redco"
 local torch = redco.torch
 

@@ -1,5 +1,5 @@
---- What the specs of the Trainer train: a line through points, w [3] and b, and a classifier whose
---- labels count unevenly. Runs have work folders of their own.
+--- The models that the specs of the Trainer train: a line through points, w [3] and b, and a
+--- classifier whose labels count unevenly. Runs have work folders of their own.
 local redco = require "redco"
 local testing = require "testing"
 

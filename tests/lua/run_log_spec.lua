@@ -1,4 +1,4 @@
--- What a run leaves in its work folder beside log.txt and metrics.jsonl.
+-- The files of a run in its work folder beside log.txt and metrics.jsonl.
 local redco = require "redco"
 local regression = require "regression"
 local testing = require "testing"

@@ -1,4 +1,4 @@
---- What a script in the documents shows of its output: the texts after `-->`. "..." stands for
+--- The output that a script in the documents shows: the texts after `-->`. "..." stands for
 --- anything there, and blanks are all the same.
 local shown = {}
 

@@ -1,4 +1,4 @@
--- What the classes refuse, how errors of callbacks arrive, and what long runs hold.
+-- Arguments that the classes refuse, errors of callbacks, and the memory of long runs.
 local redco = require "redco"
 local regression = require "regression"
 local testing = require "testing"

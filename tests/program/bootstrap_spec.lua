@@ -1,4 +1,4 @@
--- What ./bootstrap prints, with stand-ins for the programs that it calls.
+-- The output of ./bootstrap, with stand-ins for the programs that it calls.
 local program = require "program"
 local testing = require "testing"
 

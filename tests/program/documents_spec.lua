@@ -1,4 +1,4 @@
--- What the READMEs and the pages of docs/ show is so. Of the blocks of a file
+-- The READMEs and the pages of docs/ show what happens. Of the blocks of a file
 -- - lua: one that requires "redco" begins a script, those after it go on with it. What it prints
 --   stands in it after -->, all of that or nothing. A script whose first line is `-- NAME.lua` is
 --   that file, and is run by the block of commands after it;

@@ -1,4 +1,4 @@
--- What ends a run of several processes when one of them fails, is gone, or strays.
+-- A run of several processes ends when one of them fails, is gone, or strays.
 local program = require "program"
 local testing = require "testing"
 

@@ -1,4 +1,4 @@
---- What the calls of calls.lua need, in the engine that they are made in.
+--- Defines the functions that the calls of calls.lua need, in the engine that makes the calls.
 local torch = require "redco.torch"
 
 local function numel(sizes)

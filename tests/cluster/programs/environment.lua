@@ -1,6 +1,7 @@
---- What the lines of a program may call. A program runs on plain tensors with one environment and
---- on sharded ones with another; only shard and terms differ. Two more environments, "exact" and
---- "noisy", run it on plain tensors to find out how far rounding may move a result.
+--- The functions that the lines of a program may call. A program runs on plain tensors with one
+--- environment and on sharded ones with another; only shard and terms differ. Two more
+--- environments, "exact" and "noisy", run it on plain tensors to find out how far rounding may move
+--- a result.
 local redco = require "redco"
 local native = require "redco.native"
 local torch = require "redco.torch"

@@ -1,5 +1,5 @@
---- What stands for <name> in a row's template. place.NAME(g, v) returns the text, or nil if the
---- operator does not apply; v keeps what was chosen, so that a second <name> is the same.
+--- The texts that replace <name> in a row's template. place.NAME(g, v) returns the text, or nil if
+--- the operator does not apply; v keeps what was chosen, so that a second <name> is the same.
 local place = {}
 
 local function numbers(list) return table.concat(list, ", ") end
