@@ -66,7 +66,7 @@ double CostModel::seconds(const Operator& call) const {
                               : 1e-6 * (has_host() ? constants_.kernel_us : constants_.launch_us);
   if (call.is_view()) return is_cpu ? starting : 0;
   auto bytes = double(call.bytes_read + call.bytes_written);
-  if (has_host()) bytes *= on_gpu(call.name).passes;
+  if (has_host()) bytes *= call.passes;
   const double rate = device_.bandwidth * constants_.bandwidth_share;
   double computing = 0;
   if (call.flops > 0)
@@ -77,7 +77,7 @@ double CostModel::seconds(const Operator& call) const {
 double CostModel::host_seconds(const Operator& call) const {
   const HostLaunches& host = constants_.host;
   double n_launches = call.is_view() ? host.of_view : host.of_operator;
-  if (has_host() && !call.is_view()) n_launches *= on_gpu(call.name).starts;
+  if (has_host() && !call.is_view()) n_launches *= call.starts;
   return 1e-6 * constants_.launch_us * n_launches;
 }
 

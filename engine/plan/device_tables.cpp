@@ -241,30 +241,4 @@ const ModelConstants& constants_of(DeviceFacts::Kind kind) {
   }
 }
 
-OperatorOnGpu on_gpu(const std::string& operator_name) {
-  // Passes: of LibTorch's kernels on bfloat16, measured on an H100. They read several times, or not
-  // in order. Starts: host times in traces of training on an H200. Several kernels are started.
-  static const std::map<std::string, OperatorOnGpu> facts = {
-      {"aten::native_layer_norm", {1, 2}},
-      {"aten::native_layer_norm_backward", {3, 2.3}},
-      {"aten::native_group_norm", {2.5, 4}},
-      {"aten::native_group_norm_backward", {4.5, 5}},
-      {"aten::max_pool2d_with_indices", {1.8, 1}},
-      {"aten::max_pool2d_with_indices_backward", {4, 2}},
-      {"aten::convolution", {1, 5}},
-      {"aten::convolution_backward", {1, 8}},
-      {"aten::_scaled_dot_product_flash_attention_for_cpu", {1, 5}},
-      {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", {1, 5}},
-      {"aten::_scaled_dot_product_efficient_attention", {1, 3}},
-      {"aten::_scaled_dot_product_efficient_attention_backward", {1, 4.5}},
-      {"aten::embedding_dense_backward", {1, 16}},
-      {"redco::linear_cross_entropy", {1, 25}},
-      {"aten::sum", {1.5, 1.5}},
-      {"aten::cat", {2.4, 1}},
-      {"aten::stack", {2.4, 1}},
-      {"aten::clone", {2, 1}}};
-  auto found = facts.find(operator_name);
-  return found == facts.end() ? OperatorOnGpu() : found->second;
-}
-
 }  // namespace redco::plan

@@ -42,11 +42,4 @@ struct ModelConstants {
 };
 REDCO_API const ModelConstants& constants_of(DeviceFacts::Kind kind);
 
-/// What an operator takes on a GPU, in units of what most operators take.
-struct OperatorOnGpu {
-  double passes = 1;  ///< of the time that the memory needs for its arguments and results once
-  double starts = 1;  ///< of the host's time to start it
-};
-OperatorOnGpu on_gpu(const std::string& operator_name);
-
 }  // namespace redco::plan

@@ -2,8 +2,6 @@
 
 #include "recorder.h"
 
-#include "gpu_workspace.h"
-
 #include "../sharding/meta_kernels.h"
 #include "../sharding/operators/rules.h"
 #include "../train/flop_counter.h"
@@ -82,13 +80,6 @@ int64_t bytes_of(const at::Tensor& tensor) {
   return elements * int64_t(tensor.element_size());
 }
 
-ProductKind product_kind(const sharding::Operator& op) {
-  if (op.name.find("convolution") != std::string::npos) return ProductKind::convolution;
-  if (op.name.find("efficient_attention") != std::string::npos)
-    return ProductKind::biased_attention;
-  return op.facts.is_product ? ProductKind::matmul : ProductKind::attention;
-}
-
 // The size that the time of such an operator depends on (Measurements::products).
 int64_t product_size(ProductKind kind, const Stack& arguments) {
   std::vector<at::Tensor> given;
@@ -108,14 +99,6 @@ int64_t product_size(ProductKind kind, const Stack& arguments) {
     default:
       return std::min(smaller(given[0], -1, -2), smaller(given[given.size() > 1], -1, -2));
   }
-}
-
-// linear_cross_entropy on a GPU writes logits and reads them; on a CPU a block stays in the cache.
-int64_t bytes_inside(const Call& call, const Stack& arguments) {
-  if (planned_device() != c10::kCUDA || call.op.name != "redco::linear_cross_entropy") return 0;
-  const at::Tensor &x = arguments[0].toTensor(), &weight = arguments[1].toTensor();
-  // A product and a kernel write them; two products and two kernels read them.
-  return 6 * x.size(0) * weight.size(0) * int64_t(x.element_size());
 }
 
 // The place of the argument `device` of an operator that makes a tensor from none; none for others.
@@ -256,16 +239,17 @@ void Recorder::run(const Call& call, const Plan& plan, Stack& local) {
     if (call.op.is_written[i])
       for_each_tensor(c10::ArrayRef<c10::IValue>(local[i]),
                       [&](const at::Tensor& tensor) { record.bytes_written += bytes_of(tensor); });
-  record.bytes_inside = bytes_inside(call, local);
-  const GpuWorkspace workspace =
-      planned_device() == c10::kCUDA ? find_gpu_workspace(call.op.name) : nullptr;
-  const Stack arguments = workspace != nullptr ? local : Stack();
+  const OperatorFacts& facts = call.op.facts;
+  const GpuCost cost = planned_device() == c10::kCUDA ? facts.gpu : GpuCost();
+  record.passes = cost.passes;
+  record.starts = cost.starts;
+  if (cost.inside != nullptr) record.bytes_inside = cost.inside(local, {});
+  const Stack arguments = cost.workspace != nullptr ? local : Stack();
   std::optional<train::FlopCounter> counter;
   Recomputing counted(false);  // it takes time, too
-  const OperatorFacts& facts = call.op.facts;
   if (facts.flops || facts.is_product) {
     counter.emplace(record.flops);
-    record.kind = product_kind(call.op);
+    record.kind = facts.kind;
     record.size = product_size(record.kind, local);
   }
   try {
@@ -281,8 +265,8 @@ void Recorder::run(const Call& call, const Plan& plan, Stack& local) {
          ", cannot be planned: ", error.what_without_backtrace());
   }
   counter.reset();
-  if (workspace != nullptr)
-    at::empty({workspace(arguments, local)}, at::device(c10::kMeta).dtype(at::kByte));
+  if (cost.workspace != nullptr)
+    at::empty({cost.workspace(arguments, local)}, at::device(c10::kMeta).dtype(at::kByte));
   for_each_tensor(c10::ArrayRef<c10::IValue>(local), [&](const at::Tensor& tensor) {
     bool is_new = !tensor.has_storage() || !given.contains(tensor.storage().unsafeGetStorageImpl());
     if (is_new) record.bytes_written += bytes_of(tensor);

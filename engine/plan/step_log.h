@@ -57,6 +57,7 @@ struct Operator {
   int64_t bytes_read = 0;                          ///< of all arguments
   int64_t bytes_written = 0;                       ///< of all results; 0 for views
   int64_t bytes_inside = 0;                ///< read and written between the parts of an operator
+  double passes = 1, starts = 1;           ///< sharding::GpuCost
   ProductKind kind = ProductKind::matmul;  ///< of an operator with flops
   int64_t size = 0;                        ///< of an operator with flops: Measurements
 

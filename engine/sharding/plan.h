@@ -4,6 +4,8 @@
 
 #include "sharded_tensor.h"
 
+#include <redco/product_kind.h>
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
@@ -27,6 +29,18 @@ using Rule = std::function<std::optional<Plan>(const Call&)>;
 /// The floating-point operations of a call with these arguments.
 using FlopFormula = double (*)(const c10::ArrayRef<const c10::IValue>&);
 
+/// What an operator takes on a GPU besides its FLOPs, and reading arguments and writing results
+/// once.
+struct GpuCost {
+  /// Bytes of a call, from its arguments and results.
+  using Bytes = int64_t (*)(c10::ArrayRef<c10::IValue> arguments,
+                            c10::ArrayRef<c10::IValue> results);
+  double passes = 1;          ///< of the time that the memory needs for reading and writing once
+  double starts = 1;          ///< of the host's time to start most operators
+  Bytes workspace = nullptr;  ///< memory that its kernels need while they run; null: none
+  Bytes inside = nullptr;     ///< read and written between its parts; null: none. No results given
+};
+
 /// A row of the operator tables in operators/: the facts about an operator that its schema does not
 /// give. An operator is described there and nowhere else.
 struct OperatorFacts {
@@ -40,9 +54,13 @@ struct OperatorFacts {
   bool regroups = false;        ///< it splits or merges dimensions of its argument
   bool is_view = false;      ///< its results share memory with its argument; the schema is silent
   bool keys_floats = false;  ///< its rule reads floating-point arguments
-  std::vector<std::string> written = {};  ///< written arguments that the schema does not mark
-  std::string scratch = {};               ///< a written argument that nobody reads after the call
-  FlopFormula flops = nullptr;            ///< null: not counted
+  std::vector<std::string> written = {};   ///< written arguments that the schema does not mark
+  std::string scratch = {};                ///< a written argument that nobody reads after the call
+  FlopFormula flops = nullptr;             ///< null: not counted
+  ProductKind kind = ProductKind::matmul;  ///< of an operator with flops
+  bool has_heads = false;                  ///< it needs each attention head whole
+  bool looks_up_rows = false;              ///< of its first argument
+  GpuCost gpu = {};
 };
 
 /// Facts about an operator, from its schema and its row.

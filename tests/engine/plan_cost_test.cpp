@@ -95,7 +95,7 @@ TEST_CASE("a GPU's step takes at least what its host needs to start the operator
   CHECK(model.host_seconds(product(1e12)) == Approx(launch));
   CHECK(model.host_seconds(view) == Approx(of_view));
   Operator convolution = product(1e12);
-  convolution.name = "aten::convolution_backward";  // several kernels
+  convolution.starts = 8;  // several kernels
   CHECK(model.host_seconds(convolution) == Approx(8 * launch));
   CHECK(CostModel(cluster()).host_seconds(view) == 0);  // no Lua runs beside it
   StepLog log;
@@ -111,7 +111,10 @@ TEST_CASE("a GPU's step takes at least what its host needs to start the operator
 
 TEST_CASE("on a GPU operators read and write some bytes several times, or inside") {
   ClusterSpec spec = cluster();
-  Operator cat{.name = "aten::cat", .bytes_read = 3'000'000'000, .bytes_written = 2'000'000'000};
+  Operator cat{.name = "aten::cat",
+               .bytes_read = 3'000'000'000,
+               .bytes_written = 2'000'000'000,
+               .passes = 2.4};
   CHECK(CostModel(spec).seconds(cat) == Approx(0.01 + 10e-6));
   spec.hosts[0].device.kind = redco::DeviceFacts::gpu;
   CHECK(CostModel(spec).seconds(cat) == Approx(2.4 * 0.01 + 3e-6));

@@ -1,10 +1,10 @@
 #pragma once
 
 #include <redco/export.h>
+#include <redco/product_kind.h>
 
 #include <c10/core/ScalarType.h>
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -91,14 +91,6 @@ struct REDCO_API Efficiency {
   double at(double size) const;
   bool operator==(const Efficiency&) const = default;
 };
-
-/// Operators that multiply and add, which take most of the time of a step.
-/// biased_attention: with a trained bias on a GPU, where cuDNN's and flash attention have no
-/// kernel.
-enum class ProductKind : uint8_t { matmul, attention, biased_attention, convolution };
-inline constexpr std::array product_kinds = {ProductKind::matmul, ProductKind::attention,
-                                             ProductKind::biased_attention,
-                                             ProductKind::convolution};
 
 /// What was measured on a cluster. It is used in place of the built-in constants.
 struct Measurements {

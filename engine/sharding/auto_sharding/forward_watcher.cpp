@@ -69,8 +69,7 @@ Placement split_between_units(const Placement& now, int64_t n_ranks) {
 // Attention cannot keep a split within one head, which a view can give it.
 bool splits_a_head(const Call& call, const TensorArgument& argument) {
   const Placement& now = argument.placements[mp];
-  return call.op.name.starts_with("aten::_scaled_dot_product") && now.is_sharded() &&
-         now.dim + 1 == argument.tensor.dim();
+  return call.op.facts.has_heads && now.is_sharded() && now.dim + 1 == argument.tensor.dim();
 }
 
 constexpr const char* one_holds_shortest =
@@ -244,7 +243,7 @@ bool ForwardWatcher::decide_as(TracedParameter& parameter, const at::Tensor& see
 
 void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
   const at::Tensor& seen = call.tensors[i].tensor;
-  if (call.op.name == "aten::embedding" && i == 0) {
+  if (call.op.facts.looks_up_rows && i == 0) {
     parameter.is_embedding = true;
     if (!decide_as(parameter, seen, Placement::shard(0), "embedding: split along its rows"))
       parameter.placement = Placement::replicate();

@@ -2,6 +2,7 @@
 // and may be split; positions and the elements of a head may not.
 
 #include "flops.h"
+#include "gpu_bytes.h"
 #include "rules.h"
 
 #include <ATen/OpMathType.h>
@@ -210,22 +211,31 @@ std::optional<Plan> encoder_layer(const Call& call) {
 
 const RuleTable& attention_rules() {
   static const RuleTable table = [] {
-    OperatorFacts forward = attention, backward = attention;
+    OperatorFacts whole_heads = attention;
+    whole_heads.has_heads = true;
+    whole_heads.kind = ProductKind::attention;
+    OperatorFacts forward = whole_heads, backward = whole_heads;
     RuleTable table = {
-        {"aten::_scaled_dot_product_fused_attention_overrideable", attention},
-        {"aten::_scaled_dot_product_fused_attention_overrideable_backward", attention},
+        {"aten::_scaled_dot_product_fused_attention_overrideable", whole_heads},
+        {"aten::_scaled_dot_product_fused_attention_overrideable_backward", whole_heads},
         {"aten::_fused_sdp_choice", choice},
         {"aten::_transformer_encoder_layer_fwd", encoder_layer},
     };
     forward.flops = attention_flops<0, 1>;
     backward.flops = attention_flops<1, 2>;
+    OperatorFacts biased = forward, biased_backward = backward;
+    biased.kind = biased_backward.kind = ProductKind::biased_attention;
+    biased.gpu = {.starts = 3};
+    biased_backward.gpu = {.starts = 4.5};
+    forward.gpu = {.starts = 5};
+    backward.gpu = {.starts = 5, .workspace = workspace_of_attention_backward};
     table["aten::_scaled_dot_product_flash_attention_for_cpu"] = forward;
     table["aten::_scaled_dot_product_flash_attention"] = forward;
-    table["aten::_scaled_dot_product_efficient_attention"] = forward;
+    table["aten::_scaled_dot_product_efficient_attention"] = biased;
     table["aten::_scaled_dot_product_cudnn_attention"] = forward;
     table["aten::_scaled_dot_product_flash_attention_for_cpu_backward"] = backward;
     table["aten::_scaled_dot_product_flash_attention_backward"] = backward;
-    table["aten::_scaled_dot_product_efficient_attention_backward"] = backward;
+    table["aten::_scaled_dot_product_efficient_attention_backward"] = biased_backward;
     table["aten::_scaled_dot_product_cudnn_attention_backward"] = backward;
     return table;
   }();

@@ -2,6 +2,7 @@
 // split, spatial dimensions may not.
 
 #include "flops.h"
+#include "gpu_bytes.h"
 #include "rules.h"
 
 namespace redco::sharding {
@@ -97,10 +98,13 @@ const RuleTable& convolution_rules() {
   static const RuleTable table = [] {
     OperatorFacts forward = convolution, backward = convolution_backward;
     forward.is_product = true;
+    forward.kind = backward.kind = ProductKind::convolution;
     RuleTable table = {{"aten::_convolution", forward},
                        {"aten::convolution_overrideable", forward}};
     forward.flops = convolution_flops;
     backward.flops = convolution_backward_flops;
+    forward.gpu = {.starts = 5, .workspace = workspace_of_convolution};
+    backward.gpu = {.starts = 8, .workspace = workspace_of_convolution_backward};
     table["aten::convolution"] = forward;
     table["aten::convolution_backward"] = backward;
     return table;

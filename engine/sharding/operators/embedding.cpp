@@ -65,10 +65,13 @@ std::optional<Plan> embedding_backward(const Call& call) {
 }  // namespace
 
 const RuleTable& embedding_rules() {
-  static const RuleTable table = {
-      {"aten::embedding", embedding},
-      {"aten::embedding_dense_backward", embedding_backward},
-  };
+  static const RuleTable table = [] {
+    OperatorFacts forward = embedding;
+    forward.looks_up_rows = true;
+    return RuleTable{
+        {"aten::embedding", forward},
+        {"aten::embedding_dense_backward", with_cost(embedding_backward, {.starts = 16})}};
+  }();
   return table;
 }
 

@@ -3,6 +3,7 @@
 
 #include "../../nn/linear_cross_entropy.h"
 #include "../split.h"
+#include "gpu_bytes.h"
 #include "rules.h"
 
 namespace redco::sharding {
@@ -51,6 +52,7 @@ const RuleTable& fused_loss_rules() {
   static const RuleTable table = [] {
     OperatorFacts facts = linear_cross_entropy;
     facts.is_product = true;
+    facts.gpu = {.starts = 25, .inside = inside_linear_cross_entropy};
     return RuleTable{{"redco::linear_cross_entropy", facts}};
   }();
   return table;

@@ -131,7 +131,8 @@ std::optional<Plan> stack(const Call& call) {
 }  // namespace
 
 const RuleTable& joining_rules() {
-  static const RuleTable table = {{"aten::cat", cat}, {"aten::stack", stack}};
+  static const RuleTable table = {{"aten::cat", with_cost(cat, {.passes = 2.4})},
+                                  {"aten::stack", with_cost(stack, {.passes = 2.4})}};
   return table;
 }
 

@@ -118,14 +118,16 @@ std::optional<Plan> group_norm_backward(const Call& call) { return group_norm_pl
 
 const RuleTable& normalization_rules() {
   static const RuleTable table = {
-      {"aten::native_layer_norm", layer_norm},
-      {"aten::native_layer_norm_backward", layer_norm_backward},
+      {"aten::native_layer_norm", with_cost(layer_norm, {.starts = 2})},
+      {"aten::native_layer_norm_backward",
+       with_cost(layer_norm_backward, {.passes = 3, .starts = 2.3})},
       {"aten::_fused_rms_norm", layer_norm},
       {"aten::_fused_rms_norm_backward", layer_norm_backward},
       {"aten::_weight_norm_interface", weight_norm},
       {"aten::_weight_norm_interface_backward", weight_norm},
-      {"aten::native_group_norm", group_norm},
-      {"aten::native_group_norm_backward", group_norm_backward},
+      {"aten::native_group_norm", with_cost(group_norm, {.passes = 2.5, .starts = 4})},
+      {"aten::native_group_norm_backward",
+       with_cost(group_norm_backward, {.passes = 4.5, .starts = 5})},
   };
   return table;
 }

@@ -265,6 +265,7 @@ const RuleTable& pointwise_rules() {
     for (const char* name : {"aten::glu", "aten::glu_backward"}) table[name] = glu;
     for (std::string_view name : of_shape_alone) table[name] = shape_alone;
     for (const char* name : {"aten::_to_copy", "aten::clone"}) table[name].passes_through = true;
+    table["aten::clone"].gpu = {.passes = 2};
     table["aten::masked_fill"].keys_floats = true;  // whether it fills with zero
     return table;
   }();

@@ -1,5 +1,6 @@
 // Rules for sums, means and logical reductions over dimensions.
 
+#include "gpu_bytes.h"
 #include "rules.h"
 
 #include <ATen/OpMathType.h>
@@ -162,7 +163,7 @@ bool is_reduced_over(const Call& call, const Plan& plan, const OutputPlan& outpu
 
 const RuleTable& reduction_rules() {
   static const RuleTable table = {
-      {"aten::sum", sum},
+      {"aten::sum", with_cost(sum, {.passes = 1.5, .starts = 1.5, .workspace = workspace_of_sum})},
       {"aten::nansum", nansum},
       {"aten::mean", mean},
       {"aten::count_nonzero", reduced(ReduceOp::sum)},

@@ -57,10 +57,11 @@ std::optional<Plan> grid_sampler(const Call& call) {
 struct Row {
   const char* name;
   int64_t n_spatial;
+  GpuCost forward = {}, backward = {};
 };
 
 constexpr Row rows[] = {
-    {"aten::max_pool2d_with_indices", 2},
+    {"aten::max_pool2d_with_indices", 2, {.passes = 1.8}, {.passes = 4, .starts = 2}},
     {"aten::max_pool3d_with_indices", 3},
     {"aten::avg_pool2d", 2},
     {"aten::avg_pool3d", 3},
@@ -106,8 +107,8 @@ const RuleTable& spatial_rules() {
                        {"aten::grid_sampler_2d_backward", grid_sampler},
                        {"aten::grid_sampler_3d_backward", grid_sampler}};
     for (size_t i = 0; i < std::size(rows); ++i) {
-      table[rows[i].name] = spatial(rows[i].n_spatial);
-      table[backward_names[i]] = spatial(rows[i].n_spatial);
+      table[rows[i].name] = with_cost(spatial(rows[i].n_spatial), rows[i].forward);
+      table[backward_names[i]] = with_cost(spatial(rows[i].n_spatial), rows[i].backward);
     }
     return table;
   }();

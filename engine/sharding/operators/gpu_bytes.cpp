@@ -1,18 +1,13 @@
-// Memory that kernels of GPUs need while they run. The numbers are those of an H100.
-
-#include "gpu_workspace.h"
+#include "gpu_bytes.h"
 
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
-#include <map>
 
-namespace redco::plan {
+namespace redco::sharding {
 
 namespace {
-
-using Values = c10::ArrayRef<c10::IValue>;
 
 int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -30,16 +25,18 @@ int64_t of_convolution(const at::Tensor& x, const at::Tensor& weight, const at::
   return 2 * n_elements;
 }
 
-int64_t of_convolution_forward(Values arguments, Values results) {
+}  // namespace
+
+int64_t workspace_of_convolution(Values arguments, Values results) {
   return of_convolution(arguments[0].toTensor(), arguments[1].toTensor(), results[0].toTensor());
 }
 
-int64_t of_convolution_backward(Values arguments, Values) {
+int64_t workspace_of_convolution_backward(Values arguments, Values) {
   return of_convolution(arguments[1].toTensor(), arguments[2].toTensor(), arguments[0].toTensor());
 }
 
 // The gradient of the queries, which is summed up in float32, and a number for each of them.
-int64_t of_attention_backward(Values arguments, Values) {
+int64_t workspace_of_attention_backward(Values arguments, Values) {
   const at::Tensor& query = arguments[1].toTensor();
   return 4 * (query.numel() + query.numel() / query.size(-1));
 }
@@ -47,7 +44,7 @@ int64_t of_attention_backward(Values arguments, Values) {
 // A sum over rows, such as of the gradient of a bias: blocks of 32 x 4 threads, which have four
 // outputs each, share the rows of an output and leave a float for each of these
 // (ATen/native/cuda/Reduce.cuh).
-int64_t of_sum(Values arguments, Values results) {
+int64_t workspace_of_sum(Values arguments, Values results) {
   const at::Tensor &x = arguments[0].toTensor(), &sum = results[0].toTensor();
   if (arguments.size() < 2 || !arguments[1].isIntList() || sum.numel() == 0 || !x.is_contiguous())
     return 0;
@@ -64,16 +61,11 @@ int64_t of_sum(Values arguments, Values results) {
   return n_sharing > 1 ? 4 * n_outputs * n_sharing * outputs_of_block : 0;
 }
 
-}  // namespace
-
-GpuWorkspace find_gpu_workspace(const std::string& operator_name) {
-  static const std::map<std::string, GpuWorkspace> workspaces = {
-      {"aten::convolution", of_convolution_forward},
-      {"aten::convolution_backward", of_convolution_backward},
-      {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", of_attention_backward},
-      {"aten::sum", of_sum}};
-  auto found = workspaces.find(operator_name);
-  return found == workspaces.end() ? nullptr : found->second;
+// It writes logits and reads them: a product and a kernel write them, two products and two kernels
+// read them.
+int64_t inside_linear_cross_entropy(Values arguments, Values) {
+  const at::Tensor &x = arguments[0].toTensor(), &weight = arguments[1].toTensor();
+  return 6 * x.size(0) * weight.size(0) * int64_t(x.element_size());
 }
 
-}  // namespace redco::plan
+}  // namespace redco::sharding

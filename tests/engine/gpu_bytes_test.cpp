@@ -1,21 +1,16 @@
 // What kernels allocate while they run, beside the sizes that were seen on an H100.
-#include "../../engine/plan/gpu_workspace.h"
+#include "../../engine/sharding/operators/gpu_bytes.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
-#include <string>
 #include <vector>
+
+namespace sharding = redco::sharding;
 
 namespace {
 
-using Values = std::vector<c10::IValue>;
-
-int64_t workspace(const std::string& name, const Values& arguments, const Values& results) {
-  auto found = redco::plan::find_gpu_workspace("aten::" + name);
-  REQUIRE(bool(found));
-  return found(arguments, results);
-}
+using Stack = std::vector<c10::IValue>;
 
 at::Tensor meta(at::IntArrayRef sizes, at::ScalarType dtype = at::kBFloat16) {
   return at::empty(sizes, at::device(at::kMeta).dtype(dtype));
@@ -23,14 +18,15 @@ at::Tensor meta(at::IntArrayRef sizes, at::ScalarType dtype = at::kBFloat16) {
 
 int64_t of_sum(at::IntArrayRef sizes, std::vector<int64_t> dims) {
   at::Tensor x = meta(sizes);
-  return workspace("sum", {x, dims, false}, {x.sum(dims)});
+  return sharding::workspace_of_sum(Stack{x, dims, false}, Stack{x.sum(dims)});
 }
 
 int64_t of_convolution(at::IntArrayRef x, at::IntArrayRef weight, at::IntArrayRef y,
                        at::ScalarType dtype = at::kBFloat16) {
-  int64_t bytes = workspace("convolution", {meta(x, dtype), meta(weight, dtype)}, {meta(y, dtype)});
-  CHECK(workspace("convolution_backward", {meta(y, dtype), meta(x, dtype), meta(weight, dtype)},
-                  {}) == bytes);
+  int64_t bytes = sharding::workspace_of_convolution(Stack{meta(x, dtype), meta(weight, dtype)},
+                                                     Stack{meta(y, dtype)});
+  CHECK(sharding::workspace_of_convolution_backward(
+            Stack{meta(y, dtype), meta(x, dtype), meta(weight, dtype)}, {}) == bytes);
   return bytes;
 }
 
@@ -56,7 +52,5 @@ TEST_CASE("a convolution in 16 bits, by copies with the channels last") {
 
 TEST_CASE("the gradient of attention's queries in float32") {
   at::Tensor heads = meta({8, 12, 1024, 64});
-  CHECK(workspace("_scaled_dot_product_flash_attention_for_cpu_backward", {heads, heads}, {}) ==
-        25'559'040);
-  CHECK(!redco::plan::find_gpu_workspace("aten::mm"));
+  CHECK(sharding::workspace_of_attention_backward(Stack{heads, heads}, {}) == 25'559'040);
 }
