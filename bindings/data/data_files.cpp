@@ -2,7 +2,7 @@
 #include "data_files.h"
 
 #include "state/object.h"
-#include "torch/tensor.h"
+#include "state/tensor.h"
 
 #include <redco/byte_file.h>
 #include <redco/parquet.h>

@@ -3,8 +3,8 @@
 
 #include "json_values.h"
 #include "state/registry.h"
+#include "state/tensor.h"
 #include "state/values.h"
-#include "torch/tensor.h"
 
 #include <redco/audio.h>
 #include <redco/image.h>

@@ -5,8 +5,8 @@
 #include "lua_tokenizer.h"
 #include "state/arguments.h"
 #include "state/object.h"
-#include "torch/tensor.h"
-#include "training/sharding.h"
+#include "state/tensor.h"
+#include "torch/sharding.h"
 
 #include <functional>
 #include <map>

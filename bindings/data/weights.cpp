@@ -6,9 +6,9 @@
 #include "state/context.h"
 #include "state/object.h"
 #include "state/registry.h"
+#include "state/tensor.h"
 #include "state/values.h"
-#include "torch/tensor.h"
-#include "training/sharding.h"
+#include "torch/sharding.h"
 
 #include <redco/detail/write_file.h>
 #include <redco/error.h>

@@ -3,8 +3,8 @@
 #include "host_type.h"
 
 #include "state/context.h"
+#include "state/tensor.h"
 #include "state/values.h"
-#include "torch/tensor.h"
 
 #include <redco/detail/article.h>
 #include <redco/error.h>

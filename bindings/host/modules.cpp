@@ -15,12 +15,12 @@
 #include "state/null.h"
 #include "state/options.h"
 #include "state/registry.h"
+#include "state/tensor.h"
 #include "state/values.h"
 #include "torch/recompute.h"
-#include "torch/tensor.h"
+#include "torch/sharding.h"
 #include "torch/torch.h"
 #include "training/optim.h"
-#include "training/sharding.h"
 #include "training/training_objects.h"
 
 #include <redco/detail/check_stop.h>

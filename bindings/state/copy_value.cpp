@@ -4,7 +4,7 @@
 
 #include "null.h"
 #include "object.h"
-#include "torch/tensor.h"
+#include "tensor.h"
 #include "values.h"
 
 #include <redco/error.h>

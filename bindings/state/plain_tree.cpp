@@ -4,7 +4,7 @@
 
 #include "context.h"
 #include "null.h"
-#include "torch/tensor.h"
+#include "tensor.h"
 #include "values.h"
 
 #include <redco/sharding.h>

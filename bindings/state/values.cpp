@@ -4,7 +4,7 @@
 
 #include "null.h"
 #include "restricted/confinement.h"
-#include "torch/tensor.h"
+#include "tensor.h"
 
 #include <redco/detail/cuda.h>
 #include <redco/error.h>

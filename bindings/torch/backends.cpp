@@ -4,8 +4,8 @@
 #include "state/arguments.h"
 #include "state/context.h"
 #include "state/registry.h"
+#include "state/tensor.h"
 #include "state/values.h"
-#include "tensor.h"
 #include "torch.h"
 
 #include <redco/detail/planned_device.h>

@@ -4,8 +4,8 @@
 #include "state/levels.h"
 #include "state/null.h"
 #include "state/registry.h"
+#include "state/tensor.h"
 #include "state/values.h"
-#include "tensor.h"
 #include "torch.h"
 
 #include <redco/error.h>

@@ -1,8 +1,8 @@
 // The functorch levels of LibTorch, on which `redco.vmap` and `redco.grad` run Lua functions.
 #include "state/context.h"
 #include "state/registry.h"
+#include "state/tensor.h"
 #include "state/values.h"
-#include "tensor.h"
 #include "torch.h"
 
 #include <redco/detail/plain_attention.h>

@@ -4,8 +4,8 @@
 
 #include "state/context.h"
 #include "state/registry.h"
+#include "state/tensor.h"
 #include "state/values.h"
-#include "tensor.h"
 
 #include <redco/error.h>
 #include <redco/random.h>

@@ -2,8 +2,8 @@
 
 #include "state/collector.h"
 #include "state/context.h"
+#include "state/tensor.h"
 #include "state/values.h"
-#include "tensor.h"
 #include "torch.h"
 
 #include <redco/error.h>

@@ -6,8 +6,8 @@
 #include "restricted/operator_checks.h"
 #include "state/collector.h"
 #include "state/context.h"
+#include "state/tensor.h"
 #include "state/values.h"
-#include "tensor.h"
 
 #include <redco/error.h>
 

@@ -3,8 +3,8 @@
 #include "overload.h"
 
 #include "recompute.h"
+#include "state/tensor.h"
 #include "state/values.h"
-#include "tensor.h"
 
 #include <redco/error.h>
 #include <redco/plan.h>

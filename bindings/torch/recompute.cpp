@@ -3,8 +3,8 @@
 #include "recompute.h"
 
 #include "state/context.h"
+#include "state/tensor.h"
 #include "state/values.h"
-#include "tensor.h"
 #include "tensor_reads.h"
 
 #include <redco/autocast.h>

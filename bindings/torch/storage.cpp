@@ -3,8 +3,8 @@
 
 #include "state/arguments.h"
 #include "state/registry.h"
+#include "state/tensor.h"
 #include "state/values.h"
-#include "tensor.h"
 #include "torch.h"
 
 #include <redco/error.h>

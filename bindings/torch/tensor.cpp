@@ -1,6 +1,6 @@
 // Tensors and generators as Lua values.
 
-#include "tensor.h"
+#include "state/tensor.h"
 
 #include "state/collector.h"
 #include "state/context.h"

@@ -1,14 +1,14 @@
 // The methods and metamethods of Tensor that are not ATen operators.
 
 #include "operators.h"
+#include "sharding.h"
 #include "state/collector.h"
 #include "state/context.h"
 #include "state/levels.h"
 #include "state/registry.h"
+#include "state/tensor.h"
 #include "state/values.h"
-#include "tensor.h"
 #include "torch.h"
-#include "training/sharding.h"
 
 #include <redco/error.h>
 

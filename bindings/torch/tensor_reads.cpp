@@ -2,8 +2,8 @@
 
 #include "tensor_reads.h"
 
+#include "state/tensor.h"
 #include "state/values.h"
-#include "tensor.h"
 
 #include <redco/error.h>
 

@@ -4,12 +4,12 @@
 
 #include "operators.h"
 #include "restricted/allowed_operators.h"
+#include "sharding.h"
 #include "state/context.h"
 #include "state/habits.h"
 #include "state/registry.h"
+#include "state/tensor.h"
 #include "state/values.h"
-#include "tensor.h"
-#include "training/sharding.h"
 
 #include <redco/error.h>
 

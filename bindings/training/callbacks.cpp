@@ -3,8 +3,8 @@
 #include "callbacks.h"
 
 #include "collate_workers.h"
+#include "state/tensor.h"
 #include "state/values.h"
-#include "torch/tensor.h"
 
 #include <redco/error.h>
 #include <redco/random.h>

@@ -4,7 +4,7 @@
 
 #include "state/collector.h"
 #include "state/copy_value.h"
-#include "torch/tensor.h"
+#include "state/tensor.h"
 
 #include <redco/detail/forced_stop.h>
 #include <redco/detail/notices.h>

@@ -7,12 +7,12 @@
 #include "optim.h"
 #include "plan.h"
 #include "run_record.h"
-#include "sharding.h"
 #include "state/arguments.h"
 #include "state/object.h"
 #include "state/plain_tree.h"
+#include "state/tensor.h"
 #include "state/values.h"
-#include "torch/tensor.h"
+#include "torch/sharding.h"
 #include "training_objects.h"
 
 #include <c10/util/ScopeExit.h>

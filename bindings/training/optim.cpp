@@ -4,8 +4,8 @@
 #include "state/arguments.h"
 #include "state/object.h"
 #include "state/registry.h"
+#include "state/tensor.h"
 #include "state/values.h"
-#include "torch/tensor.h"
 
 #include <redco/detail/article.h>
 #include <redco/error.h>

@@ -2,11 +2,11 @@
 #include <redco/predictor.h>
 
 #include "callbacks.h"
-#include "sharding.h"
 #include "state/arguments.h"
 #include "state/object.h"
+#include "state/tensor.h"
 #include "state/values.h"
-#include "torch/tensor.h"
+#include "torch/sharding.h"
 #include "training_objects.h"
 
 namespace redco::lua {

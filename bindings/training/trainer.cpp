@@ -6,13 +6,13 @@
 #include "optim.h"
 #include "plan.h"
 #include "run_record.h"
-#include "sharding.h"
 #include "state/arguments.h"
 #include "state/collector.h"
 #include "state/object.h"
 #include "state/plain_tree.h"
+#include "state/tensor.h"
 #include "state/values.h"
-#include "torch/tensor.h"
+#include "torch/sharding.h"
 #include "training_objects.h"
 
 #include <ATen/ops/scalar_tensor.h>

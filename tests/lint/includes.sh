@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks which folders of engine/ include which, and that redco.h includes every public header.
+# Checks which folders of engine/ and bindings/ include which, and that redco.h includes every public header.
 # Run it in the repository's folder.
 set -eu
 
@@ -28,6 +28,11 @@ check "$lua" "engine/ may not include Lua or bindings/" engine
 check "$train" "this folder may not include train/" engine/sharding engine/io engine/text \
   engine/mesh engine/core engine/store engine/random
 check "$sharding" "nn/ may not include sharding/" engine/nn
+# The floors of bindings/: state, torch, data and training, host.
+check '"(torch|data|training|host)/' "state/ may not include other folders" bindings/state
+check '"(data|training|host)/' "torch/ may include state/ alone" bindings/torch
+check '"(training|host)/' "data/ may include state/ and torch/" bindings/data
+check '"(data|host)/' "training/ may include state/ and torch/" bindings/training
 
 for header in engine/include/redco/*.h engine/include/redco/*.h.in; do
   name=redco/$(basename "${header%.in}")

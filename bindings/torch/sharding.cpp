@@ -1,12 +1,12 @@
 // redco.shard, redco.parameter and the methods of sharded tensors.
 #include "sharding.h"
 
+#include "recompute.h"
 #include "state/arguments.h"
 #include "state/context.h"
 #include "state/registry.h"
+#include "state/tensor.h"
 #include "state/values.h"
-#include "torch/recompute.h"
-#include "torch/tensor.h"
 
 #include <redco/error.h>
 #include <redco/moves.h>
