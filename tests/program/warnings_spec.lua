@@ -59,7 +59,21 @@ trainer:fit { train_examples = { 1, 2, 3, 4 }, per_device_batch_size = 2, n_epoc
   expect_equal(select(2, err:gsub("the labels equal input_ids", "")), 1)
 end)
 
-test("shifted labels, and those of an encoder, have none", function()
+test("so have those of a masked language model", function()
+  local _, err = run [[
+local model = redco.models.from_config({ model_type = "bert", vocab_size = 9, hidden_size = 8,
+  num_hidden_layers = 1, num_attention_heads = 1, intermediate_size = 8,
+  max_position_embeddings = 8 }, { task = "masked_lm" })
+local ids = torch.tensor { { 1, 2, 3, 4 } }
+model.loss(model.params, { input_ids = ids, labels = ids })
+local masked = ids:clone()
+masked[{ 0, 1 }] = 8
+model.loss(model.params, { input_ids = masked, labels = ids:masked_fill(masked:eq(ids), -100) })]]
+  program.expect_has(err, "warning: the labels equal input_ids", "set other labels to -100")
+  expect_equal(select(2, err:gsub("warning", "")), 1)
+end)
+
+test("shifted labels have none", function()
   local _, err = run(model .. [[
 model.loss(model.params, { input_ids = ids, labels = labels }, { shift = true })
 labels[{ 1, 0 }] = 1

@@ -129,8 +129,8 @@ local function new_model(family, config, params)
       end
       return next_labels.shifted(inputs, o.ignore_index)
     end
-    if is_decoder and not is_checked then
-      is_checked = next_labels.warn_of_copies(inputs, o.ignore_index)
+    if not encode and not is_checked then
+      is_checked = next_labels.warn_of_copies(inputs, o.ignore_index, is_decoder)
     end
     return inputs.labels
   end

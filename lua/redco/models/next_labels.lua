@@ -38,9 +38,9 @@ local function are_copies(labels, ids, ignore_index)
 end
 
 --- Shows a warning if labels equal input_ids wherever they are not ignore_index. It compares the
---- parts of this process, without communication. Returns false if the tensors have no values, as
---- when the layout is found.
-function next_labels.warn_of_copies(inputs, ignore_index)
+--- parts of this process, without communication. Other models than decoders predict masked tokens.
+--- Returns false if the tensors have no values, as when the layout is found.
+function next_labels.warn_of_copies(inputs, ignore_index, is_decoder)
   if not torch.is_tensor(inputs.input_ids) then return true end
   local labels, ids = local_part(inputs.labels), local_part(inputs.input_ids)
   if labels.device == "meta" then return false end
@@ -49,8 +49,11 @@ function next_labels.warn_of_copies(inputs, ignore_index)
     return are_copies(labels, ids, ignore_index)
   end)
   if ok and is_copy then
-    warn("the labels equal input_ids: the model learns to copy each token, not to predict the "
-      .. "next one. Pass shift = true to model.loss, or labels that are the next tokens")
+    local advice = is_decoder and "not to predict the next one. Pass shift = true to model.loss, "
+      .. "or labels that are the next tokens"
+      or "not to predict masked ones. Mask tokens in input_ids, and set other labels to "
+      .. ignore_index
+    warn("the labels equal input_ids: the model learns to copy each token, " .. advice)
   end
   return true
 end
