@@ -48,11 +48,11 @@ void refuse_with_values(const c10::OperatorHandle& op) {
                               ": there is no kernel for the device meta");
 }
 
-// Replaces each tensor on the device meta, or each that is not; and a device.
+// Replaces each tensor on the device meta.
 template <class Function>
-void replace(c10::IValue& value, const Function& function, bool is_meta = true) {
+void replace(c10::IValue& value, const Function& function) {
   auto replaced = [&](const at::Tensor& tensor) {
-    return tensor.defined() && tensor.is_meta() == is_meta ? function(tensor) : tensor;
+    return tensor.defined() && tensor.is_meta() ? function(tensor) : tensor;
   };
   if (value.isTensor()) {
     value = replaced(value.toTensor());
@@ -68,7 +68,7 @@ void replace(c10::IValue& value, const Function& function, bool is_meta = true) 
     }
     value = list;
   } else if (value.isDevice()) {
-    value = c10::Device(is_meta ? c10::kCPU : c10::kMeta);
+    value = c10::Device(c10::kCPU);
   }
 }
 
@@ -376,10 +376,6 @@ void norm_backward(const c10::OperatorHandle& op, Stack* stack) {
 }
 
 }  // namespace
-
-void put_on_meta(Stack& stack) {
-  for (c10::IValue& value : stack) replace(value, on_meta, /*is_meta=*/false);
-}
 
 void add_meta_kernels() {
   [[maybe_unused]] static const bool are_added = [] {

@@ -256,7 +256,7 @@ def hostile_files(marker):
         "not a storage"
     # Pickles by hand.
     for content, error in [
-            (b"\x80\x02" + b"(" * 1000 + b".", "does not end in one value"),
+            (b"\x80\x02" + b"(" * 1000 + b".", "its values nest too deep"),
             (b"\x80\x02" + b"]" * 500 + b"a" * 499 + b".", "nest too deep"),
             (b"\x80\x02" + b")\x85" + b"\x85" * 300 + b".", "nest too deep"),
             (b"\x80\x02]q\x00h\x00a.", "changes after it was put into another"),

@@ -5,7 +5,6 @@
 #include "forward_watcher.h"
 
 #include "../../mesh/imagined.h"
-#include "../meta_kernels.h"
 
 #include <redco/detail/name_pattern.h>
 #include <redco/error.h>
@@ -218,7 +217,6 @@ std::vector<ShardingDecision> decide_sharding(
   apply_rules(rules, parameters);
   if (n_model_shards > 1 && forward) {
     at::NoGradGuard no_grad;
-    add_meta_kernels();
     std::shared_ptr<const Mesh> mesh =
         mesh::make_imagined_mesh({.model = n_model_shards}, mesh::Library::gloo,
                                  parameters.empty() ? at::kCPU : parameters[0].given.device());

@@ -2,8 +2,8 @@
 
 #include "forward_watcher.h"
 
-#include "../meta_kernels.h"
 #include "../operators/rules.h"
+#include "without_values.h"
 
 #include <ATen/ops/empty_strided.h>
 
@@ -152,11 +152,16 @@ void ForwardWatcher::before(Call& call) {
 }
 
 void ForwardWatcher::run(const Call& call, const Plan& plan, torch::jit::Stack& local) {
-  put_on_meta(local);
-  if (plan.run)
-    plan.run(call.op, local, *call.mesh);
-  else
-    call.op.handle.callBoxed(&local);
+  if (call.op.name == "aten::_local_scalar_dense") {
+    local = {at::Scalar(1)};  // no placement depends on the value
+    return;
+  }
+  call_without_values(local, [&](torch::jit::Stack& stack) {
+    if (plan.run)
+      plan.run(call.op, stack, *call.mesh);
+    else
+      call.op.handle.callBoxed(&stack);
+  });
 }
 
 void ForwardWatcher::after(const Call& call, const Plan& plan, c10::ArrayRef<c10::IValue> results) {

@@ -3,7 +3,7 @@ print(table.concat(redco.help.arguments "nn.linear", " "))  --> train rng
 
 --- redco.help.search
 print(redco.help.search "clip")
---> there is no help for 'clip'; these mention it:
+--> these mention 'clip':
 -->   redco.optim.clip_by_global_norm
 --> ...
 
