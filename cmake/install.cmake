@@ -26,6 +26,9 @@ endif()
 set_target_properties(redco_lua_main PROPERTIES
   INSTALL_RPATH "$ORIGIN/${bin_to_lib};$ORIGIN/${bin_to_lib}/redco/torch/lib")
 install(TARGETS redco_lua_main RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT Runtime)
+set_target_properties(redco_sandbox PROPERTIES INSTALL_RPATH "$ORIGIN/..;$ORIGIN/torch/lib")
+install(TARGETS redco_sandbox
+  RUNTIME DESTINATION ${CMAKE_INSTALL_LIBDIR}/redco COMPONENT Runtime)
 
 # `require "redco"` from any LuaJIT.
 set(REDCO_LUA_DIR ${CMAKE_INSTALL_LIBDIR}/lua/5.1 CACHE STRING "Where LuaJIT looks for modules")

@@ -273,7 +273,7 @@ void call_with(lua_State* L, const std::string& name, const std::vector<std::str
 
 ScriptEngine::ScriptEngine(ScriptEngineOptions options)
     : impl_(std::make_shared<Impl>(std::move(options))) {
-  load_cuda_if_present();
+  if (!impl_->options.restricted) load_cuda_if_present();  // scripts cannot use it
   lua_State* L = impl_->L = luaL_newstate();
   if (L == nullptr) throw std::bad_alloc();
   impl_->context = lua::open_context(L);
