@@ -5,10 +5,6 @@ max_string_line_length = 200  -- the first line of a text is a whole call
 unused_args = false
 exclude_files = { "build", "tests/lua/op_cases.lua" }
 files["lua/redco/restricted.lua"] = { globals = { "string.dump", "string.gsub" } }
--- Functions that operator_fuzz.cpp calls by their names.
-files["tests/bindings/operator_fuzz"] = {
-  globals = { "T", "make", "next_call", "start", "with_gradients" },
-}
 -- Sections that run one by one.
 files["lua/redco/reference/examples"] = {
   read_globals = { "redco", "torch", "nn" }, ignore = { "1..", "211", "4.." }, max_line_length = 78,

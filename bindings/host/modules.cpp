@@ -8,7 +8,6 @@
 #include "data/tokenizer.h"
 #include "data/unicode.h"
 #include "data/weights.h"
-#include "restricted/patterns.h"
 #include "state/collector.h"
 #include "state/context.h"
 #include "state/habits.h"
@@ -340,8 +339,7 @@ void restrict_globals(lua_State* L) {
   lua_pushcfunction(L, show_line);
   lua_pushcfunction(L, take_steps);
   lua_pushcfunction(L, counted_call);
-  push_counted_patterns(L);
-  lua_call(L, 4, 1);
+  lua_call(L, 3, 1);
   lua_replace(L, LUA_GLOBALSINDEX);
 }
 

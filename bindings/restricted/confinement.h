@@ -13,10 +13,9 @@
 namespace redco::lua {
 
 /// Runs the scripts of a restricted engine on this thread while it exists. Every operator,
-/// including those called by other operators and by backward, first takes its steps from the
-/// remaining ones; new tensors are zeroed and count against the engine's limit; random numbers come
-/// from the engine's generator. The modes of the thread (gradients, autocast, ...) are restored
-/// afterwards.
+/// including those called by other operators and by backward, takes steps; new tensors count
+/// against the engine's limit; random numbers come from the engine's generator. The modes of the
+/// thread (gradients, autocast, ...) are restored afterwards.
 class Confinement {
  public:
   explicit Confinement(Context& context);

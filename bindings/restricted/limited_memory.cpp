@@ -1,4 +1,4 @@
-// An allocator for CPU tensors that zeroes and counts the memory of restricted engines.
+// An allocator for CPU tensors that counts the memory of restricted engines.
 
 #include "limited_memory.h"
 
@@ -36,7 +36,6 @@ class LimitedAllocator : public c10::Allocator {
     counted.inner = inner_->allocate(n);
     void* data = counted.inner.get();
     if (data == nullptr) return std::move(counted.inner);
-    std::memset(data, 0, n);
     std::lock_guard lock(mutex_);
     blocks_.insert_or_assign(data, std::move(counted));
     return {data, data, release, c10::Device(c10::kCPU)};

@@ -13,8 +13,8 @@ class TensorMemory : public std::enable_shared_from_this<TensorMemory> {
   std::atomic<size_t> limit = 0;
   std::atomic<size_t> used = 0;
 
-  /// While it exists, LibTorch's allocations for CPU tensors on this thread are zeroed, and counted
-  /// until they are freed, on any thread. An allocation that would exceed the limit throws
+  /// While it exists, LibTorch's allocations for CPU tensors on this thread are counted until
+  /// they are freed, on any thread. An allocation that would exceed the limit throws
   /// c10::OutOfMemoryError. Null: nothing is counted. The first Use that is not null installs an
   /// allocator in front of LibTorch's.
   class Use {

@@ -100,9 +100,15 @@ constexpr int quantum = 1000;
 
 void count_hook(lua_State* L, lua_Debug*);
 
-// The processor time replaces the instruction count if that is smaller, since one instruction may
-// join long strings or move a long table.
+// In a restricted engine the processor time since the last look replaces the number of steps if
+// that is smaller: one instruction may join long strings, and an operator may take seconds.
 thread_local int64_t last_look = 0;
+
+int64_t steps_or_time(const Context& context, int64_t steps) {
+  if (!context.is_restricted) return steps;
+  int64_t before = std::exchange(last_look, processor_time());
+  return std::max(steps, last_look - before);
+}
 
 void watch_steps(lua_State* L) {
   const auto& steps = context(L).steps;
@@ -307,8 +313,7 @@ namespace {
 
 void count_hook(lua_State* L, lua_Debug*) {
   Context& ctx = context(L);
-  int64_t passed = std::exchange(last_look, processor_time()), time = last_look - passed;
-  ctx.steps.left -= ctx.is_restricted ? std::max<int64_t>(quantum, time) : quantum;
+  ctx.steps.left -= steps_or_time(ctx, quantum);
   if (is_interrupted(ctx)) {
     push_interrupted(L);
     lua_error(L);
@@ -349,18 +354,12 @@ int take_steps(lua_State* L) {
 void take_steps(Context& context, int64_t steps) {
   if (is_interrupted(context)) throw Interrupted();
   if (context.steps.limit == 0) return;
-  context.steps.left -= steps;
+  context.steps.left -= steps_or_time(context, steps);
   if (context.steps.left > 0) return;
   watch_steps(context.current);
   std::string line = script_line(context.current);
   throw ScriptError((line.empty() ? "" : line + ": ") + out_of_steps(context), "",
                     ScriptError::Kind::out_of_steps);
-}
-
-void note_steps(Context& context, int64_t steps) {
-  if (context.steps.limit == 0) return;
-  context.steps.left -= steps;
-  if (context.steps.left <= 0) watch_steps(context.current);
 }
 
 int end_script(lua_State* L) {

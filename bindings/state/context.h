@@ -147,12 +147,10 @@ void restart_step_clock();
 /// A Lua function that subtracts a hundred from the remaining steps.
 int take_steps(lua_State* L);
 
-/// Subtracts from the remaining steps, for C++. Throws if none are left or the script was
-/// interrupted.
+/// Subtracts from the remaining steps, for C++: `steps`, or in a restricted engine the microseconds
+/// of processor time since the last call if these are more. Throws if none are left or the script
+/// was interrupted.
 void take_steps(Context& context, int64_t steps);
-
-/// The same for steps already done: does not throw, but the next step fails.
-void note_steps(Context& context, int64_t steps);
 
 /// Calls the function below its `n_args` arguments on the stack. A Lua error becomes a
 /// ScriptError.

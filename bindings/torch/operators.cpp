@@ -2,8 +2,7 @@
 
 #include "operators.h"
 
-#include "restricted/allowed_operators.h"
-#include "restricted/operator_checks.h"
+#include "argument_checks.h"
 #include "state/collector.h"
 #include "state/context.h"
 #include "state/tensor.h"
@@ -280,18 +279,6 @@ std::optional<bool> read_named(lua_State* L, const OverloadSet& op, int index,
   return requires_grad;
 }
 
-// Raises an error for arguments that a restricted engine does not allow, even for allowed
-// operators.
-void check_restricted(const OverloadSet& op, const Choice& choice) {
-  const auto& parameters = choice.overload->parameters();
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    bool is_given = choice.binding.slots[i] != Binding::use_default;
-    require(!is_given || !(parameters[i].is_out || parameters[i].kind == ArgKind::layout), "torch.",
-            op.name, ": the argument '", parameters[i].name,
-            "' is not available in a restricted engine");
-  }
-}
-
 template <bool is_method>
 int operator_function(lua_State* L) {
   const auto* op = static_cast<const OverloadSet*>(lua_touserdata(L, lua_upvalueindex(1)));
@@ -329,10 +316,6 @@ const std::vector<std::string>& operator_names() { return table().sorted; }
 bool push_operator(lua_State* L, const std::string& name, bool is_method) {
   const OverloadSet* op = find_operator(name);
   if (op == nullptr) return false;
-  require(
-      !context(L).is_restricted || is_allowed(name), is_method ? "Tensor:" : "torch.", name,
-      " is not available in a restricted engine: its kernels trust their arguments, or it reaches "
-      "beyond tensors");
   lua_pushlightuserdata(L, const_cast<OverloadSet*>(op));
   lua_pushcclosure(L, is_method ? operator_function<true> : operator_function<false>, 1);
   return true;
@@ -367,8 +350,6 @@ int call_operator(lua_State* L, const OverloadSet& op, bool is_method) {
     best = choose(L, op, arguments);
   }
   if (best.overload == nullptr) fail_no_overload(L, op, arguments);
-
-  if (context(L).is_restricted) check_restricted(op, best);
 
   try {
     int n_results = with_memory_retry(L, [&] { return best.overload->call(L, best.binding); });

@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "restricted/operator_checks.h"
+#include "argument_checks.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>

@@ -3,7 +3,6 @@
 #include "torch.h"
 
 #include "operators.h"
-#include "restricted/allowed_operators.h"
 #include "sharding.h"
 #include "state/context.h"
 #include "state/habits.h"
@@ -191,9 +190,7 @@ int get_num_threads(lua_State* L) {
 int operators(lua_State* L) {
   lua_newtable(L);
   int n = 0;
-  bool is_restricted = context(L).is_restricted;
   for (const std::string& name : operator_names()) {
-    if (is_restricted && !is_allowed(name)) continue;
     lua_pushstring(L, name.c_str());
     lua_rawseti(L, -2, ++n);
   }

@@ -31,13 +31,13 @@ local modules = {
 }
 
 -- Functions of these modules that are left out: they use files, memory addresses, the process or
--- its GPUs. Operators are listed in bindings/restricted/allowed_operators.cpp.
+-- its GPUs.
 local absent = {
-  [torch] = "backends jit load save set_float32_matmul_precision set_num_threads "
+  [torch] = "backends from_file jit load save set_float32_matmul_precision set_num_threads "
     .. "use_deterministic_algorithms",
   [torch.cuda] = "current_device Event empty_cache get_device_name mem_get_info "
     .. "reset_peak_memory_stats set_device synchronize",
-  [torch.Tensor] = "address data_ptr",
+  [torch.Tensor] = "address data_ptr from_file",
 }
 
 local function set_of(names)
@@ -107,13 +107,12 @@ end
 
 --- Returns the globals of a restricted engine. `show` receives the lines that scripts print.
 --- `count` subtracts from the remaining steps, or ends the script. `counted_call` wraps a function
---- so that it counts as a C++ function, whose nesting is limited. `patterns` are the functions of
---- `string` that search; they take steps.
-return function(show, count, counted_call, patterns)
+--- so that it counts as a C++ function, whose nesting is limited.
+return function(show, count, counted_call)
   -- String methods bypass the tables above. LuaJIT does not limit the nesting of the calls below,
   -- but the stack of a thread is limited.
   string.dump = nil
-  for name, f in pairs(patterns) do string[name] = f end
+  string.gsub = counted_call(string.gsub)
   local limited = {
     resume = counted_call(coroutine.resume),
     wrap = function(f) return counted_call(coroutine.wrap(f)) end,

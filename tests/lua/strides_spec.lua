@@ -5,13 +5,11 @@ local torch = require "redco.torch"
 
 local none = {}
 
--- Their results describe or read the memory itself, or they are parts of an operator that makes
--- their arguments contiguous.
+-- Their results describe or read the memory itself.
 local excepted = {}
 for name in ([[as_strided as_strided_ as_strided_scatter as_strided_copy is_contiguous stride view
   view_as view_as_real view_as_complex _unsafe_view _reshape_alias storage_offset resize_ resize_as_
-  data_ptr is_set_to set_ native_group_norm native_layer_norm_backward
-  native_group_norm_backward]]):gmatch "%S+" do
+  data_ptr is_set_to set_]]):gmatch "%S+" do
   excepted[name] = true
 end
 

@@ -33,22 +33,18 @@ struct ScriptEngineOptions {
   /// values. Not available are io, package, debug, ffi, jit, load, all of os but the clocks, and
   /// this library's files and connections. Modules are read-only, `print` writes to the console,
   /// `require` finds only these modules, and LuaJIT's compiler is off. lua/redco/restricted.lua
-  /// lists the functions, bindings/restricted/allowed_operators.cpp the operators: those whose
-  /// kernels check indices and sizes before they use them. Tensors are created only on the CPU, and
-  /// zeroed first. Anything else must be registered by the program. A script may write to the
-  /// elements of a tensor that the program passes to it.
+  /// lists the functions. Tensors are created only on the CPU. Anything else must be registered by
+  /// the program. A script may write to the elements of a tensor that the program passes to it.
   ///
   /// Gradient mode, autocast and other modes of the thread are restored after each call. The engine
   /// has a separate random generator: torch.manual_seed seeds only this one. Functions of the
   /// program run as if outside the engine.
   ///
-  /// Set all three limits too; there are none by default. Together they end scripts that run too
-  /// long or use too much memory. They cannot end an operator that is running; an operator is
-  /// refused in advance if its estimated steps exceed the remaining ones.
+  /// Set all three limits too; there are none by default. Together they end most scripts that run
+  /// too long or use too much memory. They cannot end a running operator or function of Lua.
   ///
-  /// This protects against mistakes and misuse, not against attackers, who need only one error in
-  /// LuaJIT or in a listed operator. Against attackers, run the engine in a process without
-  /// privileges, with memory and time limits of the system.
+  /// This is for honest mistakes. It is no wall: a script can crash the process, read its memory or
+  /// run without end. Run scripts that are not trusted in a Sandbox (redco/sandbox.h).
   bool restricted = false;
   /// os.exit ends the process, as in a stand-alone interpreter. Otherwise it ends the running
   /// script with a ScriptError of the kind exited. If the script catches it with `pcall`, the next
@@ -144,13 +140,10 @@ class REDCO_API ScriptEngine {
   /// thousands; 0: no limit. A script that needs more fails with a ScriptError of the kind
   /// out_of_steps. The first call turns LuaJIT's compiler off.
   ///
-  /// In a restricted engine operators take steps too, including those that backward calls: 20, plus
-  /// one for each 16 elements, or for each 256 multiplications of a product; slow functions take
-  /// more (bindings/restricted/operator_work.cpp). They are counted before the operator begins. The
-  /// search functions of `string` take steps as well. If 1000 instructions take more than a
-  /// millisecond of the thread's time, because they join long strings or move long tables, each
-  /// microsecond is a step. In an unrestricted engine, one operator, one function of Lua, or a
-  /// script that fills the stack and catches that error forever can run without end.
+  /// In a restricted engine each operator takes 20 steps too, including those that backward calls.
+  /// If 1000 instructions or one operator take longer, each microsecond of the thread's time is a
+  /// step. One operator, one function of Lua, or in an unrestricted engine a script that fills the
+  /// stack and catches that error forever, can run without end.
   void set_step_limit(int64_t instructions);
 
   /// Returns redco::sharding_report for the runs so far: what sharding did, and advice. Empty on

@@ -1,9 +1,11 @@
-// Argument checks that LibTorch's CPU kernels lack, by operator. tests/bindings/operator_fuzz finds
-// such calls. GPU kernels check indices themselves.
-#include "operator_checks.h"
+// Argument checks that LibTorch's CPU kernels lack, by operator: without them a wrong argument
+// reads or writes outside of a tensor, ends the process or never returns. GPU kernels check indices
+// themselves.
+#include "argument_checks.h"
 
 #include <redco/error.h>
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/functorch/BatchedTensorImpl.h>
@@ -13,6 +15,8 @@
 #include <ATen/ops/all.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/result_type.h>
+#include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -89,53 +93,6 @@ void within(const Call& call, const char* name, int64_t least, int64_t limit) {
                ", got ", smallest < least ? smallest : largest);
 }
 
-void same_sizes(const Call& call, const char* name, at::IntArrayRef sizes) {
-  at::Tensor tensor = call.tensor(name);
-  if (tensor.defined())
-    call.require(tensor.sizes() == sizes, name, ": expected the sizes ", sizes, ", got ",
-                 tensor.sizes());
-}
-
-void same_numel(const Call& call, const char* name, int64_t numel) {
-  at::Tensor tensor = call.tensor(name);
-  if (tensor.defined())
-    call.require(tensor.numel() == numel, name, ": expected ", numel, " elements, got ",
-                 tensor.sizes());
-}
-
-int64_t product(at::IntArrayRef sizes) {
-  int64_t result = 1;
-  for (int64_t size : sizes) result *= size;
-  return result;
-}
-
-// Checks the gradient of a pooling of the last `dims` dimensions of `self`.
-template <int dims>
-void pooled(const Call& call) {
-  at::Tensor self = call.tensor("self");
-  at::Tensor grad = call.tensor("grad_output");
-  if (!self.defined() || !grad.defined()) return;
-  call.require(self.dim() >= dims + 1, "self: expected ", dims + 1, " dimensions or more, got ",
-               self.sizes());
-  call.require(grad.dim() == self.dim(), "grad_output: expected ", self.dim(), " dimensions, got ",
-               grad.sizes());
-  call.require(grad.sizes().slice(0, size_t(self.dim() - dims)) ==
-                   self.sizes().slice(0, size_t(self.dim() - dims)),
-               "grad_output: expected the batch and channels of self, ", self.sizes(), ", got ",
-               grad.sizes());
-}
-
-// Checks the indices of a pooling, too, each a position in those dimensions.
-template <int dims>
-void pooled_indices(const Call& call) {
-  pooled<dims>(call);
-  at::Tensor self = call.tensor("self");
-  at::Tensor grad = call.tensor("grad_output");
-  if (!self.defined() || !grad.defined()) return;
-  same_sizes(call, "indices", grad.sizes());
-  within(call, "indices", 0, product(self.sizes().slice(size_t(self.dim() - dims))));
-}
-
 // Checks the class numbers, and the lengths that locate them.
 void ctc_loss(const Call& call) {
   at::Tensor log_probs = call.tensor("log_probs"), targets = call.tensor("targets");
@@ -178,110 +135,11 @@ void ctc_loss(const Call& call) {
   }
 }
 
-// Checks that statistics and weights have an element for each channel.
-void batch_norm(const Call& call) {
-  at::Tensor input = call.tensor("input");
-  if (!input.defined()) return;
-  call.require(input.dim() >= 2, "input: expected 2 dimensions or more, got ", input.sizes());
-  for (const char* name :
-       {"weight", "bias", "running_mean", "running_var", "save_mean", "save_invstd", "save_var"})
-    if (at::Tensor each = call.tensor(name); each.defined() && each.numel() != 0)
-      same_sizes(call, name, {input.size(1)});
-  same_sizes(call, "grad_out", input.sizes());
-  bool is_training = call.at("train").isBool() ? call.at("train").toBool() : false;
-  for (const char* name : {"running_mean", "running_var"})
-    if (at::Tensor each = call.tensor(name); each.defined() && !is_training)
-      same_numel(call, name, input.size(1));
-  for (const char* name : {"save_mean", "save_invstd"})
-    if (is_training) same_numel(call, name, input.size(1));
-}
-
-void layer_norm_backward(const Call& call) {
-  at::Tensor input = call.tensor("input");
-  std::vector<int64_t> shape = call.integers("normalized_shape");
-  if (!input.defined()) return;
-  call.require(
-      !shape.empty() && size_t(input.dim()) >= shape.size() &&
-          input.sizes().slice(size_t(input.dim()) - shape.size()) == at::IntArrayRef(shape),
-      "normalized_shape: expected the last sizes of input, ", input.sizes(), ", got ", shape);
-  int64_t rows = product(input.sizes().slice(0, size_t(input.dim()) - shape.size()));
-  same_sizes(call, "grad_out", input.sizes());
-  same_numel(call, "mean", rows);
-  same_numel(call, "rstd", rows);
-  same_sizes(call, "weight", shape);
-  same_sizes(call, "bias", shape);
-}
-
-void group_norm(const Call& call) {
-  at::Tensor input = call.tensor("input");
-  int64_t n = call.integer("N", 0), channels = call.integer("C", 0),
-          places = call.integer("HxW", 0), groups = call.integer("group", 0);
-  if (!input.defined()) return;
-  call.require(n >= 0 && channels > 0 && places >= 0 && groups > 0 && channels % groups == 0,
-               "N, C, HxW, group: expected positive numbers and a C that group divides, got ", n,
-               ", ", channels, ", ", places, ", ", groups);
-  call.require(double(n) * double(channels) * double(places) == double(input.numel()),
-               "input: expected N x C x HxW elements, got ", input.sizes());
-  same_numel(call, "grad_out", input.numel());
-  for (const char* name : {"mean", "rstd"}) same_numel(call, name, n * groups);
-  for (const char* name : {"weight", "bias"}) same_numel(call, name, channels);
-}
-
-template <int dims>
-void grid_sampler_backward(const Call& call) {
-  at::Tensor input = call.tensor("input"), grid = call.tensor("grid");
-  if (!input.defined() || !grid.defined()) return;
-  call.require(input.dim() == dims + 2 && grid.dim() == dims + 2, "input and grid: expected ",
-               dims + 2, " dimensions, got ", input.sizes(), " and ", grid.sizes());
-  std::vector<int64_t> sizes{input.size(0), input.size(1)};
-  for (int i = 0; i < dims; ++i) sizes.push_back(grid.size(i + 1));
-  call.require(grid.size(0) == input.size(0) && grid.size(-1) == dims, "grid: expected ",
-               input.size(0), " examples of ", dims, " coordinates, got ", grid.sizes());
-  same_sizes(call, "grad_output", sizes);
-}
-
-void unfold_backward(const Call& call) {
-  at::Tensor grad = call.tensor("grad_in");
-  std::vector<int64_t> sizes = call.integers("input_sizes");
-  int64_t dim = call.integer("dim", 0), size = call.integer("size", 0),
-          step = call.integer("step", 1);
-  auto n_dims = int64_t(sizes.size());
-  if (!grad.defined()) return;
-  if (dim < 0) dim += std::max<int64_t>(n_dims, 1);
-  call.require(dim >= 0 && dim < std::max<int64_t>(n_dims, 1), "dim: there is no dimension ", dim,
-               " in ", sizes);
-  int64_t whole = sizes.empty() ? 1 : sizes[size_t(dim)];
-  call.require(size >= 0 && size <= whole && step > 0, "size and step: ", size, " and ", step,
-               " do not fit into a dimension of ", whole);
-  std::vector<int64_t> expected = sizes;
-  if (sizes.empty()) {
-    expected = {size};
-  } else {
-    expected[size_t(dim)] = (whole - size) / step + 1;
-    expected.push_back(size);
-  }
-  same_sizes(call, "grad_in", expected);
-}
-
-// LAPACK's pivots: from 1, and negative for 2 x 2 blocks.
+// LAPACK's pivots count from 1; those of 2 x 2 blocks are negative.
 void ldl_pivots(const Call& call) {
   at::Tensor matrix = call.tensor("LD");
-  auto pivots = elements(call.tensor("pivots"));
-  if (!matrix.defined() || matrix.dim() < 2 || !pivots || pivots->dim() == 0) return;
-  if (!at::isIntegralType(pivots->scalar_type(), false)) return;
-  within(call, "pivots", -matrix.size(-1), matrix.size(-1) + 1);
-  // A 2 x 2 block has two negative pivots.
-  at::Tensor rows = pivots->to(at::kLong).contiguous();
-  int64_t n = rows.size(-1), n_negative = 0;
-  for (int64_t i = 0; i < rows.numel(); ++i) {
-    int64_t pivot = rows.const_data_ptr<int64_t>()[i];
-    n_negative = i % n == 0 ? 0 : n_negative;
-    n_negative += pivot < 0;
-    bool ends = i % n == n - 1 || rows.const_data_ptr<int64_t>()[i + 1] > 0;
-    call.require(pivot != 0 && !(ends && n_negative % 2 != 0),
-                 "pivots: expected those of linalg_ldl_factor, got ", pivot, " at ", i % n);
-    if (pivot > 0) n_negative = 0;
-  }
+  if (matrix.defined() && matrix.dim() >= 2)
+    within(call, "pivots", -matrix.size(-1), matrix.size(-1) + 1);
 }
 
 void lu_pivots(const Call& call) {
@@ -290,7 +148,8 @@ void lu_pivots(const Call& call) {
   std::vector<int64_t> expected = matrix.sizes().vec();
   expected.pop_back();
   expected.back() = std::min(matrix.size(-1), matrix.size(-2));
-  same_sizes(call, "LU_pivots", expected);
+  call.require(pivots.sizes() == at::IntArrayRef(expected), "LU_pivots: expected the sizes ",
+               expected, ", got ", pivots.sizes());
 }
 
 // LAPACK's eigenvalue iteration may not end on NaN.
@@ -392,25 +251,64 @@ void combinations(const Call& call) {
   call.require(call.integer("r", 2) <= 64, "r: expected at most 64, got ", call.integer("r", 2));
 }
 
+// Their sum is checked, but a negative number makes the kernel write before the result.
+// https://github.com/pytorch/pytorch/issues/188938
+void repeats(const Call& call) {
+  if (!call.at("output_size").isNone())
+    within(call, "repeats", 0, std::numeric_limits<int64_t>::max());
+}
+
+// The smallest integer by -1 is a floating point exception, which ends the process.
+// https://github.com/pytorch/pytorch/issues/138425
+void truncated_division(const Call& call) {
+  const c10::IValue& mode = call.at("rounding_mode");
+  const c10::IValue& other = call.at("other");
+  auto dividends = elements(call.tensor("self"));
+  if (!dividends || !mode.isString() || mode.toStringRef() != "trunc") return;
+  auto divisors = other.isScalar() ? std::optional(at::scalar_tensor(other.toScalar()))
+                                   : elements(call.tensor("other"));
+  if (!divisors) return;
+  c10::ScalarType dtype = other.isScalar() ? at::result_type(*dividends, other.toScalar())
+                                           : at::result_type(*dividends, *divisors);
+  if (dtype != at::kInt && dtype != at::kLong) return;
+  int64_t least =
+      dtype == at::kInt ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int64_t>::min();
+  at::Tensor is_least = dividends->to(dtype).eq(least), is_minus_one = divisors->to(dtype).eq(-1);
+  if (!is_least.any().item<bool>() || !is_minus_one.any().item<bool>()) return;
+  // The places cannot be compared in a vmap batch, or if the sizes do not fit.
+  bool meets = !at::are_expandable(is_least.sizes(), is_minus_one.sizes()) ||
+               is_least.logical_and(is_minus_one).any().item<bool>();
+  call.require(!meets, "the quotient of ", least, " and -1 does not fit in the dtype");
+}
+
+// Sums of larger numbers overflow in the computation of sizes.
+// https://github.com/pytorch/pytorch/issues/169741
+void window(const Call& call) {
+  constexpr int64_t limit = int64_t{1} << 31;
+  for (const char* name :
+       {"padding", "pad", "kernel_size", "stride", "dilation", "output_padding"}) {
+    std::vector<int64_t> numbers = call.integers(name);
+    if (const c10::IValue& one = call.at(name); one.isInt()) numbers.push_back(one.toInt());
+    for (int64_t number : numbers)
+      call.require(number > -limit && number < limit, name, ": ", number, " is too large");
+  }
+}
+
 struct Entry {
   const char* names;
   void (*check)(const Call&);
 };
 
 constexpr Entry table[] = {
-    {"ctc_loss _ctc_loss _ctc_loss_backward", ctc_loss},
-    {"max_pool2d_with_indices_backward adaptive_max_pool2d_backward fractional_max_pool2d_backward",
-     pooled_indices<2>},
-    {"max_pool3d_with_indices_backward adaptive_max_pool3d_backward fractional_max_pool3d_backward",
-     pooled_indices<3>},
-    {"avg_pool2d_backward", pooled<2>},
-    {"avg_pool3d_backward", pooled<3>},
-    {"native_batch_norm native_batch_norm_backward batch_norm_backward", batch_norm},
-    {"native_layer_norm_backward", layer_norm_backward},
-    {"native_group_norm native_group_norm_backward", group_norm},
-    {"grid_sampler_2d_backward", grid_sampler_backward<2>},
-    {"grid_sampler_3d_backward", grid_sampler_backward<3>},
-    {"unfold_backward", unfold_backward},
+    {"ctc_loss _ctc_loss", ctc_loss},
+    {"repeat_interleave", repeats},
+    {"div div_ divide divide_", truncated_division},
+    {"pad constant_pad_nd replication_pad1d replication_pad2d replication_pad3d reflection_pad1d "
+     "reflection_pad2d reflection_pad3d conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
+     "conv_transpose3d convolution _convolution im2col col2im max_pool1d max_pool2d max_pool3d "
+     "max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices avg_pool1d "
+     "avg_pool2d avg_pool3d",
+     window},
     {"linalg_ldl_solve", ldl_pivots},
     {"lu_unpack", lu_pivots},
     {"linalg_eig linalg_eigvals _linalg_eigvals", finite},
@@ -427,13 +325,20 @@ constexpr Entry table[] = {
 };
 
 // Operators that change the storage of a tensor; operators on weights packed by functions that are
-// not in Lua; inner kernels whose arguments their outer operators check; dimensions by name.
+// not in Lua; inner kernels whose arguments their outer operators check, and kernels of backward,
+// which trust indices and statistics of a forward call; dimensions by name.
 constexpr const char* withheld =
     "set_ set_data quantized_lstm_cell quantized_gru_cell quantized_rnn_relu_cell "
     "quantized_rnn_tanh_cell fbgemm_linear_int8_weight fbgemm_linear_int8_weight_fp32_activation "
     "fbgemm_linear_quantize_weight fbgemm_pack_quantized_matrix fbgemm_pack_gemm_matrix_fp16 "
     "fbgemm_linear_fp16_weight fbgemm_linear_fp16_weight_fp32_activation mkldnn_rnn_layer "
-    "mkldnn_rnn_layer_backward slow_conv3d slow_conv3d_forward align_tensors align_as";
+    "mkldnn_rnn_layer_backward slow_conv3d slow_conv3d_forward align_tensors align_as "
+    "native_batch_norm native_batch_norm_backward batch_norm_backward native_layer_norm_backward "
+    "native_group_norm native_group_norm_backward max_pool2d_with_indices_backward "
+    "max_pool3d_with_indices_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward "
+    "fractional_max_pool2d_backward fractional_max_pool3d_backward avg_pool2d_backward "
+    "avg_pool3d_backward grid_sampler_2d_backward grid_sampler_3d_backward unfold_backward "
+    "_ctc_loss_backward";
 
 bool has_word(std::string_view words, std::string_view word) {
   while (!words.empty()) {
