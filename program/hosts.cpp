@@ -9,6 +9,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -46,7 +47,7 @@ std::string own_name() {
 // The state shared by the launcher and the thread that talks to the store. The thread is detached,
 // and left behind if the store does not answer.
 struct Hosts::Link {
-  explicit Link(int descriptor) : descriptor(dup(descriptor)) {}
+  explicit Link(int descriptor) : descriptor(fcntl(descriptor, F_DUPFD_CLOEXEC, 0)) {}
   ~Link() { close(descriptor); }
   template <class Change>
   void update(Change change) {

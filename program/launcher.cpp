@@ -70,7 +70,7 @@ void check_open_files(int64_t n_workers) {
 class Launch {
  public:
   Launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
-         PreparedWorkers& prepared, const std::vector<std::string>& command, bool share_prompt);
+         const std::vector<std::string>& command, bool share_prompt);
   int run();
 
  private:
@@ -88,7 +88,6 @@ class Launch {
   const Processes place_;
   const int64_t n_workers_;
   const Restarts restarts_;
-  PreparedWorkers& prepared_;
   const std::vector<std::string>& command_;
   const bool share_prompt_;
   const Guardian guardian_;
@@ -108,12 +107,10 @@ class Launch {
 };
 
 Launch::Launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
-               PreparedWorkers& prepared, const std::vector<std::string>& command,
-               bool share_prompt)
+               const std::vector<std::string>& command, bool share_prompt)
     : place_(place),
       n_workers_(n_workers),
       restarts_(restarts),
-      prepared_(prepared),
       command_(command),
       share_prompt_(share_prompt) {
   check_open_files(n_workers);
@@ -201,7 +198,7 @@ void Launch::start() {
   else if (place_.size > 1)
     say("host ", place_.rank, " of ", place_.size, ", as ", place_.source, " say, runs processes ",
         ranks.str(), ", which meet at ", hosts_->address(), ":", hosts_->port());
-  workers_ = std::make_unique<Workers>(prepared_, command_, variables(), signals_, share_prompt_);
+  workers_ = std::make_unique<Workers>(command_, variables(), signals_, share_prompt_);
 }
 
 std::vector<Variables> Launch::variables() const {
@@ -326,16 +323,15 @@ class TerminalState {
 
 }  // namespace
 
-std::optional<int> launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
-                          const std::vector<std::string>& command, bool share_prompt) {
-  // Ctrl-Z would stop some of the processes, which the others would report as failed.
-  if (share_prompt) std::signal(SIGTSTP, SIG_IGN);
-  PreparedWorkers prepared(n_workers, share_prompt);
-  if (prepared.is_worker()) return std::nullopt;
+int launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
+           const std::vector<std::string>& command, bool share_prompt) {
   std::optional<TerminalState> kept;
-  if (share_prompt) kept.emplace();
-  Launch running(place, n_workers, restarts, prepared, command, share_prompt);
-  return running.run();
+  if (share_prompt) {
+    // Ctrl-Z would stop some of the processes, which the others would report as failed.
+    std::signal(SIGTSTP, SIG_IGN);
+    kept.emplace();
+  }
+  return Launch(place, n_workers, restarts, command, share_prompt).run();
 }
 
 }  // namespace redco

@@ -5,14 +5,14 @@
 #include <redco/mesh.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 namespace redco {
 
-/// Runs `command` in `n_workers` processes on this host. torchrun's variables connect them to each
-/// other and to those of the run's other launchers; `place` is this launcher's rank among these.
+/// Runs this program with the words of `command` in `n_workers` processes on this host.
+/// torchrun's variables connect them to each other and to those of the run's other launchers;
+/// `place` is this launcher's rank among these.
 /// Prints each line of output with the prefix `[rank] `. If a process fails, all others are
 /// stopped, its error is printed last, and the run restarts as `restarts` allows.
 ///
@@ -23,10 +23,8 @@ namespace redco {
 ///
 /// Returns the exit code of the run: that of the first failed worker, or 128 + the signal that
 /// ended it. No worker outlives this process. Throws Error if workers cannot be started.
-///
-/// In the workers of the first attempt, which are forked, it returns nothing: they should go on as
-/// `command` would. Call it before any thread is started.
-std::optional<int> launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
-                          const std::vector<std::string>& command, bool share_prompt);
+/// Call it before any thread is started.
+int launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
+           const std::vector<std::string>& command, bool share_prompt);
 
 }  // namespace redco

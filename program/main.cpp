@@ -28,10 +28,12 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/util/Logging.h>
 
+#include <sys/auxv.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -112,6 +114,8 @@ constexpr Place places[] = {
 // The command line of a worker: the same as this process, without the launcher's options.
 std::vector<std::string> worker_command(const Arguments& args) {
   std::vector<std::string> words{"redco-lua"};
+  // Run as `ld.so redco-lua`, /proc/self/exe is the loader, which takes the program's name.
+  if (getauxval(AT_BASE) == 0) words.push_back(program_invocation_name);
   for (const auto& module : args.modules) words.insert(words.end(), {"-l", module});
   for (const auto& chunk : args.chunks) words.insert(words.end(), {"-e", chunk});
   if (args.no_strict) words.push_back("--no-strict");
@@ -121,8 +125,7 @@ std::vector<std::string> worker_command(const Arguments& args) {
   return words;
 }
 
-// Returns nothing in the workers, which go on with the script.
-std::optional<int> run_workers(const Arguments& args) {
+int run_workers(const Arguments& args) {
   bool share_prompt = args.has_prompt();
   if (!args.script.empty() && args.script[0] == "-")
     throw redco::UsageError("--nproc needs a FILE: several processes do not share their input");
@@ -320,10 +323,7 @@ int run_program(int argc, char** argv) {
     if (names_secret) (void)redco::find_run_secret();
     if (calibrates) args.script = plan.calibration_words();
     redco::keep_to_cores();
-    if (has_workers) {
-      if (auto code = run_workers(args)) return *code;
-      redco::keep_to_cores();  // a worker's own
-    }
+    if (has_workers) return run_workers(args);
     const redco::Processes processes = redco::find_processes();
     draw_alike(processes);
     if (processes.rank == 0) redco::watch_for_busy_cores();

@@ -2,8 +2,13 @@
 
 #include "workers.h"
 
+#include "standard_files.h"
+
+#include <redco/detail/last_error.h>
 #include <redco/error.h>
 
+#include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +16,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 namespace redco {
@@ -43,17 +49,64 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
   return result;
 }
 
-// Starts `command` as a new process.
+std::pair<int, int> make_pipe() {
+  int ends[2];
+  require(pipe2(ends, O_CLOEXEC) == 0, "cannot make a pipe: ", LastError{});
+  return {ends[0], ends[1]};
+}
+
+std::pair<int, int> make_sockets() {
+  int ends[2];
+  require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0,
+          "cannot make a pair of sockets: ", LastError{});
+  return {ends[0], ends[1]};
+}
+
+// Makes `to` the same file as `from`, also in the program that this process starts.
+void give(int from, int to) {
+  if (from == to)
+    fcntl(to, F_SETFD, 0);
+  else
+    dup2(from, to);
+}
+
+// Starts this program with the words of `command`. The worker with the prompt keeps this process'
+// standard input and process group, since only that group may read from the terminal. The launcher
+// may have threads, so until the program starts, the new process calls only functions that are safe
+// in a signal handler.
 WorkerProcess start(const std::vector<std::string>& command, const Variables& variables,
-                    const sigset_t& blocked) {
+                    const sigset_t& blocked, bool has_prompt) {
   auto entries = environment(variables);
   auto words = command;
   auto args = pointers(words), env = pointers(entries);
-  WorkerProcess worker;
-  if (!fork_worker(false, worker)) return worker;
-  sigprocmask(SIG_UNBLOCK, &blocked, nullptr);
-  execve("/proc/self/exe", args.data(), env.data());
-  _exit(127);
+  auto [output, to_output] = make_pipe();
+  auto [error, to_error] = make_pipe();
+  auto [prompt, to_prompt] = has_prompt ? make_sockets() : std::pair(-1, -1);
+  const pid_t launcher = getpid();
+  const pid_t process = fork();
+  require(process >= 0, "cannot start a process: ", LastError{});
+  if (process == 0) {
+    // The terminal's signals go to the launcher, which hands them on.
+    if (!has_prompt) setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != launcher) _exit(127);
+    if (!has_prompt) give(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
+    give(to_output, STDOUT_FILENO);
+    give(to_error, STDERR_FILENO);
+    // Last, since a pipe may have its number.
+    if (has_prompt) give(to_prompt, prompt_descriptor);
+    sigprocmask(SIG_UNBLOCK, &blocked, nullptr);
+    execve("/proc/self/exe", args.data(), env.data());
+    constexpr std::string_view text = "redco-lua: cannot start /proc/self/exe\n";
+    write_all(STDERR_FILENO, text);
+    _exit(127);
+  }
+  if (!has_prompt) setpgid(process, process);
+  for (int each : {to_output, to_error, to_prompt})
+    if (each >= 0) close(each);
+  for (int each : {output, error, prompt})
+    if (each >= 0) fcntl(each, F_SETFL, O_NONBLOCK);
+  return {process, output, error, prompt};
 }
 
 }  // namespace
@@ -68,13 +121,12 @@ std::string describe_end(int status) {
          strsignal(WTERMSIG(status)) + ")";
 }
 
-Workers::Workers(PreparedWorkers& prepared, const std::vector<std::string>& command,
-                 const std::vector<Variables>& variables, const sigset_t& blocked,
-                 bool share_prompt)
+Workers::Workers(const std::vector<std::string>& command, const std::vector<Variables>& variables,
+                 const sigset_t& blocked, bool share_prompt)
     : share_prompt_(share_prompt) {
   for (int to : {STDOUT_FILENO, STDERR_FILENO}) joined_.emplace_back(to, variables.size());
   for (const auto& each : variables)
-    add(prepared.empty() ? start(command, each, blocked) : prepared.start(each), each.at("RANK"));
+    add(start(command, each, blocked, share_prompt && workers_.empty()), each.at("RANK"));
 }
 
 Workers::~Workers() {

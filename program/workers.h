@@ -3,7 +3,6 @@
 #pragma once
 
 #include "joined_output.h"
-#include "prepared_workers.h"
 #include "worker_output.h"
 
 #include <poll.h>
@@ -17,6 +16,20 @@
 #include <vector>
 
 namespace redco {
+
+/// A process of a run and this process' ends of its pipes.
+struct WorkerProcess {
+  pid_t process = 0;
+  int output = -1, error = -1;
+  int prompt = -1;  ///< of the worker that has the prompt
+};
+
+/// The descriptor on which the worker with the prompt asks for all workers' output to be printed:
+/// it writes a byte, and reads one when that is done.
+constexpr int prompt_descriptor = 3;
+
+/// Variables to add to a process' environment, by name.
+using Variables = std::map<std::string, std::string>;
 
 /// The exit code of a shell for a process status: 128 + the signal if a signal ended it.
 int exit_code(int status);
@@ -34,11 +47,11 @@ class Workers {
     bool was_asked;  ///< `send` had signalled it before
   };
 
-  /// Starts one process for each of `variables`, which are added to its environment and include its
-  /// RANK: a prepared one if there is one, else `command`. `blocked`: signals that this process
-  /// blocks, and workers must not. Throws Error if a process cannot be started.
-  Workers(PreparedWorkers& prepared, const std::vector<std::string>& command,
-          const std::vector<Variables>& variables, const sigset_t& blocked, bool share_prompt);
+  /// Starts this program with the words of `command` once for each of `variables`, which are added
+  /// to its environment and include its RANK. `blocked`: signals that this process blocks, and
+  /// workers must not. Throws Error if a process cannot be started.
+  Workers(const std::vector<std::string>& command, const std::vector<Variables>& variables,
+          const sigset_t& blocked, bool share_prompt);
   ~Workers();
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;

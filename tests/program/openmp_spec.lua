@@ -58,7 +58,7 @@ while true do x = x:matmul(x):tanh() end]])
   local code, _, err = shell(([[
 core=$(sed -n 's/^Cpus_allowed_list:[^0-9]*\([0-9]*\).*/\1/p' /proc/self/status)
 taskset -c $core sh -c 'while :; do :; done' & loop=$!
-REDCO_FORK_SERVER=off OMP_NUM_THREADS=2 taskset -c $core "$REDCO_LUA" %s 2>said & run=$!
+OMP_NUM_THREADS=2 taskset -c $core "$REDCO_LUA" %s 2>said & run=$!
 for i in $(seq 600); do grep -q busy said && break; kill -0 $run || break; sleep 0.1; done
 kill -KILL $loop $run; cat said >&2]]):format(path))
   assert(err:find "redco%-lua: the cores are busy: the threads of this process waited [%d.]+", code
@@ -66,10 +66,13 @@ kill -KILL $loop $run; cat said >&2]]):format(path))
   program.expect_has(err, "OMP_NUM_THREADS=1")
 end)
 
-test("a program loader is not started again", function()
+test("a program loader is not started again, and starts the workers", function()
   local code, out = shell '/lib64/ld-linux-x86-64.so.2 "$REDCO_LUA" -e "print(1)"'
   expect_equal(code, 0)
   expect_equal(out, "1\n")
+  code, out = shell '/lib64/ld-linux-x86-64.so.2 "$REDCO_LUA" --nproc 2 -e "print(1)"'
+  expect_equal(code, 0)
+  expect_equal(#out, #"[0] 1\n[1] 1\n")
 end)
 
 program.remove_folder()
