@@ -54,7 +54,7 @@ void read(Plan& plan) {
   plan.error = act == "ENOSPC" ? ENOSPC : act == "EIO" ? EIO : act == "EROFS" ? EROFS : EINTR;
 }
 
-// Workers are forked by a process that may have changed files, and know their rank only then.
+// A process that is alone has rank 0.
 bool is_own_rank(const Plan& plan) {
   const char* own = std::getenv("RANK");
   return plan.rank.empty() || plan.rank == (own == nullptr ? "0" : own);

@@ -34,21 +34,44 @@ local function changed(changes)
   return line
 end
 
+--- What the script prints with these arguments, or nil and its error. In this process: starting the
+--- program for each case would take most of the time.
+local function printed(args)
+  local own, line = arg, nil
+  rawset(_G, "arg", { [0] = script, unpack(args) })
+  local chunk = setfenv(assert(loadfile(script)),
+    setmetatable({ print = function(text) line = text end }, { __index = _G }))
+  local ok, message = pcall(chunk)
+  rawset(_G, "arg", own)
+  if ok then return line end
+  return nil, tostring(message)
+end
+
 local function expect_out(args, expected)
-  local code, out, err = run { script, unpack(args) }
-  if code ~= 0 then error(("exit code %d: %s"):format(code, err), 2) end
-  expect_equal(out, expected .. "\n")
+  local line, err = printed(args)
+  if not line then error(err, 2) end
+  expect_equal(line, expected)
 end
 
 local function expect_misuse(args, ...)
-  local code, out, err = run { script, unpack(args) }
-  expect_equal(code, 2)
-  expect_equal(out, "")
+  local line, err = printed(args)
+  assert(not line, line)
   for _, part in ipairs { ... } do
     assert(err:find(part, 1, true), ("expected %q in: %s"):format(part, err))
   end
   return err
 end
+
+test("the program gives a script its arguments, and ends with 2 if they are wrong", function()
+  local code, out, err = run { script, "--name=a b=c", "--n_epochs=7" }
+  expect_equal(err, "")
+  expect_equal(code, 0)
+  expect_equal(out, changed { name = "a b=c", n_epochs = "7" } .. "\n")
+  code, out, err = run { script, "--n_epoch=5" }
+  expect_equal(code, 2)
+  expect_equal(out, "")
+  program.expect_has(err, "did you mean 'n_epochs'?")
+end)
 
 test("without arguments the defaults", function() expect_out({}, defaults) end)
 

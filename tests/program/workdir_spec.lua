@@ -90,7 +90,7 @@ end)
 test("a second run in a work folder is refused at its start", function()
   shell "rm -rf run go waiting"
   local code, _, err = shell [[
-    REDCO_FORK_SERVER=off "$REDCO_LUA" train.lua --wait-at=3 > first 2>&1 & first=$!
+    "$REDCO_LUA" train.lua --wait-at=3 > first 2>&1 & first=$!
     until [ -e waiting ]; do sleep 0.1; done
     cp run/config.toml before
     "$REDCO_LUA" --nproc 2 train.lua --max-steps=8; [ $? = 1 ] || echo "wrong code" >&2
