@@ -20,6 +20,8 @@ struct PlotCommand {
 
   /// Adds it to the program's commands.
   void add_to(CLI::App& program);
+  /// Whether the command line has it.
+  bool is_given() const { return !workdir.empty(); }
   void run(ScriptEngine& engine) const;
 };
 
