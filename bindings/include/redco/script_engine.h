@@ -60,8 +60,8 @@ struct ScriptEngineOptions {
 /// in names of globals denote fields of tables. The library does not print, does not end the
 /// process, and does not change signal handlers or the locale. TORCH_CPP_LOG_LEVEL controls
 /// LibTorch's log of connections. For that log LibTorch resolves addresses to names, which takes
-/// seconds if no name server answers; program/numeric_addresses.cpp shows how a program can avoid
-/// that.
+/// seconds if no name server answers; a program can avoid that as
+/// program/workarounds/numeric_addresses.cpp does.
 class REDCO_API ScriptEngine {
  public:
   using UntypedFunction = std::function<std::vector<Tree>(const std::vector<Tree>&)>;
