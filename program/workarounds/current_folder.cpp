@@ -1,5 +1,11 @@
 // Reports a deleted current folder. MKL would end the process with a misleading message while
 // LibTorch is loaded, before main; functions in .preinit_array run before any library's.
+//
+// Seen with the MKL in LibTorch 2.11.0; no report of it is known to us.
+// tests/program/workdir_spec.lua fails when MKL no longer needs this.
+
+#include "is_off.h"
+
 #include <unistd.h>
 
 #include <cerrno>
@@ -7,7 +13,8 @@
 
 namespace {
 
-void check_current_folder(int, char**, char**) {
+void check_current_folder(int, char**, char** environment) {
+  if (redco::is_off(environment, "current_folder")) return;
   char folder[PATH_MAX];
   if (getcwd(folder, sizeof(folder)) != nullptr || errno != ENOENT) return;
   constexpr char text[] =

@@ -7,6 +7,12 @@
 // reads its settings from the environment when it is loaded, before `main`, so the program starts
 // itself again with the variable set. This happens before the constructors of LibTorch, which are
 // nearly all of the time of a start.
+//
+// libgomp documents the variable, https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html;
+// of its cost, https://github.com/pytorch/pytorch/issues/57715. tests/program/openmp_spec.lua fails
+// when libgomp's default is no more than this.
+
+#include "is_off.h"
 
 #include <elf.h>
 #include <unistd.h>
@@ -35,6 +41,7 @@ bool is_own_executable(char** after_environment) {
 // to start again is no error; the default remains.
 __attribute__((no_sanitize("address", "thread", "undefined"))) void limit_spinning(
     int, char** arguments, char** environment) {
+  if (redco::is_off(environment, "openmp_wait")) return;
   size_t n = 0;
   for (; environment[n] != nullptr; ++n)
     for (const char* variable : variables)

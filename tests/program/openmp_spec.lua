@@ -40,6 +40,12 @@ test("the user's settings stay", function()
   expect_equal(spins, "0")
 end)
 
+test("libgomp's own default is still a longer time", function()
+  local out, spins = run "REDCO_WITHOUT=event_wait,openmp_wait"
+  expect_equal(out, printed("nil", "nil"))
+  assert(tonumber(spins) > 3000, "workarounds/openmp_wait.cpp is no longer needed: " .. spins)
+end)
+
 test("workers inherit them", function()
   local _, out = shell(("unset GOMP_SPINCOUNT OMP_WAIT_POLICY; \"$REDCO_LUA\" --nproc 2 -e %q")
     :format 'print(os.getenv "GOMP_SPINCOUNT")')

@@ -173,6 +173,10 @@ test("in a folder that was deleted the program says so", function()
   local code, _, err = shell 'mkdir gone && cd gone && rmdir ../gone && "$REDCO_LUA" -e "print(1)"'
   expect_equal(code, 2)
   expect_has(err, "redco-lua: the current folder no longer exists")
+  code, _, err = shell [[
+    mkdir gone && cd gone && rmdir ../gone && REDCO_WITHOUT=current_folder "$REDCO_LUA" -e ""]]
+  assert(code ~= 0, "program/workarounds/current_folder.cpp is no longer needed")
+  assert(not err:find("redco-lua: ", 1, true), err)
 end)
 
 program.remove_folder()

@@ -1,0 +1,30 @@
+// Turns the workarounds of this folder off.
+
+#pragma once
+
+namespace redco {
+
+/// Whether the variable REDCO_WITHOUT of `environment` names a workaround: a list with commas of
+/// file names in this folder, such as event_wait,numeric_addresses. Needs nothing of libc, since
+/// some workarounds run before it is initialised.
+__attribute__((no_sanitize("address", "thread", "undefined"))) inline bool is_off(
+    char** environment, const char* name) {
+  // Returns where `text` goes on after `start`, or null if it begins otherwise.
+  auto after = [](const char* text, const char* start)
+                   __attribute__((no_sanitize("address", "thread", "undefined")))
+                       ->const char* {
+    while (*start != 0 && *text == *start) ++text, ++start;
+    return *start == 0 ? text : nullptr;
+  };
+  for (; *environment != nullptr; ++environment) {
+    const char* list = after(*environment, "REDCO_WITHOUT=");
+    while (list != nullptr && *list != 0) {
+      const char* end = after(list, name);
+      if (end != nullptr && (*end == 0 || *end == ',')) return true;
+      while (*list != 0 && *list++ != ',') continue;
+    }
+  }
+  return false;
+}
+
+}  // namespace redco
