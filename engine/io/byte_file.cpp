@@ -2,8 +2,8 @@
 
 #include <redco/byte_file.h>
 
+#include "../formats/tensors/zip_archive.h"
 #include "input_file.h"
-#include "zip_archive.h"
 
 #include <redco/error.h>
 

@@ -3,9 +3,9 @@
 #define TOML_HEADER_ONLY 1
 #include <redco/options.h>
 
+#include "../checkpoint/workdir_lock.h"
 #include "atomic_file.h"
 #include "output_file.h"
-#include "workdir_lock.h"
 
 #include <redco/detail/notices.h>
 #include <redco/error.h>

@@ -1,7 +1,7 @@
 #include "batches.h"
 
+#include "../optim/record_alike.h"
 #include "local_batch.h"
-#include "record_alike.h"
 
 #include <redco/error.h>
 #include <redco/sharding.h>

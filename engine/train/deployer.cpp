@@ -3,7 +3,7 @@
 #include <redco/deployer.h>
 #include <redco/detail/notes.h>
 
-#include "../io/workdir_lock.h"
+#include "../checkpoint/workdir_lock.h"
 #include "../mesh/alone.h"
 #include "../mesh/store/agreement.h"
 #include "random.h"

@@ -2,7 +2,7 @@
 
 #include <redco/deployer.h>
 
-#include "../io/tree_description.h"
+#include "../formats/tensors/tree_description.h"
 #include "../mesh/alone.h"
 #include "random.h"
 

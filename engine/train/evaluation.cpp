@@ -2,10 +2,10 @@
 
 #include "evaluation.h"
 
+#include "../optim/record_alike.h"
 #include "batches.h"
 #include "lookahead.h"
 #include "random.h"
-#include "record_alike.h"
 #include "stopping.h"
 
 #include <redco/error.h>

@@ -2,11 +2,11 @@
 
 #include "fit.h"
 
+#include "../optim/record_alike.h"
 #include "batches.h"
 #include "evaluation.h"
 #include "lookahead.h"
 #include "random.h"
-#include "record_alike.h"
 
 #include <redco/detail/notices.h>
 #include <redco/error.h>

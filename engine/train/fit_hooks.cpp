@@ -1,7 +1,7 @@
 // The hooks of `fit`.
 
+#include "../optim/record_alike.h"
 #include "fit.h"
-#include "record_alike.h"
 
 #include <functional>
 #include <string>

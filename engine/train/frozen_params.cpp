@@ -2,7 +2,7 @@
 
 #include "frozen_params.h"
 
-#include "../io/small_tensors.h"
+#include "../formats/tensors/small_tensors.h"
 #include "../mesh/store/agreement.h"
 
 #include <redco/detail/read_whole.h>

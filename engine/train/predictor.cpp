@@ -2,10 +2,10 @@
 
 #include <redco/predictor.h>
 
+#include "../optim/record_alike.h"
 #include "batches.h"
 #include "lookahead.h"
 #include "random.h"
-#include "record_alike.h"
 #include "shard_params.h"
 #include "stopping.h"
 

@@ -2,7 +2,7 @@
 
 #include "shard_params.h"
 
-#include "record_alike.h"
+#include "../optim/record_alike.h"
 
 #include <redco/detail/read_whole.h>
 #include <redco/error.h>

@@ -2,12 +2,12 @@
 
 #include "train_step.h"
 
+#include "../optim/parameter_groups.h"
+#include "../optim/record_alike.h"
 #include "backward.h"
 #include "batches.h"
 #include "loss_scaler.h"
-#include "parameter_groups.h"
 #include "random.h"
-#include "record_alike.h"
 
 #include "../mesh/spmd_log.h"
 

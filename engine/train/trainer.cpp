@@ -2,14 +2,14 @@
 
 #include <redco/trainer.h>
 
-#include "../io/resumed_metrics.h"
+#include "../log/resumed_metrics.h"
+#include "../optim/record_alike.h"
 #include "batches.h"
 #include "evaluation.h"
 #include "fit.h"
 #include "lookahead.h"
 #include "memory.h"
 #include "random.h"
-#include "record_alike.h"
 #include "run_checkpoint.h"
 #include "run_state.h"
 #include "train_step.h"

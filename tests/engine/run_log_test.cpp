@@ -1,4 +1,4 @@
-#include "../../engine/io/resumed_metrics.h"
+#include "../../engine/log/resumed_metrics.h"
 
 #include <redco/error.h>
 #include <redco/image.h>

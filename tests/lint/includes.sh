@@ -1,10 +1,10 @@
 #!/bin/sh
-# Checks which folders of engine/ and bindings/ include which, and that redco.h includes every public header.
-# Run it in the repository's folder.
+# Checks which folders of engine/ and bindings/ include which, and that redco.h includes every public
+# header. Run it in the repository's folder.
 set -eu
 
 lua='<(lua|lauxlib|luajit)|[<"/](bindings|redco/(script_engine|script_error|host_type|prompt)\.h)'
-train='[</"]train/|<redco/(dataset|deployer|optim|predictor|schedule|trainer)\.h'
+train='[</"](train|optim)/|<redco/(dataset|deployer|optim|predictor|schedule|trainer)\.h'
 sharding='[</"]sharding/|<redco/(sharding|sharding_report|sharding_rules|moves)\.h'
 
 found=0
@@ -25,8 +25,9 @@ END
 }
 
 check "$lua" "engine/ may not include Lua or bindings/" engine
-check "$train" "this folder may not include train/" engine/sharding engine/io engine/text \
-  engine/mesh engine/core engine/store engine/random
+check "$train" "this folder may not include train/ and optim/" engine/sharding engine/io engine/text \
+  engine/mesh engine/core engine/store engine/random engine/formats engine/checkpoint engine/log
+check '[</"]train/' "optim/ may not include train/" engine/optim
 check "$sharding" "nn/ may not include sharding/" engine/nn
 # The floors of bindings/: state, torch, data and training, host.
 check '"(torch|data|training|host)/' "state/ may not include other folders" bindings/state

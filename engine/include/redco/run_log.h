@@ -125,7 +125,7 @@ class REDCO_API RunLog {
                   const std::set<std::string>& best = {});
 
   /// Writes `outputs_NAME.json`: a list of trees, in which a large tensor is replaced by its dtype
-  /// and shape (io/outputs_json.h). The first ten are also written as a TensorBoard text.
+  /// and shape (log/outputs_json.h). The first ten are also written as a TensorBoard text.
   void outputs(int64_t step, const std::string& name, const Tree& outputs);
 
   /// Writes an image to TensorBoard only; pixels are in the format of `encode_png`.

@@ -204,8 +204,8 @@ class REDCO_API Tokenizer {
 
   /// Renders a conversation with the chat template. `messages` is a list of objects, usually with
   /// "role" and "content". `variables` are the template's other variables, such as tools; with
-  /// tools the template named "tool_use" is used if there is one. engine/text/jinja.h lists the
-  /// supported part of Jinja. Throws Error for the rest and for raise_exception.
+  /// tools the template named "tool_use" is used if there is one. engine/text/template/jinja.h
+  /// lists the supported part of Jinja. Throws Error for the rest and for raise_exception.
   std::string apply_chat_template(const Json& messages, bool add_generation_prompt = false,
                                   const Json::Object& variables = {}) const;
 
