@@ -98,7 +98,7 @@ pid_t start(const std::string& program, const SandboxOptions& options, int socke
   posix_spawn_file_actions_addclosefrom_np(&actions, sandbox::memory_fd + 1);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  // A session of its own: Ctrl-C is for the program.
+  // A new session, so that Ctrl-C on the terminal reaches the program alone.
   posix_spawnattr_setflags(&attributes,
                            POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
   sigset_t none, all;

@@ -18,12 +18,6 @@ using namespace io;
 
 static_assert(std::endian::native == std::endian::little, "the bytes of elements are not turned");
 
-namespace {
-
-constexpr int64_t most_bytes = 0x7fffff00;  // LuaJIT's longest string
-
-}  // namespace
-
 ByteFile::ByteFile(ByteFile&&) noexcept = default;
 ByteFile::~ByteFile() = default;
 
@@ -40,8 +34,8 @@ void ByteFile::check(int64_t offset, int64_t count, int64_t width) const {
 
 std::string ByteFile::read(int64_t offset, int64_t count) const {
   check(offset, count, 1);
-  require(count <= most_bytes, path_, ": ", count, " bytes in one piece, expected at most ",
-          most_bytes);
+  require(uint64_t(count) <= longest_piece, path_, ": ", count,
+          " bytes in one piece, expected at most ", longest_piece);
   std::string bytes(size_t(count), '\0');
   file_->read(bytes.data(), bytes.size(), uint64_t(offset));
   return bytes;
@@ -61,8 +55,8 @@ std::map<std::string, std::string> read_zip_archive(const std::string& path) {
   std::shared_ptr<std::byte> bytes = file.map();
   std::string_view all(reinterpret_cast<const char*>(bytes.get()), file.size());
   for (const auto& [name, record] : read_zip(path + ": ", all)) {
-    require(record.size <= uint64_t(most_bytes), path, ": the file '", name, "' has ", record.size,
-            " bytes, expected at most ", most_bytes);
+    require(record.size <= longest_piece, path, ": the file '", name, "' has ", record.size,
+            " bytes, expected at most ", longest_piece);
     texts[name] = record.text();
   }
   return texts;

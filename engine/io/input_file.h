@@ -9,6 +9,9 @@
 
 namespace redco::io {
 
+/// The most bytes that are read in one piece: LuaJIT's longest string.
+inline constexpr uint64_t longest_piece = 0x7fffff00;
+
 /// A file that cannot be read at present but may be intact: no permission, too many open files.
 class UnreadableFile : public Error {
  public:

@@ -2,6 +2,7 @@
 
 #include "recorder.h"
 
+#include "../sharding/map_tensors.h"
 #include "../sharding/meta_kernels.h"
 #include "../sharding/operators/rules.h"
 #include "../train/flop_counter.h"
@@ -33,40 +34,17 @@ namespace {
 thread_local Recorder* of_this_thread = nullptr;
 thread_local bool is_script_calling = false;
 
-// Calls `function` for each tensor of the stack, which it may replace.
-template <class Function>
-void for_each_tensor(c10::IValue& value, const Function& function) {
-  if (value.isTensor()) {
-    at::Tensor tensor = value.toTensor();
-    if (tensor.defined()) value = function(std::move(tensor));
-  } else if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& tensor : value.toTensorVector())
-      list.push_back(tensor.defined() ? function(tensor) : tensor);
-    value = list;
-  } else if (value.isList()) {
-    c10::List<c10::IValue> list = value.toList().copy();
-    for (size_t i = 0; i < list.size(); ++i) {
-      c10::IValue element = list.get(i);
-      if (element.isTensor() && element.toTensor().defined())
-        list.set(i, function(element.toTensor()));
-    }
-    value = list;
-  }
-}
-
 // Tensors that the script made have values: they are taken without. The copy is no allocation of
 // the step.
 at::Tensor without_values(const at::Tensor& tensor) {
-  if (tensor.is_meta()) return tensor;
   WithExecution not_counted(nullptr);
-  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
+  return on_meta(tensor);
 }
 
 template <class Function>
 void for_each_tensor(c10::ArrayRef<c10::IValue> values, const Function& function) {
   for (c10::IValue value : values)
-    for_each_tensor(value, [&](const at::Tensor& tensor) {
+    map_tensors(value, [&](const at::Tensor& tensor) {
       function(tensor);
       return tensor;
     });
@@ -169,7 +147,7 @@ bool Recorder::drop_values(const c10::OperatorHandle& handle, Stack& stack) {
     (tensor.is_meta() ? lacks_some : has_some) = true;
   });
   if (!has_some || !lacks_some) return false;
-  for (size_t i = first; i < stack.size(); ++i) for_each_tensor(stack[i], without_values);
+  for (size_t i = first; i < stack.size(); ++i) map_tensors(stack[i], without_values);
   handle.callBoxed(&stack);
   size_t n_results = schema.returns().size();
   for (size_t i = 0; i < n_results; ++i) {
@@ -223,7 +201,7 @@ void Recorder::run(const Call& call, const Plan& plan, Stack& local) {
          ". Values are not computed here: does a loop wait for a value? Each value that is read is "
          "taken as 1");
   for (c10::IValue& value : local) {
-    for_each_tensor(value, without_values);
+    map_tensors(value, without_values);
     if (value.isDevice()) value = c10::Device(c10::kMeta);
   }
   // Memory that the operator writes to or reads, to tell its results from views.

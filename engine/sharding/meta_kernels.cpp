@@ -5,6 +5,7 @@
 #include "meta_kernels.h"
 
 #include "execution.h"
+#include "map_tensors.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/OpMathType.h>
@@ -48,33 +49,13 @@ void refuse_with_values(const c10::OperatorHandle& op) {
                               ": there is no kernel for the device meta");
 }
 
-// Replaces each tensor on the device meta.
+// Replaces each tensor on the device meta, and a device.
 template <class Function>
 void replace(c10::IValue& value, const Function& function) {
-  auto replaced = [&](const at::Tensor& tensor) {
-    return tensor.defined() && tensor.is_meta() ? function(tensor) : tensor;
-  };
-  if (value.isTensor()) {
-    value = replaced(value.toTensor());
-  } else if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(replaced(tensor));
-    value = list;
-  } else if (value.isList()) {
-    c10::List<c10::IValue> list = value.toList().copy();
-    for (size_t i = 0; i < list.size(); ++i) {
-      c10::IValue element = list.get(i);
-      if (element.isTensor()) list.set(i, replaced(element.toTensor()));
-    }
-    value = list;
-  } else if (value.isDevice()) {
-    value = c10::Device(c10::kCPU);
-  }
-}
-
-at::Tensor on_meta(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.is_meta()) return tensor;
-  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
+  map_tensors(value, [&](const at::Tensor& tensor) {
+    return tensor.is_meta() ? function(tensor) : tensor;
+  });
+  if (value.isDevice()) value = c10::Device(c10::kCPU);
 }
 
 // Zeros in the shape of a tensor: one expanded element, unless it is written to.

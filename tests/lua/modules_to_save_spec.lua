@@ -114,7 +114,7 @@ test("modules_to_save and task_type", function()
   end, "task_type = seq_cls")
 end)
 
-test("a head that is the embedding gets a weight of its own, and the embedding stays it", function()
+test("a tied head that is trained gets a separate weight, and the embedding stays", function()
   local model = tiny { tie_word_embeddings = true }
   local inputs, name = { input_ids = sample }, "model.embed_tokens.weight"
   local function trained(module)

@@ -18,7 +18,6 @@ using namespace io;
 namespace {
 
 constexpr size_t chunk_size = 1 << 20;
-constexpr uint64_t most_bytes = 0x7fffff00;  // LuaJIT's longest string
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
@@ -189,9 +188,9 @@ std::string RecordFile::read(int64_t index) const {
   require(index >= 0 && index < size(), "there is no record ", index, " among ", size());
   uint64_t start = starts_[size_t(index)];
   uint64_t end = index + 1 < size() ? starts_[size_t(index) + 1] : size_;
-  if (end - start > most_bytes)
+  if (end - start > longest_piece)
     fail(name_, ":", line_number(index), ": a record of ", end - start, " bytes, expected at most ",
-         most_bytes);
+         longest_piece);
   std::string record(size_t(end - start), '\0');
   read_bytes(record.data(), record.size(), start);
   if (kind_ == RecordKind::line) {
