@@ -2,6 +2,7 @@
 
 #include "plan.h"
 
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -17,6 +18,8 @@ class Execution {
   /// Whether everything else is as in a run: collectives, what is kept between calls, and the count
   /// of writes.
   virtual bool is_faithful() const { return has_values(); }
+  /// The mesh that plain tensors are sharded over, whichever is asked for. Null: that one.
+  virtual std::shared_ptr<const Mesh> mesh() const { return nullptr; }
   /// Called before the plan is made. May change the placements of the arguments.
   virtual void before(Call& call) = 0;
   /// Calls the operator, or the plan's own function, on the local arguments.

@@ -1,5 +1,6 @@
 // The public functions on sharded tensors: shard, redistribute, full, to_local, from_local.
 
+#include "execution.h"
 #include "gathered_view.h"
 #include "sharded_tensor.h"
 
@@ -167,7 +168,9 @@ std::shared_ptr<const Mesh> mesh_of(const at::Tensor& tensor) {
 at::Tensor shard(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& mesh,
                  const Placements& placements) {
   require(mesh != nullptr, "shard: a mesh is needed");
-  return Redistribute::apply(tensor, mesh, effective(placements, *mesh, tensor.sizes()));
+  std::shared_ptr<const Mesh> imagined = is_sharded(tensor) ? nullptr : execution().mesh();
+  const std::shared_ptr<const Mesh>& own = imagined ? imagined : mesh;
+  return Redistribute::apply(tensor, own, effective(placements, *own, tensor.sizes()));
 }
 
 at::Tensor redistribute(const at::Tensor& tensor, const Placements& placements) {

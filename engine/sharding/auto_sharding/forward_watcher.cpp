@@ -5,6 +5,8 @@
 #include "../operators/rules.h"
 #include "without_values.h"
 
+#include <redco/sharding.h>
+
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
@@ -25,6 +27,11 @@ int dim_of_parameter(const at::Tensor& view, int64_t dim, const at::Tensor& para
     if (parameter.size(i) == view.size(dim) && parameter.stride(i) == view.stride(dim))
       return int(i);
   return -1;
+}
+
+at::Tensor whole_meta(const at::Tensor& tensor) {
+  return at::empty_strided(tensor.sizes(), tensor.strides(),
+                           at::TensorOptions(tensor.dtype()).device(at::kMeta));
 }
 
 void keep_whole(TracedParameter& parameter, std::string reason) {
@@ -134,6 +141,7 @@ at::Tensor ForwardWatcher::stand_in(int parameter) {
 }
 
 void ForwardWatcher::before(Call& call) {
+  imagine(call);
   bool is_handed_on = call.op.is_view || call.op.facts.passes_through;
   // Weights before what is added to their product: a bias follows.
   for (bool is_weight : {true, false}) {
@@ -205,9 +213,19 @@ void ForwardWatcher::after(const Call& call, const Plan& plan, c10::ArrayRef<c10
 }
 
 at::Tensor ForwardWatcher::whole_like(const at::Tensor& tensor) {
-  at::Tensor local = at::empty_strided(tensor.sizes(), tensor.strides(),
-                                       at::TensorOptions(tensor.dtype()).device(at::kMeta));
-  return wrap(local, {}, mesh_, dense_geometry(tensor.sizes(), tensor.strides()));
+  return wrap(whole_meta(tensor), {}, mesh_, dense_geometry(tensor.sizes(), tensor.strides()));
+}
+
+// Replaces arguments that were sharded before the search. Their parts differ between processes,
+// which must all decide alike.
+void ForwardWatcher::imagine(Call& call) const {
+  for (TensorArgument& argument : call.tensors) {
+    if (!argument.impl || argument.impl->mesh() == mesh_) continue;
+    argument.tensor = shard(whole_meta(argument.tensor), mesh_, argument.placements);
+    argument.impl = sharded_impl(argument.tensor);
+    argument.placements = argument.impl->placements();
+  }
+  if (call.mesh) call.mesh = mesh_;
 }
 
 void ForwardWatcher::remember(const at::Tensor& tensor, int parameter) {

@@ -48,6 +48,7 @@ class ForwardWatcher final : public Execution {
   at::Tensor stand_in(int parameter);
 
   bool has_values() const override { return false; }
+  std::shared_ptr<const Mesh> mesh() const override { return mesh_; }
   void before(Call& call) override;
   void run(const Call& call, const Plan& plan, torch::jit::Stack& local) override;
   void after(const Call& call, const Plan& plan, c10::ArrayRef<c10::IValue> results) override;
@@ -74,6 +75,7 @@ class ForwardWatcher final : public Execution {
   };
 
   at::Tensor whole_like(const at::Tensor& tensor);
+  void imagine(Call& call) const;
   void remember(const at::Tensor& tensor, int parameter);
   void note(const at::Tensor& tensor, const Lineage& lineage);
   bool decide_as(TracedParameter& parameter, const at::Tensor& seen, Placement placement,

@@ -493,4 +493,13 @@ x4:mul_(2)
 x5:tanh_()
 loss = term(x2, 0.3) + term(x3, 0.4) + term(x4, 0.5) + term(x5, 0.6)
 gx1 = grads(loss, { x1 })]],
+  -- A search for layouts that fails on some parts only: one without classes.
+  [[
+p = { a = randn(6902, { 2, 2, 2 }):requires_grad_(), b = randn(3597, { 2, 2 }):requires_grad_() }
+b = { x = randn(630, { 2, 1, 1 }) }
+rules = { { 'a', 2 } }
+x1 = p.a * 1
+x2 = shard(b.x, { dp = 2, mp = 1 }):fill_(0)
+x3 = torch.cross_entropy_loss(x2, ints(6991, { 2, 1 }, 1), torch.arange(1, 2, { dtype = x2.dtype }), 0)
+loss = term(x1, 0.4) + term(p.b, 0.5)]],
 }
