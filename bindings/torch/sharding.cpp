@@ -11,6 +11,7 @@
 #include <redco/error.h>
 #include <redco/moves.h>
 #include <redco/plan.h>
+#include <redco/sharding_report.h>
 
 #include <map>
 #include <optional>

@@ -1,9 +1,18 @@
 // Advice for operators whose arguments were gathered. Code in backquotes must run as written, given
 // the reader's tensors and names.
 
-#include <redco/moves.h>
+#include "advice.h"
 
+#include "in_bytes.h"
+
+#include <redco/sharding_report.h>
+
+#include <c10/util/Exception.h>
+
+#include <set>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace redco {
@@ -105,6 +114,18 @@ std::string advice(const std::string& op) {
          "replicate its arguments: a parameter by its name in "
          "`params_sharding_rules = { { \"*.weight\", \"replicate\" } }`, another tensor with "
          "`x:full()`.";
+}
+
+void sharding::warn_of_gather(const std::pair<const Move, Moved>* gathered) {
+  constexpr int64_t many_bytes = 4 << 20;
+  thread_local std::set<std::string> warned;
+  if (!gathered || gathered->second.bytes < many_bytes) return;
+  const Move& move = gathered->first;
+  if (!warned.insert(move.what).second) return;
+  TORCH_WARN(move.what, move.line.empty() ? "" : ", called at ", move.line,
+             move.is_backward ? " in backward" : "",
+             ", works on whole tensors: ", in_bytes(gathered->second.bytes),
+             " have been sent so far to gather its arguments. ", advice(move.what));
 }
 
 }  // namespace redco

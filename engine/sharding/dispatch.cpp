@@ -1,6 +1,7 @@
 // The fallback for every operator with a sharded tensor among its arguments: finds the plan of the
 // call, redistributes the arguments, runs the operator on the local tensors and wraps the results.
 
+#include "advice.h"
 #include "check_calls.h"
 #include "execution.h"
 #include "gathered_view.h"
@@ -196,9 +197,7 @@ class OnParts final : public Execution {
 thread_local Execution* other_execution = nullptr;
 
 void run(Call& call, const Plan& plan, Stack* stack) {
-  // Sequence parallelism gathers by design: no warning.
-  Moving moving(plan.is_gathered ? Move::without_rule : Move::operator_cause, call.op.name,
-                call.mesh->processes().rank == 0 && !call.mesh->sequence_parallel());
+  Moving moving(plan.is_gathered ? Move::without_rule : Move::operator_cause, call.op.name);
   reduce_in_place(call, plan);
   Stack local(call.arguments.begin(), call.arguments.end());
   std::vector<at::Tensor> inputs;
@@ -246,6 +245,9 @@ void run(Call& call, const Plan& plan, Stack* stack) {
   }
   pass_storage_on(call, wrapped);
   execution().after(call, plan, wrapped);
+  // Sequence parallelism gathers by design.
+  if (call.mesh->processes().rank == 0 && !call.mesh->sequence_parallel())
+    warn_of_gather(moving.gathered());
   torch::jit::drop(*stack, call.arguments.size());
   for (c10::IValue& value : wrapped) stack->push_back(std::move(value));
 }

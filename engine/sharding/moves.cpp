@@ -1,37 +1,18 @@
-// Counts collectives by cause, and warns about operators that gather.
+// Counts collectives by cause.
 
 #include <redco/moves.h>
 
-#include "execution.h"
-#include "in_bytes.h"
-
 #include <redco/mesh.h>
 
-#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/function.h>
 
-#include <set>
 #include <utility>
 
 namespace redco {
 
-using namespace sharding;
-
 namespace {
 
 thread_local Moving* current = nullptr;
-
-// Warns once per operator, unless the run is only planned.
-void warn(const Move& move, const Moved& moved) {
-  constexpr int64_t many_bytes = 4 << 20;
-  if (!execution().has_values()) return;
-  thread_local std::set<std::string> warned;
-  if (moved.bytes < many_bytes || !warned.insert(move.what).second) return;
-  TORCH_WARN(move.what, move.line.empty() ? "" : ", called at ", move.line,
-             move.is_backward ? " in backward" : "",
-             ", works on whole tensors: ", in_bytes(moved.bytes),
-             " have been sent so far to gather its arguments. ", advice(move.what));
-}
 
 // The position of a mesh dimension; of `world`, their number.
 int index_of(const std::string& group) {
@@ -50,8 +31,8 @@ const char* Move::name(Cause cause) {
   return names[cause];
 }
 
-Moving::Moving(Move::Cause cause, std::string_view what, bool warns)
-    : outer_(std::exchange(current, this)), cause_(cause), what_(what), warns_(warns) {
+Moving::Moving(Move::Cause cause, std::string_view what)
+    : outer_(std::exchange(current, this)), cause_(cause), what_(what) {
   if (cause == Move::request && outer_) {
     cause_ = outer_->cause_;
     what_ = outer_->what_;
@@ -78,15 +59,16 @@ void count_move(const std::string& group, Group::Kind kind, int64_t bytes) {
     move.what = current->what_;
   }
   MoveCounters& counters = move_counters();
-  Moved& moved = counters.moves[move];
+  auto entry = counters.moves.try_emplace(std::move(move)).first;
+  Moved& moved = entry->second;
   const int bit = kind + Group::n_kinds * index_of(group);
   if (!current || !(current->counted_ >> bit & 1)) ++moved.calls;
   if (current) current->counted_ |= uint32_t{1} << bit;
   ++moved.collectives;
   moved.bytes += bytes;
-  if (!move.is_gather()) return;
+  if (!entry->first.is_gather()) return;
   counters.gathered_bytes += bytes;
-  if (current->warns_) warn(move, moved);
+  current->gathered_ = &*entry;
 }
 
 }  // namespace redco

@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace redco {
 
@@ -51,7 +52,6 @@ struct Moved {
 
 struct MoveCounters {
   /// All collectives by cause. The bytes of a group and kind add up to those that the group counts.
-  /// Operators that are only traced to decide a layout send nothing.
   std::map<Move, Moved> moves;
   int64_t gathered_bytes = 0;  ///< bytes of the moves that are gathers
 };
@@ -63,10 +63,13 @@ REDCO_API MoveCounters& move_counters();
 class REDCO_API Moving {
  public:
   /// `what` must outlive the object. A `request` inside another cause counts as the outer one.
-  Moving(Move::Cause cause, std::string_view what, bool warns = false);
+  Moving(Move::Cause cause, std::string_view what);
   ~Moving();
   Moving(const Moving&) = delete;
   Moving& operator=(const Moving&) = delete;
+
+  /// The last gather that was counted under it, in move_counters().moves; null: none was.
+  const std::pair<const Move, Moved>* gathered() const { return gathered_; }
 
   /// The cause under which this thread counts collectives now.
   static Move::Cause cause_now();
@@ -76,15 +79,12 @@ class REDCO_API Moving {
   Moving* outer_;
   Move::Cause cause_;
   std::string_view what_;
-  bool warns_;            // whether to warn about large transfers
+  const std::pair<const Move, Moved>* gathered_ = nullptr;
   uint32_t counted_ = 0;  // bit set of the groups and kinds for which this call is already counted
 };
 
-/// Suggests how to avoid gathering the arguments of an operator, such as "aten::cumsum". Code in
-/// the text is in backquotes.
-REDCO_API std::string advice(const std::string& op);
-
-/// Counts a collective of a group in which this process sends `bytes`. Called by every group.
+/// Counts a collective of a group in which this process sends `bytes`. Called by groups of real
+/// processes.
 REDCO_API void count_move(const std::string& group, Group::Kind kind, int64_t bytes);
 
 }  // namespace redco

@@ -17,4 +17,8 @@ REDCO_API bool has_several_processes(const std::vector<std::shared_ptr<const Mes
 /// collectives of `meshes`. One line if there is one process.
 REDCO_API std::string sharding_report(const std::vector<std::shared_ptr<const Mesh>>& meshes);
 
+/// Suggests how to avoid gathering the arguments of an operator, such as "aten::cumsum". Code in
+/// the text is in backquotes.
+REDCO_API std::string advice(const std::string& op);
+
 }  // namespace redco
