@@ -113,7 +113,7 @@ ExitCode code_of(redco::ScriptError::Kind kind) {
       return interrupted;
     case redco::ScriptError::Kind::script:
     case redco::ScriptError::Kind::stopped:
-    case redco::ScriptError::Kind::out_of_steps:
+    case redco::ScriptError::Kind::out_of_instructions:
     case redco::ScriptError::Kind::exited:
       break;
   }

@@ -193,7 +193,7 @@ int pairs(lua_State* L) {
   } else {
     lua_pushnil(L);
   }
-  take_steps(context(L), n);
+  take_instructions(context(L), n);
   lua_call(L, 3, 1);
   return 1;
 }

@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "restricted/confinement.h"
+#include "state/confinement.h"
 
 #include <redco/host_type.h>
 

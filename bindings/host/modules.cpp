@@ -337,7 +337,7 @@ void restrict_globals(lua_State* L) {
   lua_pushliteral(L, "redco.restricted");
   lua_call(L, 1, 1);
   lua_pushcfunction(L, show_line);
-  lua_pushcfunction(L, take_steps);
+  lua_pushcfunction(L, take_instructions);
   lua_pushcfunction(L, counted_call);
   lua_call(L, 3, 1);
   lua_replace(L, LUA_GLOBALSINDEX);

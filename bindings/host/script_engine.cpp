@@ -4,7 +4,7 @@
 
 #include "host_type.h"
 #include "modules.h"
-#include "restricted/confinement.h"
+#include "state/confinement.h"
 #include "state/context.h"
 #include "state/habits.h"
 #include "state/values.h"
@@ -96,7 +96,7 @@ class Entry {
     if (impl_->user.compare_exchange_strong(none, self)) {
       is_outermost_ = true;
       collect_if_ran_out();
-      lua::start_counting_steps(impl_->L);
+      lua::start_counting_instructions(impl_->L);
       if (impl_->context->is_restricted) confinement_.emplace(*impl_->context);
       guard_.emplace(&impl_->warnings);
     } else if (none != self) {
@@ -321,12 +321,13 @@ void ScriptEngine::set_memory_limit(size_t bytes) {
   memory.limit = bytes;
 }
 
-void ScriptEngine::set_step_limit(int64_t instructions) {
+void ScriptEngine::set_instruction_limit(int64_t instructions) {
   if (instructions < 0)
-    throw UsageError("set_step_limit: expected 0 or more, got " + std::to_string(instructions));
+    throw UsageError("set_instruction_limit: expected 0 or more, got " +
+                     std::to_string(instructions));
   Entry entry(impl_);
   turn_compiler_off(impl_->L);
-  lua::limit_steps(impl_->L, instructions);
+  lua::limit_instructions(impl_->L, instructions);
 }
 
 void ScriptEngine::set_tensor_memory_limit(size_t bytes) {

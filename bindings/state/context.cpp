@@ -104,7 +104,7 @@ void count_hook(lua_State* L, lua_Debug*);
 // that is smaller: one instruction may join long strings, and an operator may take seconds.
 thread_local int64_t last_look = 0;
 
-int64_t steps_or_time(const Context& context, int64_t steps) {
+int64_t instructions_or_time(const Context& context, int64_t steps) {
   if (!context.is_restricted) return steps;
   int64_t before = std::exchange(last_look, processor_time());
   return std::max(steps, last_look - before);
@@ -126,14 +126,14 @@ void push_interrupted(lua_State* L) {
   note_error(L, ScriptError::Kind::interrupted, "");
 }
 
-std::string out_of_steps(const Context& context) {
+std::string out_of_instructions(const Context& context) {
   return "the limit of " + std::to_string(context.steps.limit) +
-         " steps is reached, see ScriptEngine::set_step_limit";
+         " steps is reached, see ScriptEngine::set_instruction_limit";
 }
 
-int fail_out_of_steps(lua_State* L) {
-  push_located(L, out_of_steps(context(L)));
-  note_error(L, ScriptError::Kind::out_of_steps, "");
+int fail_out_of_instructions(lua_State* L) {
+  push_located(L, out_of_instructions(context(L)));
+  note_error(L, ScriptError::Kind::out_of_instructions, "");
   return lua_error(L);
 }
 
@@ -313,19 +313,19 @@ namespace {
 
 void count_hook(lua_State* L, lua_Debug*) {
   Context& ctx = context(L);
-  ctx.steps.left -= steps_or_time(ctx, quantum);
+  ctx.steps.left -= instructions_or_time(ctx, quantum);
   if (is_interrupted(ctx)) {
     push_interrupted(L);
     lua_error(L);
   }
   if (ctx.steps.left > 0) return;
   watch_steps(L);
-  fail_out_of_steps(L);
+  fail_out_of_instructions(L);
 }
 
 }  // namespace
 
-void limit_steps(lua_State* L, int64_t limit) {
+void limit_instructions(lua_State* L, int64_t limit) {
   context(L).steps = {limit, limit};
   watch_steps(L);
 }
@@ -338,28 +338,28 @@ int64_t processor_time() {
 
 void restart_step_clock() { last_look = processor_time(); }
 
-void start_counting_steps(lua_State* L) {
+void start_counting_instructions(lua_State* L) {
   restart_step_clock();
   // Without a limit, any hook belongs to an interrupt or to the script.
-  if (int64_t limit = context(L).steps.limit; limit != 0) limit_steps(L, limit);
+  if (int64_t limit = context(L).steps.limit; limit != 0) limit_instructions(L, limit);
 }
 
-int take_steps(lua_State* L) {
+int take_instructions(lua_State* L) {
   auto& steps = context(L).steps;
   if (steps.limit == 0) return 0;
   steps.left -= int64_t(luaL_optnumber(L, 1, 100));
-  return steps.left > 0 ? 0 : fail_out_of_steps(L);
+  return steps.left > 0 ? 0 : fail_out_of_instructions(L);
 }
 
-void take_steps(Context& context, int64_t steps) {
+void take_instructions(Context& context, int64_t steps) {
   if (is_interrupted(context)) throw Interrupted();
   if (context.steps.limit == 0) return;
-  context.steps.left -= steps_or_time(context, steps);
+  context.steps.left -= instructions_or_time(context, steps);
   if (context.steps.left > 0) return;
   watch_steps(context.current);
   std::string line = script_line(context.current);
-  throw ScriptError((line.empty() ? "" : line + ": ") + out_of_steps(context), "",
-                    ScriptError::Kind::out_of_steps);
+  throw ScriptError((line.empty() ? "" : line + ": ") + out_of_instructions(context), "",
+                    ScriptError::Kind::out_of_instructions);
 }
 
 int end_script(lua_State* L) {

@@ -133,10 +133,10 @@ int end_script(lua_State* L);
 void interrupt_hook(lua_State* L, lua_Debug* frame);
 
 /// Limits the steps of later runs; 0: no limit.
-void limit_steps(lua_State* L, int64_t limit);
+void limit_instructions(lua_State* L, int64_t limit);
 
 /// Resets the remaining steps at the start of a run.
-void start_counting_steps(lua_State* L);
+void start_counting_instructions(lua_State* L);
 
 /// The processor time of this thread, in microseconds.
 int64_t processor_time();
@@ -145,12 +145,12 @@ int64_t processor_time();
 void restart_step_clock();
 
 /// A Lua function that subtracts a hundred from the remaining steps.
-int take_steps(lua_State* L);
+int take_instructions(lua_State* L);
 
 /// Subtracts from the remaining steps, for C++: `steps`, or in a restricted engine the microseconds
 /// of processor time since the last call if these are more. Throws if none are left or the script
 /// was interrupted.
-void take_steps(Context& context, int64_t steps);
+void take_instructions(Context& context, int64_t steps);
 
 /// Calls the function below its `n_args` arguments on the stack. A Lua error becomes a
 /// ScriptError.

@@ -3,7 +3,7 @@
 #include "values.h"
 
 #include "null.h"
-#include "restricted/confinement.h"
+#include "state/confinement.h"
 #include "tensor.h"
 
 #include <redco/detail/cuda.h>

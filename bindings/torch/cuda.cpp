@@ -1,7 +1,7 @@
 // torch.cuda: the GPUs visible to this process, through interfaces that LibTorch's CUDA library
 // implements once it is loaded.
-#include "restricted/confinement.h"
 #include "state/arguments.h"
+#include "state/confinement.h"
 #include "state/object.h"
 #include "state/registry.h"
 #include "state/values.h"

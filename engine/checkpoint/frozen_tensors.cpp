@@ -4,7 +4,7 @@
 
 #include "../formats/tensors/safetensors_format.h"
 #include "../io/strict_json.h"
-#include "../mesh/store/agreement.h"
+#include "../mesh/run/agreement.h"
 #include "checkpoint_files.h"
 
 #include <redco/detail/article.h>

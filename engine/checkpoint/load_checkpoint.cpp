@@ -6,7 +6,7 @@
 #include "../formats/tensors/tree_description.h"
 #include "../io/input_file.h"
 #include "../io/strict_json.h"
-#include "../mesh/store/agreement.h"
+#include "../mesh/run/agreement.h"
 #include "checkpoint_files.h"
 #include "frozen_tensors.h"
 

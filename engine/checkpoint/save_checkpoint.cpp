@@ -8,7 +8,7 @@
 #include "../formats/tensors/tree_description.h"
 #include "../io/atomic_file.h"
 #include "../io/strict_json.h"
-#include "../mesh/store/agreement.h"
+#include "../mesh/run/agreement.h"
 #include "checkpoint_files.h"
 #include "frozen_tensors.h"
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "backend.h"
-#include "store/peers.h"
+#include "run/peers.h"
 
 #include <redco/export.h>
 

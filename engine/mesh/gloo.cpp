@@ -1,7 +1,7 @@
 // Collectives on the CPU with Gloo.
 #include "gloo.h"
 
-#include "../store/sockets.h"
+#include "store/sockets.h"
 
 #include <redco/error.h>
 

@@ -7,10 +7,10 @@
 #include "c10d_group.h"
 #include "gloo.h"
 #include "host_group.h"
+#include "run/connection.h"
+#include "run/peers.h"
 #include "single.h"
 #include "spmd_log.h"
-#include "store/connection.h"
-#include "store/peers.h"
 
 #include <redco/detail/cores.h>
 #include <redco/detail/notices.h>

@@ -210,11 +210,11 @@ void append_type(std::string& text, at::ScalarType type, c10::IntArrayRef sizes)
   text += ']';
 }
 
-RecordDraws::RecordDraws(bool records) : outer_(std::exchange(records_draws, records)) {}
+LogDraws::LogDraws(bool records) : outer_(std::exchange(records_draws, records)) {}
 
-RecordDraws::~RecordDraws() { records_draws = outer_; }
+LogDraws::~LogDraws() { records_draws = outer_; }
 
-void record_draw(uint64_t key, uint64_t count) {
+void log_draw(uint64_t key, uint64_t count) {
   if (!records_draws || !SpmdLog::get().is_on()) return;
   SpmdLog::get().add("draws random numbers", Digest().add(key).add(count).value());
 }

@@ -97,18 +97,18 @@ class SpmdLog {
 void append_type(std::string& text, at::ScalarType type, c10::IntArrayRef sizes);
 
 /// While it exists, each draw of a CounterGenerator on this thread is recorded, or with false none.
-class RecordDraws {
+class LogDraws {
  public:
-  explicit RecordDraws(bool records = true);
-  ~RecordDraws();
-  RecordDraws(const RecordDraws&) = delete;
-  RecordDraws& operator=(const RecordDraws&) = delete;
+  explicit LogDraws(bool records = true);
+  ~LogDraws();
+  LogDraws(const LogDraws&) = delete;
+  LogDraws& operator=(const LogDraws&) = delete;
 
  private:
   bool outer_;
 };
 /// Records a draw, the `count`-th of the generator with this key.
-void record_draw(uint64_t key, uint64_t count);
+void log_draw(uint64_t key, uint64_t count);
 
 /// The operator that currently runs on sharded tensors on this thread; empty if there is none.
 std::string_view& current_operator();

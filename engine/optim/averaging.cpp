@@ -1,7 +1,7 @@
 // ema and lookahead: what follows the update of the parameters in a chain.
 
+#include "log_actions.h"
 #include "parameter_groups.h"
-#include "record_alike.h"
 
 #include <redco/error.h>
 #include <redco/optim.h>
@@ -75,7 +75,7 @@ class Ema : public Averaging {
     double decay = decay_(update.step);
     require(decay >= 0 && decay <= 1, "ema: decay is ", decay, " at step ", update.step,
             "; it must be from 0 to 1");
-    record_settings("ema", {{"decay", decay}});
+    log_settings("ema", {{"decay", decay}});
     std::vector<at::Tensor> params = select(update.params, group);
     for (size_t i = 0; i < params.size(); ++i)
       params[i] = params[i].detach().to(averages[i].scalar_type());
@@ -100,7 +100,7 @@ class Lookahead : public Averaging {
  protected:
   void apply(const Update& update, const ParameterGroup& group,
              const std::vector<at::Tensor>& slow) const override {
-    record_settings("lookahead", {{"alpha", alpha_}});
+    log_settings("lookahead", {{"alpha", alpha_}});
     std::vector<at::Tensor> params = select(update.params, group);
     at::_foreach_lerp_(slow, params, alpha_);
     at::_foreach_copy_(params, slow);

@@ -1,7 +1,7 @@
 // Changes gradients before the optimizer reads them: clipping, and the decay of weights.
 
+#include "log_actions.h"
 #include "parameter_groups.h"
-#include "record_alike.h"
 
 #include <redco/error.h>
 #include <redco/optim.h>
@@ -48,7 +48,7 @@ class ClipByGlobalNorm : public Optimizer {
 
   void update(Update& update, Tree&) const override {
     at::NoGradGuard no_grad;
-    record_settings("clip_by_global_norm", {{"max_norm", max_norm_}});
+    log_settings("clip_by_global_norm", {{"max_norm", max_norm_}});
     at::Tensor norm = update.global_norm();
     // On the CPU reading the norm is cheap, and most steps need no pass over the gradients. With
     // this comparison a NaN norm turns the gradients into NaN, as it does on a GPU.
@@ -75,7 +75,7 @@ class ClipByValue : public Optimizer {
 
   void update(Update& update, Tree&) const override {
     at::NoGradGuard no_grad;
-    record_settings("clip_by_value", {{"max_value", max_value_}});
+    log_settings("clip_by_value", {{"max_value", max_value_}});
     auto& grads = update.own_grads();
     at::_foreach_clamp_max_(grads, max_value_);
     at::_foreach_clamp_min_(grads, -max_value_);
@@ -99,7 +99,7 @@ class AddDecayedWeights : public Optimizer {
 
   void update(Update& update, Tree&) const override {
     at::NoGradGuard no_grad;
-    record_settings("add_decayed_weights", {{"weight_decay", weight_decay_}});
+    log_settings("add_decayed_weights", {{"weight_decay", weight_decay_}});
     auto& grads = update.own_grads();
     for (const ParameterGroup& group : update.groups(*this, weight_decay_, mask_))
       if (group.weight_decay != 0)

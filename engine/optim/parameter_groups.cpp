@@ -1,6 +1,6 @@
 #include "parameter_groups.h"
 
-#include "record_alike.h"
+#include "log_actions.h"
 
 #include <redco/detail/name_pattern.h>
 #include <redco/error.h>
@@ -30,7 +30,7 @@ const std::vector<ParameterGroup>& Update::groups(const Optimizer& optimizer, do
     if (added) entry->second.push_back({{}, decays ? weight_decay : 0});
     entry->second[place->second].members.push_back(i);
   }
-  if (mask) train::record_names("decays the weights of", decaying);
+  if (mask) train::log_names("decays the weights of", decaying);
   return entry->second;
 }
 
@@ -53,7 +53,7 @@ Update& Update::part(const void* key, const std::function<std::vector<size_t>()>
       part->update.names.push_back(names[i]);
       part->update.params.push_back(params[i]);
     }
-    train::record_names("has an optimizer for", part->update.names);
+    train::log_names("has an optimizer for", part->update.names);
   }
   Update& update = part->update;
   update.grads.clear();

@@ -1,8 +1,8 @@
 #pragma once
 
+#include "log_actions.h"
 #include "parameter_groups.h"
 #include "plateau.h"
-#include "record_alike.h"
 
 #include <redco/error.h>
 
@@ -42,7 +42,7 @@ class WithLearningRate : public Optimizer {
     Settings settings{{"learning_rate", learning_rate}, {"weight_decay", options_.weight_decay}};
     Options::visit(options_,
                    [&](const char* name, const auto& value) { append(settings, name, value); });
-    record_settings(name_, settings);
+    log_settings(name_, settings);
     apply(update, state, learning_rate);
   }
 

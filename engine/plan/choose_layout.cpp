@@ -1,7 +1,7 @@
 // Chooses the layout of a run that was started without one.
 
-#include "device_tables.h"
-#include "this_host.h"
+#include "cluster/device_tables.h"
+#include "cluster/this_host.h"
 
 #include <redco/calibration.h>
 #include <redco/detail/notes.h>

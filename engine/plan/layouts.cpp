@@ -2,8 +2,8 @@
 
 #include "layouts.h"
 
-#include "recorder.h"
-#include "step_trace.h"
+#include "trace/recorder.h"
+#include "trace/step_trace.h"
 
 #include <redco/error.h>
 #include <redco/sharding.h>

@@ -1,6 +1,6 @@
 // How the speed changes with the number of devices.
 
-#include "units.h"
+#include "cluster/units.h"
 
 #include "../core/require_usage.h"
 

@@ -1,12 +1,12 @@
 // Plans the step of a Trainer in each possible layout.
 
-#include "allocator_model.h"
-#include "cost_model.h"
+#include "cost/allocator_model.h"
+#include "cost/cost_model.h"
+#include "cost/peak.h"
+#include "cost/timeline.h"
 #include "layouts.h"
 #include "objective.h"
-#include "peak.h"
-#include "step_trace.h"
-#include "timeline.h"
+#include "trace/step_trace.h"
 
 #include <redco/error.h>
 #include <redco/plan.h>

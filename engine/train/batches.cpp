@@ -1,6 +1,6 @@
 #include "batches.h"
 
-#include "../optim/record_alike.h"
+#include "../optim/log_actions.h"
 #include "local_batch.h"
 
 #include <redco/error.h>
@@ -87,7 +87,7 @@ Tree make_batch(const Dataset& examples, std::span<const int64_t> indices, Colla
     return local_batch(examples, indices, device, mesh);
   Tree batch = examples.collate(std::vector<int64_t>(indices.begin(), indices.end()));
   if (mesh->world().size() == 1) return own_batch(batch, device);
-  record_batch(batch);
+  log_batch(batch);
   return map_tensors(batch, [&](const std::string&, const at::Tensor& tensor) {
     bool is_split = tensor.dim() > 0 && tensor.size(0) == int64_t(indices.size());
     return shard(through_pinned_memory(tensor, device), mesh,  // copies this process's part

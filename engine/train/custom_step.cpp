@@ -32,7 +32,7 @@ Tree TrainStep::run_custom(const Dataset& examples, std::span<const int64_t> ind
   Tree batch = batch_of(examples, indices);
   at::Generator rng = batch_rng(train_stream, 0, indices.size());
   WithRng with_rng(rng);
-  mesh::RecordDraws record_draws;
+  mesh::LogDraws record_draws;
   Autocast region = precision_.autocast(device().type());
   is_in_custom_ = true;
   auto left = c10::make_scope_exit([this] { is_in_custom_ = false; });

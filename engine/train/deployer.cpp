@@ -5,7 +5,7 @@
 
 #include "../checkpoint/workdir_lock.h"
 #include "../mesh/alone.h"
-#include "../mesh/store/agreement.h"
+#include "../mesh/run/agreement.h"
 #include "random.h"
 
 #include <redco/detail/read_whole.h>

@@ -3,8 +3,8 @@
 #include <redco/deployer.h>
 
 #include "../io/input_file.h"
+#include "../mesh/run/agreement.h"
 #include "../mesh/spmd_log.h"
-#include "../mesh/store/agreement.h"
 #include "run_state.h"
 
 #include <redco/error.h>

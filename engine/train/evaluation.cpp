@@ -2,7 +2,7 @@
 
 #include "evaluation.h"
 
-#include "../optim/record_alike.h"
+#include "../optim/log_actions.h"
 #include "batches.h"
 #include "lookahead.h"
 #include "random.h"
@@ -24,7 +24,7 @@ double eval_loss(TrainStep& step, const Dataset& examples, int64_t per_device_ba
                  const std::string& desc) {
   Deployer& deployer = *step.deployer();
   check_examples("eval_loss", examples);
-  record("evaluates the loss of", examples.size, "examples");
+  log_action("evaluates the loss of", examples.size, "examples");
   step.lay_out(examples, per_device_batch_size);
   int64_t batch_size = deployer.get_local_global_micro_batch_size(per_device_batch_size).second;
   at::NoGradGuard no_grad;

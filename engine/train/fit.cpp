@@ -2,7 +2,7 @@
 
 #include "fit.h"
 
-#include "../optim/record_alike.h"
+#include "../optim/log_actions.h"
 #include "batches.h"
 #include "evaluation.h"
 #include "lookahead.h"
@@ -128,7 +128,7 @@ void Fit::run() {
 
 bool Fit::train_epoch(const Dataset& examples, const std::string& desc) {
   check_examples("training", examples);
-  record("trains on", examples.size, "examples");
+  log_action("trains on", examples.size, "examples");
   step_.lay_out(examples, batching_.micro / deployer_.mesh()->size(Mesh::batch));
   require(run_.n_examples == 0 || run_.epoch_size == examples.size,
           "fit: the checkpoint is in the midst of an epoch of ", run_.epoch_size,

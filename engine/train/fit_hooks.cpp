@@ -1,6 +1,6 @@
 // The hooks of `fit`.
 
-#include "../optim/record_alike.h"
+#include "../optim/log_actions.h"
 #include "fit.h"
 
 #include <functional>
@@ -15,7 +15,7 @@ void Fit::call(const Hook& hook, const char* name, const std::function<Metrics()
   if (!hook) return;
   auto stop = [&](const std::string& reason) {
     int64_t step = step_.state().step;
-    record("is ended by a hook of fit after", step, "steps");
+    log_action("is ended by a hook of fit after", step, "steps");
     if (!std::exchange(is_over_, true))
       deployer_.log_info(std::string("Ended by ") + name + (reason.empty() ? "" : ": " + reason),
                          "", step);

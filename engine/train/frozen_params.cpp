@@ -3,7 +3,7 @@
 #include "frozen_params.h"
 
 #include "../formats/tensors/small_tensors.h"
-#include "../mesh/store/agreement.h"
+#include "../mesh/run/agreement.h"
 
 #include <redco/detail/read_whole.h>
 #include <redco/json.h>

@@ -2,7 +2,7 @@
 
 #include <redco/predictor.h>
 
-#include "../optim/record_alike.h"
+#include "../optim/log_actions.h"
 #include "batches.h"
 #include "lookahead.h"
 #include "random.h"
@@ -86,7 +86,7 @@ Predictor::Predictor(PredictorOptions options) : options_(std::move(options)) {
 std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device_batch_size,
                                      const Tree& params, const std::string& desc) const {
   Deployer& deployer = *options_.deployer;
-  record("predicts", examples.size, "examples");
+  log_action("predicts", examples.size, "examples");
   int64_t batch_size = deployer.get_local_global_micro_batch_size(per_device_batch_size).second;
   std::vector<Tree> outputs;
   if (examples.size == 0) return outputs;
@@ -116,7 +116,7 @@ std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device
     at::Generator rng = make_rng(key);
     counter_generator(rng)->set_batch({first, last - first});
     WithRng with_rng(rng);
-    RecordDraws record_draws;
+    LogDraws record_draws;
     Tree preds = to_device(gathered(call(options_, rng, computed, batch)), at::kCPU);
     std::vector<Tree> batch_outputs =
         options_.output_fn ? options_.output_fn(preds) : split_examples(preds, last - first);

@@ -2,7 +2,7 @@
 
 #include "shard_params.h"
 
-#include "../optim/record_alike.h"
+#include "../optim/log_actions.h"
 
 #include <redco/detail/read_whole.h>
 #include <redco/error.h>
@@ -69,7 +69,7 @@ LaidOut lay_out(const Tree& params, const Deployer& deployer,
   const std::shared_ptr<Mesh>& mesh = deployer.mesh();
   LaidOut result{params, decide_sharding(params, mesh->size(Mesh::model), rules, forward), nullptr};
   if (mesh->world().size() == 1) return result;
-  record_params(named_tensors(params));
+  log_params(named_tensors(params));
   check_alike(params, *mesh);
   std::map<std::string, Placement> decided;
   for (const ShardingDecision& decision : result.decisions)

@@ -2,8 +2,8 @@
 
 #include "train_step.h"
 
+#include "../optim/log_actions.h"
 #include "../optim/parameter_groups.h"
-#include "../optim/record_alike.h"
 #include "backward.h"
 #include "batches.h"
 #include "loss_scaler.h"
@@ -205,7 +205,7 @@ Loss TrainStep::loss_of(const Dataset& examples, std::span<const int64_t> indice
   {
     RECORD_USER_SCOPE("forward");
     WithRng with_rng(rng);
-    RecordDraws record_draws;
+    LogDraws record_draws;
     Autocast region = precision_.autocast(device().type());
     RecomputeBlocks recompute(is_training && recompute_blocks_);
     result = loss_fn_(rng, state_, params, batch, is_training);
@@ -332,7 +332,7 @@ PendingMetrics TrainStep::run(const Dataset& examples, std::span<const int64_t> 
                               int64_t micro) {
   params_->rejoin(state_.step);
   int64_t step = state_.step, n_updates = n_updates_, n_left_out = n_left_out_;
-  record("begins step", step, "of a training");
+  log_action("begins step", step, "of a training");
   auto counter = meter_->start(step, int64_t(indices.size()));
   std::vector<at::Tensor> untrained, before;  // for a step that is left out
   if (skips_nonfinite_ || state_.loss_scale) untrained = untrained_vectors(state_.params);

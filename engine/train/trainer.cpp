@@ -3,7 +3,7 @@
 #include <redco/trainer.h>
 
 #include "../log/resumed_metrics.h"
-#include "../optim/record_alike.h"
+#include "../optim/log_actions.h"
 #include "batches.h"
 #include "evaluation.h"
 #include "fit.h"
@@ -139,7 +139,7 @@ void Trainer::train(const Dataset& examples, int64_t per_device_batch_size,
 Metrics Trainer::train_step(const Dataset& examples, std::optional<int64_t> per_device_batch_size) {
   TrainStep& step = impl_->step;
   train::check_examples("train_step", examples);
-  train::record("trains on", examples.size, "examples");
+  train::log_action("trains on", examples.size, "examples");
   int64_t n_copies = deployer()->mesh()->size(Mesh::batch);
   int64_t size = per_device_batch_size.value_or((examples.size + n_copies - 1) / n_copies);
   train::Batching batching = step.batching(size, std::nullopt);

@@ -77,7 +77,7 @@ class Server {
       : script_(std::move(script)), weights_(std::move(weights)) {
     // Requests are of strangers: what they can reach computes, and for a while only.
     engine_.set_memory_limit(size_t{256} << 20);
-    engine_.set_step_limit(10'000'000);
+    engine_.set_instruction_limit(10'000'000);
     engine_.run_file(script_);
     params_ = engine_.call("new_params", {}).at(0);
     if (!std::filesystem::exists(weights_)) return;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t megabyte = size_t{1} << 20;
 constexpr auto script = ScriptError::Kind::script;
-constexpr auto out_of_steps = ScriptError::Kind::out_of_steps;
+constexpr auto out_of_instructions = ScriptError::Kind::out_of_instructions;
 
 const std::string head = "local redco = require 'redco' local torch = redco.torch; ";
 
@@ -86,7 +86,7 @@ TEST_CASE("tensors of an engine outlive it") {
 TEST_CASE("operators take steps, and more if they take long") {
   ScriptEngine engine({.restricted = true});
   engine.set_tensor_memory_limit(512 * megabyte);
-  engine.set_step_limit(1'000'000);
+  engine.set_instruction_limit(1'000'000);
   engine.set_global("x", at::ones({1000, 1000}));
   engine.set_global("square", at::ones({100, 100}));
   for (const std::string slow :
@@ -96,10 +96,11 @@ TEST_CASE("operators take steps, and more if they take long") {
         "while true do torch.ones {} end",
         "redco.vmap(function(row) while true do row:outer(row) end end)(square)"}) {
     CAPTURE(slow);
-    CHECK(has(failure(engine, slow, out_of_steps), "1000000 steps"));
+    CHECK(has(failure(engine, slow, out_of_instructions), "1000000 steps"));
     // Nor does it go on who catches that.
-    CHECK(has(failure(engine, "pcall(function() " + slow + " end) pcall(print)", out_of_steps),
-              "1000000 steps"));
+    CHECK(
+        has(failure(engine, "pcall(function() " + slow + " end) pcall(print)", out_of_instructions),
+            "1000000 steps"));
   }
   CHECK(failure(engine, "local y = torch.ones { 10, 10 } for i = 1, 100 do y:matmul(y) end") == "");
 }
@@ -107,7 +108,7 @@ TEST_CASE("operators take steps, and more if they take long") {
 TEST_CASE("functions of Lua take steps, and instructions that take long") {
   ScriptEngine engine({.restricted = true});
   engine.set_memory_limit(256 * megabyte);
-  engine.set_step_limit(1'000'000);
+  engine.set_instruction_limit(1'000'000);
   for (const std::string slow :
        {"local s = ('x'):rep(1e6) while true do s:upper() end",
         "local s = ('x'):rep(1e5) while true do s = s .. 'x' end",
@@ -116,7 +117,7 @@ TEST_CASE("functions of Lua take steps, and instructions that take long") {
         "local t = {} for i = 1, 1e5 do t[i] = i end while true do table.sort(t) end",
         "local s = ('x'):rep(1e5) while true do s:find('y', 1, true) end"}) {
     CAPTURE(slow);
-    CHECK(has(failure(engine, slow, out_of_steps), "1000000 steps"));
+    CHECK(has(failure(engine, slow, out_of_instructions), "1000000 steps"));
   }
 }
 

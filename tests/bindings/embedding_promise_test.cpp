@@ -236,7 +236,7 @@ TEST_CASE("1000 engines are created and destroyed without growth") {
   for (int i = 0; i < 1000; ++i) {
     ScriptEngine engine({.restricted = i % 2 == 0});
     if (i % 3 == 0) engine.set_memory_limit(size_t{64} << 20);
-    if (i % 5 == 0) engine.set_step_limit(1000000);
+    if (i % 5 == 0) engine.set_instruction_limit(1000000);
     engine.register_function("host", [](const std::vector<Tree>& args) { return args; });
     engine.set_global("x", at::ones({16}));
     engine.run_string(i % 10 != 0 ? "rawset(_G, 'kept', { host(x), x * 2 })" : R"(

@@ -265,12 +265,12 @@ TEST_CASE("one engine's restriction is not another's") {
 
 // ---- the limits ----
 
-constexpr auto out_of_steps = ScriptError::Kind::out_of_steps;
+constexpr auto out_of_instructions = ScriptError::Kind::out_of_instructions;
 
 TEST_CASE("a step limit ends what runs too long, whatever it catches, and the engine goes on") {
   for (bool restricted : {true, false}) {
     ScriptEngine engine({.restricted = restricted});
-    engine.set_step_limit(200000);
+    engine.set_instruction_limit(200000);
     for (const std::string endless : {
              "while true do end",
              "repeat until false",
@@ -296,13 +296,14 @@ TEST_CASE("a step limit ends what runs too long, whatever it catches, and the en
              "require('redco.torch').no_grad(function() while true do end end)",
          }) {
       CAPTURE(endless);
-      if (!restricted && has(endless, "pcall(f")) continue;  // see ScriptEngine::set_step_limit
+      if (!restricted && has(endless, "pcall(f"))
+        continue;  // see ScriptEngine::set_instruction_limit
       auto start = std::chrono::steady_clock::now();
-      CHECK(has(failure(engine, endless, out_of_steps), "200000 steps"));
+      CHECK(has(failure(engine, endless, out_of_instructions), "200000 steps"));
       CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
       engine.run_string("for i = 1, 1000 do end");  // each run begins anew
     }
-    engine.set_step_limit(0);
+    engine.set_instruction_limit(0);
     engine.run_string("for i = 1, 1000000 do end");
   }
 }
@@ -326,17 +327,17 @@ TEST_CASE("calls in each other end before the stack does") {
 
 TEST_CASE("calls back from the program have the steps of the run that called it") {
   ScriptEngine engine({.restricted = true});
-  engine.set_step_limit(100000);
+  engine.set_instruction_limit(100000);
   engine.register_function("back",
                            [&](const std::vector<Tree>&) { return engine.call("work", {}); });
   engine.run_string("rawset(_G, 'work', function() for i = 1, 10000 do end return true end)");
-  CHECK(has(failure(engine, "while true do back() end", out_of_steps), "100000 steps"));
+  CHECK(has(failure(engine, "while true do back() end", out_of_instructions), "100000 steps"));
   CHECK(engine.call("work", {}).at(0).as<bool>());
 }
 
 TEST_CASE("with a step limit another thread's interrupt ends loops of plain Lua") {
   ScriptEngine engine({.restricted = true});
-  engine.set_step_limit(int64_t{1} << 50);
+  engine.set_instruction_limit(int64_t{1} << 50);
   std::thread impatient([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     engine.interrupt();
@@ -349,7 +350,7 @@ TEST_CASE("with a step limit another thread's interrupt ends loops of plain Lua"
 TEST_CASE("a memory limit ends what takes too much, and the engine goes on") {
   ScriptEngine engine({.restricted = true});
   engine.set_memory_limit(size_t{32} << 20);
-  engine.set_step_limit(int64_t{1} << 40);
+  engine.set_instruction_limit(int64_t{1} << 40);
   for (const std::string greedy : {
            "return ('x'):rep(1e9)",
            "local s = 'x' while true do s = s .. s end",

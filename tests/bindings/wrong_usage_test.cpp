@@ -51,7 +51,7 @@ const Wrong wrong[] = {
     {"a program for a script", [](ScriptEngine& e) { e.run_file("/proc/self/exe"); }, ""},
     {"a script with an error", [](ScriptEngine& e) { e.run_string("x =", "piece"); }, "piece:1:"},
     {"bytecode", [](ScriptEngine& e) { e.run_string("\x1bLJ\2\2"); }, "attempt to load"},
-    {"a negative limit", [](ScriptEngine& e) { e.set_step_limit(-1); },
+    {"a negative limit", [](ScriptEngine& e) { e.set_instruction_limit(-1); },
      "expected 0 or more, got -1"},
     {"a report that was not asked for", [](ScriptEngine& e) { e.sharding_report(); },
      "ScriptEngineOptions::records_sharding"},

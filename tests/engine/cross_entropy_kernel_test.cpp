@@ -13,7 +13,7 @@
 
 namespace {
 
-#include "../../engine/nn/cross_entropy.cu"
+#include "../../engine/kernels/cross_entropy.cu"
 
 constexpr int64_t n_rows = 6, n_classes = 21;
 

@@ -1,9 +1,9 @@
 // How many rows linear_cross_entropy works on at a time.
-#include "../../engine/nn/linear_cross_entropy.h"
+#include "../../engine/kernels/linear_cross_entropy.h"
 
 #include <doctest/doctest.h>
 
-namespace redco::nn {
+namespace redco::kernels {
 
 TEST_CASE("on a CPU a block of logits fits the cache, but has 128 rows at least") {
   CHECK(rows_per_block(c10::kCPU, 1000) == 2097);
@@ -25,4 +25,4 @@ TEST_CASE("on a GPU a block of float32 logits has 256 to 512 MB") {
   CHECK(rows_per_block(c10::kCUDA, 4 << 20) == 128);
 }
 
-}  // namespace redco::nn
+}  // namespace redco::kernels

@@ -1,4 +1,4 @@
-#include "../../engine/mesh/store/peers.h"
+#include "../../engine/mesh/run/peers.h"
 
 #include <redco/detail/run_store.h>
 

@@ -1,4 +1,4 @@
-#include "../../engine/plan/allocator_model.h"
+#include "../../engine/plan/cost/allocator_model.h"
 
 #include <redco/error.h>
 

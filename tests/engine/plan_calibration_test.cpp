@@ -1,7 +1,7 @@
 #include <redco/calibration.h>
-#include "../../engine/plan/collective_cost.h"
-#include "../../engine/plan/cost_model.h"
-#include "../../engine/plan/link_fit.h"
+#include "../../engine/plan/cluster/link_fit.h"
+#include "../../engine/plan/cost/collective_cost.h"
+#include "../../engine/plan/cost/cost_model.h"
 #include "processes.h"
 
 #include <redco/error.h>

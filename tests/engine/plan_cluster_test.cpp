@@ -1,4 +1,4 @@
-#include "../../engine/plan/device_tables.h"
+#include "../../engine/plan/cluster/device_tables.h"
 
 #include <redco/cluster.h>
 #include <redco/error.h>

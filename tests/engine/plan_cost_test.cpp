@@ -1,5 +1,5 @@
-#include "../../engine/plan/collective_cost.h"
-#include "../../engine/plan/cost_model.h"
+#include "../../engine/plan/cost/collective_cost.h"
+#include "../../engine/plan/cost/cost_model.h"
 
 #include <redco/error.h>
 

@@ -3,8 +3,8 @@
 #include "thread_mesh.h"
 
 #include "../../engine/mesh/imagined.h"
-#include "../../engine/plan/peak.h"
-#include "../../engine/plan/step_trace.h"
+#include "../../engine/plan/cost/peak.h"
+#include "../../engine/plan/trace/step_trace.h"
 
 #include <redco/linear_cross_entropy.h>
 #include <redco/plan.h>

@@ -1,7 +1,7 @@
 // The cost model against published steps. The devices' matmul_share was fitted to the first, third,
 // ... point of the table; the others judge it. REDCO_TEST_FULL=1 prints the errors.
 
-#include "../../engine/plan/cost_model.h"
+#include "../../engine/plan/cost/cost_model.h"
 #include "selection.h"
 #include "transformer_log.h"
 

@@ -2,8 +2,8 @@
 #include "selection.h"
 #include "thread_mesh.h"
 
-#include "../../engine/plan/cost_model.h"
-#include "../../engine/plan/step_trace.h"
+#include "../../engine/plan/cost/cost_model.h"
+#include "../../engine/plan/trace/step_trace.h"
 
 #include <redco/linear_cross_entropy.h>
 #include <redco/plan.h>

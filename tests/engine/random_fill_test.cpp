@@ -1,6 +1,6 @@
-#include "../../engine/random/fill.h"
-#include "../../engine/random/philox.h"
-#include "../../engine/random/words.h"
+#include "../../engine/kernels/random/fill.h"
+#include "../../engine/kernels/random/philox.h"
+#include "../../engine/kernels/random/words.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

@@ -1,6 +1,6 @@
 // The kernels for GPUs, compiled for the CPU: they must give the CPU's numbers.
-#include "../../engine/random/fill.h"
-#include "../../engine/random/places.h"
+#include "../../engine/kernels/random/fill.h"
+#include "../../engine/kernels/random/places.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -14,7 +14,7 @@ using namespace redco::random;
 
 namespace {
 
-#include "../../engine/random/fill.cu"
+#include "../../engine/kernels/random/fill.cu"
 
 // Runs a kernel on `out`, contiguous, for the region of a stream.
 template <class T, class Kernel, class... Numbers>

@@ -1,4 +1,4 @@
-#include "../../engine/random/local_region.h"
+#include "../../engine/kernels/random/local_region.h"
 
 #include <redco/error.h>
 #include <redco/random.h>

@@ -6,7 +6,7 @@
 #include <redco/detail/run_secret.h>
 #include <redco/error.h>
 
-#include "../../engine/store/table.h"
+#include "../../engine/mesh/store/table.h"
 #include "files.h"
 
 #include <arpa/inet.h>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "../../engine/plan/step_log.h"
+#include "../../engine/plan/trace/step_log.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -5,7 +5,7 @@ set -eu
 
 lua='<(lua|lauxlib|luajit)|[<"/](bindings|redco/(script_engine|script_error|host_type|prompt)\.h)'
 train='[</"](train|optim)/|<redco/(dataset|deployer|optim|predictor|schedule|trainer)\.h'
-sharding='[</"]sharding/|<redco/(sharding|sharding_report|sharding_rules|moves)\.h'
+sharding='[</"]sharding/|<redco/(sharding|sharding_report|sharding_rules)\.h'
 
 found=0
 # check PATTERN WORDS FOLDER...: no file of the folders includes a header of the pattern.
@@ -26,9 +26,9 @@ END
 
 check "$lua" "engine/ may not include Lua or bindings/" engine
 check "$train" "this folder may not include train/ and optim/" engine/sharding engine/io engine/text \
-  engine/mesh engine/core engine/store engine/random engine/formats engine/checkpoint engine/log
+  engine/mesh engine/core engine/kernels engine/formats engine/checkpoint engine/log
 check '[</"]train/' "optim/ may not include train/" engine/optim
-check "$sharding" "nn/ may not include sharding/" engine/nn
+check "$sharding" "this folder may not include sharding/" engine/kernels engine/mesh engine/core engine/text engine/log
 # The floors of bindings/: state, torch, data and training, host.
 check '"(torch|data|training|host)/' "state/ may not include other folders" bindings/state
 check '"(data|training|host)/' "torch/ may include state/ alone" bindings/torch

@@ -138,13 +138,13 @@ class REDCO_API ScriptEngine {
 
   /// Limits the Lua instructions of one run_file, run_string or call from now on, rounded up to
   /// thousands; 0: no limit. A script that needs more fails with a ScriptError of the kind
-  /// out_of_steps. The first call turns LuaJIT's compiler off.
+  /// out_of_instructions. The first call turns LuaJIT's compiler off.
   ///
   /// In a restricted engine each operator takes 20 steps too, including those that backward calls.
   /// If 1000 instructions or one operator take longer, each microsecond of the thread's time is a
   /// step. One operator, one function of Lua, or in an unrestricted engine a script that fills the
   /// stack and catches that error forever, can run without end.
-  void set_step_limit(int64_t instructions);
+  void set_instruction_limit(int64_t instructions);
 
   /// Returns redco::sharding_report for the runs so far: what sharding did, and advice. Empty on
   /// all processes of a run except process 0. Throws Error unless ScriptEngineOptions enabled it.

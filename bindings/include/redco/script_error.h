@@ -14,12 +14,12 @@ namespace redco {
 class REDCO_API ScriptError : public Error {
  public:
   enum class Kind {
-    script,        ///< the script or its data failed
-    usage,         ///< the script was given wrong arguments
-    interrupted,   ///< ScriptEngine::interrupt
-    stopped,       ///< request_stop: a training run was saved and ended
-    out_of_steps,  ///< ScriptEngine::set_step_limit
-    exited         ///< os.exit: see ScriptEngineOptions::exits_process
+    script,               ///< the script or its data failed
+    usage,                ///< the script was given wrong arguments
+    interrupted,          ///< ScriptEngine::interrupt
+    stopped,              ///< request_stop: a training run was saved and ended
+    out_of_instructions,  ///< ScriptEngine::set_instruction_limit
+    exited                ///< os.exit: see ScriptEngineOptions::exits_process
   };
 
   ScriptError(const std::string& message, std::string traceback, Kind kind, int number = 0)

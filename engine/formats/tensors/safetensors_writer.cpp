@@ -3,7 +3,7 @@
 #include "safetensors_writer.h"
 
 #include "../../io/strict_json.h"
-#include "../../mesh/store/agreement.h"
+#include "../../mesh/run/agreement.h"
 #include "safetensors_format.h"
 
 #include <redco/detail/free_memory.h>

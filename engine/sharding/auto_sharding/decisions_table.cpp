@@ -2,7 +2,7 @@
 
 #include <redco/sharding_rules.h>
 
-#include "../in_bytes.h"
+#include "../report/in_bytes.h"
 
 #include <algorithm>
 #include <sstream>

@@ -93,13 +93,13 @@ ForwardWatcher::Correction between_heads(const Placement& now, int64_t n_ranks) 
 
 // Whether a result is split: a product's output, or the gradient that a fused loss returns with its
 // sum.
-bool shows_split(const Plan& plan) {
+bool shows_split(const CallPlan& plan) {
   return std::any_of(plan.outputs.begin(), plan.outputs.end(),
                      [](const auto& output) { return output.placements[mp].is_sharded(); });
 }
 
 // Whether a result is a partial sum.
-bool sums(const Plan& plan) {
+bool sums(const CallPlan& plan) {
   return std::any_of(plan.outputs.begin(), plan.outputs.end(),
                      [](const auto& output) { return output.placements[mp].is_partial(); });
 }
@@ -159,7 +159,7 @@ void ForwardWatcher::before(Call& call) {
   }
 }
 
-void ForwardWatcher::run(const Call& call, const Plan& plan, torch::jit::Stack& local) {
+void ForwardWatcher::run(const Call& call, const CallPlan& plan, torch::jit::Stack& local) {
   if (call.op.name == "aten::_local_scalar_dense") {
     local = {at::Scalar(1)};  // no placement depends on the value
     return;
@@ -172,7 +172,8 @@ void ForwardWatcher::run(const Call& call, const Plan& plan, torch::jit::Stack& 
   });
 }
 
-void ForwardWatcher::after(const Call& call, const Plan& plan, c10::ArrayRef<c10::IValue> results) {
+void ForwardWatcher::after(const Call& call, const CallPlan& plan,
+                           c10::ArrayRef<c10::IValue> results) {
   bool is_handed_on = call.op.is_view || call.op.facts.passes_through;
   bool is_elementwise = is_handed_on || is_pointwise(call.op);
   Lineage made;
@@ -272,7 +273,7 @@ void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
       parameter.placement = Placement::replicate();
     return;
   }
-  std::optional<Plan> plan = call.op.facts.rule ? call.op.facts.rule(call) : std::nullopt;
+  std::optional<CallPlan> plan = call.op.facts.rule ? call.op.facts.rule(call) : std::nullopt;
   if (!plan) {
     parameter.reason = call.op.name + " needs all of it: whole";
     return;
@@ -324,7 +325,7 @@ void ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& paramet
   TensorArgument& argument = call.tensors[i];
   for (int64_t dim = argument.tensor.dim(); dim-- > 0;) {
     argument.placements[mp] = Placement::shard(dim);
-    std::optional<Plan> plan = call.op.facts.rule(call);
+    std::optional<CallPlan> plan = call.op.facts.rule(call);
     if (!plan || !plan->inputs[i][mp].is_sharded() || !shows_split(*plan)) continue;
     if (decide_as(parameter, argument.tensor, Placement::shard(dim),
                   "its input is whole: split along its outputs"))

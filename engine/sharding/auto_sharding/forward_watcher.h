@@ -2,8 +2,8 @@
 
 #pragma once
 
-#include "../../nn/training_kernels.h"
-#include "../execution.h"
+#include "../../kernels/training_kernels.h"
+#include "../call/execution.h"
 
 #include <map>
 #include <memory>
@@ -50,8 +50,8 @@ class ForwardWatcher final : public Execution {
   bool has_values() const override { return false; }
   std::shared_ptr<const Mesh> mesh() const override { return mesh_; }
   void before(Call& call) override;
-  void run(const Call& call, const Plan& plan, torch::jit::Stack& local) override;
-  void after(const Call& call, const Plan& plan, c10::ArrayRef<c10::IValue> results) override;
+  void run(const Call& call, const CallPlan& plan, torch::jit::Stack& local) override;
+  void after(const Call& call, const CallPlan& plan, c10::ArrayRef<c10::IValue> results) override;
 
   struct Correction {
     Placement placement;
@@ -98,7 +98,7 @@ class ForwardWatcher final : public Execution {
   std::map<std::set<int>, std::set<int>>
       readers_;  // weights split along inputs, by the source of the input
   double bytes_moved_ = 0;
-  nn::TrainingKernels training_kernels_;
+  kernels::TrainingKernels training_kernels_;
   WithExecution watching_{this};
 };
 

@@ -2,7 +2,7 @@
 
 #include "without_values.h"
 
-#include "../map_tensors.h"
+#include "../call/map_tensors.h"
 
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>

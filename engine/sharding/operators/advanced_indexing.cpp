@@ -76,7 +76,7 @@ Factors factors_of(const Call& call, const Indexing& indexing) {
   return factors;
 }
 
-Plan plan_of(const Call& call, const Indexing& indexing, Factors factors) {
+CallPlan plan_of(const Call& call, const Indexing& indexing, Factors factors) {
   for (const Index& index : indexing.indices) refuse_blocks(call, factors, index.dim);
   return plan_by_factors(call, factors);
 }
@@ -90,7 +90,7 @@ struct SplitIndex {
 };
 
 std::vector<SplitIndex> split_indices(const Call& call, const Indexing& indexing,
-                                      const Plan& plan) {
+                                      const CallPlan& plan) {
   std::vector<SplitIndex> found;
   for (const Index& index : indexing.indices) {
     if (splitting(plan.inputs[0], index.dim).empty()) continue;
@@ -114,13 +114,13 @@ at::Tensor localize(const Operator& op, torch::jit::Stack& stack, const SplitInd
   return elsewhere;
 }
 
-std::optional<Plan> index(const Call& call) {
+std::optional<CallPlan> index(const Call& call) {
   std::optional<Indexing> indexing = indexing_of(call);
   if (!indexing || call.find("out")) return std::nullopt;
   Factors factors = factors_of(call, *indexing);
   factors.outputs = {indexing->result};
   factors.linear = {1};
-  Plan plan = plan_of(call, *indexing, factors);
+  CallPlan plan = plan_of(call, *indexing, factors);
   std::vector<SplitIndex> splits = split_indices(call, *indexing, plan);
   if (splits.empty()) return plan;
   plan.run = [splits, n_behind = indexing->n_behind()](const Operator& op, torch::jit::Stack& stack,
@@ -152,7 +152,7 @@ void put_own(const std::vector<SplitIndex>& splits, const Operator& op, torch::j
   return_written(op, self, result, stack);
 }
 
-std::optional<Plan> index_put(const Call& call) {
+std::optional<CallPlan> index_put(const Call& call) {
   std::optional<Indexing> indexing = indexing_of(call);
   int values = call.tensor_of("values");
   if (!indexing || values < 0 || call.find("out")) return std::nullopt;
@@ -173,7 +173,7 @@ std::optional<Plan> index_put(const Call& call) {
     for (size_t i = 0; i < indexing->broadcast.size(); ++i)
       factors.whole |= uint64_t{1} << (size_t(indexing->n_dims) + i);
   }
-  Plan plan = plan_of(call, *indexing, factors);
+  CallPlan plan = plan_of(call, *indexing, factors);
   std::vector<SplitIndex> splits = split_indices(call, *indexing, plan);
   if (splits.empty()) return plan;
   plan.run = [splits](const Operator& op, torch::jit::Stack& stack, const Mesh&) {

@@ -71,7 +71,7 @@ struct SharedHeads {
 };
 
 // The indices of the heads that this process holds.
-at::Tensor held_heads(const Call& call, const Plan& plan, size_t query) {
+at::Tensor held_heads(const Call& call, const CallPlan& plan, size_t query) {
   int64_t n = call.tensors[query].sizes()[head];
   Placements placements = plan.inputs[query];
   for (Placement& placement : placements) {
@@ -126,7 +126,7 @@ struct OnParts {
 // query: [batch, heads, ...]; key and value: the same, or fewer heads, each for a run of
 // consecutive query heads. First result: [batch, heads, ...]; backward: the gradients of query, key
 // and value.
-std::optional<Plan> attention(const Call& call) {
+std::optional<CallPlan> attention(const Call& call) {
   int query = call.tensor_of("query"), key = call.tensor_of("key"), value = call.tensor_of("value");
   if (query < 0 || key < 0 || value < 0) return std::nullopt;
   at::IntArrayRef sizes = call.tensors[size_t(query)].sizes();
@@ -157,7 +157,7 @@ std::optional<Plan> attention(const Call& call) {
   bool is_shared = n_kv_heads != sizes[head] && !(splits_evenly(call, factors, head, n_kv_heads) &&
                                                   splits_evenly(call, factors, head, sizes[head]));
   if (is_shared) factors = factors_with({batch, -1, -1, -1});
-  Plan plan = plan_by_factors(call, factors);
+  CallPlan plan = plan_by_factors(call, factors);
   for (size_t i : {1, 2})
     if (is_backward && !is_shared) plan.outputs[i].sizes[head] = n_kv_heads;
   plan.outputs[0].sizes[head] = sizes[head];
@@ -172,8 +172,8 @@ std::optional<Plan> attention(const Call& call) {
 }
 
 // Chooses the kernel from the logical tensors, so that all ranks choose alike.
-std::optional<Plan> choice(const Call& call) {
-  Plan plan;
+std::optional<CallPlan> choice(const Call& call) {
+  CallPlan plan;
   std::vector<std::pair<size_t, Geometry>> tensors;
   for (const TensorArgument& argument : call.tensors) {
     plan.inputs.push_back(argument.placements);
@@ -195,7 +195,7 @@ std::optional<Plan> choice(const Call& call) {
 }
 
 // A whole layer of torch.nn's encoder, without gradients. Examples are independent.
-std::optional<Plan> encoder_layer(const Call& call) {
+std::optional<CallPlan> encoder_layer(const Call& call) {
   const TensorArgument& src = call.tensors[size_t(call.tensor_of("src"))];
   if (src.tensor.dim() != 3 || call.tensor_of("mask") >= 0) return std::nullopt;
   Factors factors{{}, {{batch, -1, -1}}};

@@ -1,6 +1,6 @@
 // Rules for batch normalization, with the statistics of the whole batch if the batch is split.
 
-#include "../memory_format.h"
+#include "../tensor/memory_format.h"
 #include "rules.h"
 
 #include <ATen/OpMathType.h>
@@ -154,7 +154,7 @@ void run_unless_empty(const Operator& op, torch::jit::Stack& stack, const Mesh&)
   if (op.returned.size() > 3) stack.push_back(at::empty({0}, input.options().dtype(at::kByte)));
 }
 
-std::optional<Plan> batch_norm(const Call& call) {
+std::optional<CallPlan> batch_norm(const Call& call) {
   const TensorArgument& input = call.tensors[size_t(call.tensor_of("input"))];
   Letters x = letters(input.tensor.dim()), c = {channel};
   bool is_backward = call.tensor_of("grad_out") >= 0 || call.tensor_of("grad_output") >= 0;
@@ -181,7 +181,7 @@ std::optional<Plan> batch_norm(const Call& call) {
   if (call.op.name == "aten::_native_batch_norm_legit_no_training") is_training = false;
   if (!all_ranks_hold(call, *factors, channel, input.sizes()[channel]))
     factors->whole |= 1 << channel;
-  Plan plan = plan_by_factors(call, *factors);
+  CallPlan plan = plan_by_factors(call, *factors);
   plan.run = run_unless_empty;
   // In evaluation the saved statistics are empty.
   plan.outputs[0].sizes = Sizes(input.sizes().begin(), input.sizes().end());

@@ -47,34 +47,34 @@ struct ConvolutionLetters {
 };
 
 // Each rank runs the operator with the groups of its local channels.
-void set_groups(const Call& call, const ConvolutionLetters& l, Plan& plan) {
+void set_groups(const Call& call, const ConvolutionLetters& l, CallPlan& plan) {
   if (l.groups == 1) return;
   auto input = size_t(call.tensor_of("input"));
   int64_t n_own = local_sizes(call.tensors[input].sizes(), plan.inputs[input], *call.mesh)[1];
   set_argument(call, plan, "groups", l.groups * n_own / l.n_in);
 }
 
-std::optional<Plan> convolution(const Call& call) {
+std::optional<CallPlan> convolution(const Call& call) {
   ConvolutionLetters l(call);
   auto factors =
       named_factors(call, {{"input", l.input}, {"weight", l.weight}, {"bias", l.bias}}, {l.output});
   if (!factors) return std::nullopt;
   l.keep_whole(call, *factors);
   if (int bias = call.tensor_of("bias"); bias >= 0) factors->added = uint64_t{1} << bias;
-  Plan plan = plan_by_factors(call, *factors);
+  CallPlan plan = plan_by_factors(call, *factors);
   set_groups(call, l, plan);
   plan.outputs[0].sizes[1] = l.n_out;
   return plan;
 }
 
-std::optional<Plan> convolution_backward(const Call& call) {
+std::optional<CallPlan> convolution_backward(const Call& call) {
   ConvolutionLetters l(call);
   auto factors =
       named_factors(call, {{"grad_output", l.output}, {"input", l.input}, {"weight", l.weight}},
                     {l.input, l.weight, l.bias});
   if (!factors) return std::nullopt;
   l.keep_whole(call, *factors);
-  Plan plan = plan_by_factors(call, *factors);
+  CallPlan plan = plan_by_factors(call, *factors);
   auto grad = size_t(call.tensor_of("grad_output"));
   set_groups(call, l, plan);
   // The gradient of the bias depends only on the output's gradient.

@@ -22,14 +22,14 @@ int64_t reduction_in(const Call& call) { return call.integer("reduction", at::Re
 
 // Computes the loss of each element as on one process, adds them in the accumulation type,
 // all-reduces the sum at once and divides by the number of elements on all ranks.
-std::optional<Plan> forward(const Call& call) {
+std::optional<CallPlan> forward(const Call& call) {
   Sizes sizes = sizes_of_all(call);
   std::optional<Factors> factors = pointwise_factors(call, sizes);
   if (!factors || call.find("out")) return std::nullopt;
   int64_t reduction = reduction_in(call);
   if (reduction == at::Reduction::None) return plan_by_factors(call, *factors);
   factors->outputs[0].clear();
-  Plan plan = plan_by_factors(call, *factors);
+  CallPlan plan = plan_by_factors(call, *factors);
   MeshDims over = reduced_over(plan);
   if (over.empty()) return plan;
   double n = reduction == at::Reduction::Mean ? double(c10::multiply_integers(sizes)) : 1;
@@ -46,11 +46,11 @@ std::optional<Plan> forward(const Call& call) {
 
 // The kernels divide by the number of local elements: scales the gradient by the local share.
 // (Divided by the global number it could underflow in 16 bits.)
-std::optional<Plan> backward(const Call& call) {
+std::optional<CallPlan> backward(const Call& call) {
   std::optional<Factors> factors = pointwise_factors(call, sizes_of_all(call));
   if (!factors || call.find("grad_input")) return std::nullopt;
   factors->linear = {1};  // the gradient
-  Plan plan = plan_by_factors(call, *factors);
+  CallPlan plan = plan_by_factors(call, *factors);
   int self = call.tensor_of("self");
   if (reduction_in(call) != at::Reduction::Mean || self < 0) return plan;
   const TensorArgument& argument = call.tensors[size_t(self)];

@@ -10,14 +10,14 @@ namespace redco::sharding {
 namespace {
 
 // Factors: 0 the row of the table, 1 the column, then the dimensions of the indices.
-std::optional<Plan> embedding(const Call& call) {
+std::optional<CallPlan> embedding(const Call& call) {
   const TensorArgument &weight = call.tensors[0], &indices = call.tensors[1];
   if (call.tensors.size() != 2) return std::nullopt;  // out
   Letters ids = letters(indices.tensor.dim(), 2), result = ids;
   result.push_back(1);
   Factors factors{{{0, 1}, ids}, {result}};
   refuse_blocks(call, factors, 0);
-  Plan plan = plan_by_factors(call, factors);
+  CallPlan plan = plan_by_factors(call, factors);
   if (splitting(plan.inputs[0], 0).empty()) return plan;
   int64_t n_rows = weight.sizes()[0];
   Span rows = own_span(n_rows, plan.inputs[0], 0, *call.mesh);
@@ -38,7 +38,7 @@ std::optional<Plan> embedding(const Call& call) {
   return plan;
 }
 
-std::optional<Plan> embedding_backward(const Call& call) {
+std::optional<CallPlan> embedding_backward(const Call& call) {
   const TensorArgument& indices = call.tensors[1];
   if (call.tensors.size() != 2) return std::nullopt;  // out
   Letters ids = letters(indices.tensor.dim(), 2), grad = ids;
@@ -57,7 +57,7 @@ std::optional<Plan> embedding_backward(const Call& call) {
   // Index frequencies are counted over all indices.
   if (call.boolean("scale_grad_by_freq", false))
     for (int8_t id : ids) factors.whole |= uint64_t{1} << id;
-  Plan plan = plan_by_factors(seen, factors);
+  CallPlan plan = plan_by_factors(seen, factors);
   plan.outputs[0].sizes[0] = -1;  // no argument has the rows
   return plan;
 }

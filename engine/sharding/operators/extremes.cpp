@@ -39,7 +39,7 @@ void give_bounds(const Reduction& reduction, const std::vector<ReduceOp>& ops,
 
 // `ops`: the reduction of each result.
 Rule extremes(std::vector<ReduceOp> ops) {
-  return [ops](const Call& call) -> std::optional<Plan> {
+  return [ops](const Call& call) -> std::optional<CallPlan> {
     Reduction reduction = reduction_of(call);
     std::optional<Factors> factors = reduction_factors(call, reduction, ops[0]);
     if (!factors || call.tensors.size() > 1) return std::nullopt;
@@ -47,7 +47,7 @@ Rule extremes(std::vector<ReduceOp> ops) {
     for (int64_t dim : reduction.dims)
       if (call.tensors[0].sizes()[size_t(dim)] == 0) return std::nullopt;
     factors->outputs.resize(ops.size(), factors->outputs[0]);
-    Plan plan = plan_by_factors(call, *factors);
+    CallPlan plan = plan_by_factors(call, *factors);
     bool is_reduced = false;
     for (size_t i = 0; i < ops.size(); ++i)
       for (Placement& placement : plan.outputs[i].placements)
@@ -69,7 +69,7 @@ Rule extremes(std::vector<ReduceOp> ops) {
 // Three overloads: over all elements, along a dimension, and of two tensors.
 Rule by_overload(ReduceOp op) {
   Rule of_all = extremes({op});
-  return [of_all](const Call& call) -> std::optional<Plan> {
+  return [of_all](const Call& call) -> std::optional<CallPlan> {
     if (call.find("other")) return pointwise_rules().at("").rule(call);
     return call.find("dim") ? reduced_along_dim(call) : of_all(call);
   };

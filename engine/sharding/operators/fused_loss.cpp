@@ -1,14 +1,14 @@
 // The rule for linear_cross_entropy, whose logits are never held at once. Rows and classes may be
 // split; split classes cost one all-gather per block, of one number per row.
 
-#include "../../nn/linear_cross_entropy.h"
-#include "../split.h"
+#include "../../kernels/linear_cross_entropy.h"
+#include "../tensor/split.h"
 #include "gpu_bytes.h"
 #include "rules.h"
 
 namespace redco::sharding {
 
-using namespace nn;
+using namespace kernels;
 
 namespace {
 
@@ -19,7 +19,7 @@ int64_t longest_part(int64_t size, const Placements& placements, int64_t dim, co
   return size;
 }
 
-std::optional<Plan> linear_cross_entropy(const Call& call) {
+std::optional<CallPlan> linear_cross_entropy(const Call& call) {
   enum : int8_t { row, in, label };
   auto factors = named_factors(
       call, {{"x", {row, in}}, {"weight", {label, in}}, {"bias", {label}}, {"labels", {row}}},
@@ -27,7 +27,7 @@ std::optional<Plan> linear_cross_entropy(const Call& call) {
   if (!factors) return std::nullopt;
   factors->whole = uint64_t{1} << in;
   refuse_blocks(call, *factors, label);
-  Plan plan = plan_by_factors(call, *factors);
+  CallPlan plan = plan_by_factors(call, *factors);
   int64_t n_classes = call.tensors[1].sizes()[0];
   Span own = own_span(n_classes, plan.inputs[1], 0, *call.mesh);
   MeshDims over = splitting(plan.inputs[1], 0);

@@ -17,11 +17,11 @@ struct Indexed {
   size_t argument;  // position of the index
 };
 
-bool is_split(const Plan& plan, const Indexed& indexed) {
+bool is_split(const CallPlan& plan, const Indexed& indexed) {
   return !splitting(plan.inputs[0], indexed.dim).empty();
 }
 
-Indexed indexed_by(const Call& call, const Plan& plan, int64_t dim) {
+Indexed indexed_by(const Call& call, const CallPlan& plan, int64_t dim) {
   int64_t size = call.tensors[0].sizes()[size_t(dim)];
   return {dim, size, own_span(size, plan.inputs[0], dim, *call.mesh),
           size_t(call.index_of("index"))};
@@ -80,10 +80,10 @@ std::optional<int64_t> own_dim(const Call& call) {
   return call.dims("dim", n_dims)->front();
 }
 
-std::optional<Plan> read(const Call& call, Factors factors, int64_t dim) {
+std::optional<CallPlan> read(const Call& call, Factors factors, int64_t dim) {
   factors.linear = {1};
   refuse_blocks(call, factors, dim);
-  Plan plan = plan_by_factors(call, factors);
+  CallPlan plan = plan_by_factors(call, factors);
   Indexed indexed = indexed_by(call, plan, dim);
   if (is_split(plan, indexed))
     plan.run = [indexed](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
@@ -92,10 +92,10 @@ std::optional<Plan> read(const Call& call, Factors factors, int64_t dim) {
   return plan;
 }
 
-std::optional<Plan> write(const Call& call, Factors factors, int64_t dim) {
+std::optional<CallPlan> write(const Call& call, Factors factors, int64_t dim) {
   refuse_blocks(call, factors, dim);
   factors.outputs = {factors.inputs[0]};
-  Plan plan = plan_by_factors(call, factors);
+  CallPlan plan = plan_by_factors(call, factors);
   at::IntArrayRef sizes = call.tensors[0].sizes();
   plan.outputs[0].sizes = Sizes(sizes.begin(), sizes.end());
   Indexed indexed = indexed_by(call, plan, dim);
@@ -106,7 +106,7 @@ std::optional<Plan> write(const Call& call, Factors factors, int64_t dim) {
   return plan;
 }
 
-std::optional<Plan> gather(const Call& call) {
+std::optional<CallPlan> gather(const Call& call) {
   std::optional<int64_t> dim = own_dim(call);
   if (!dim || call.tensors.size() != 2) return std::nullopt;
   Factors factors;
@@ -118,7 +118,7 @@ std::optional<Plan> gather(const Call& call) {
   return read(call, factors, *dim);
 }
 
-std::optional<Plan> index_select(const Call& call) {
+std::optional<CallPlan> index_select(const Call& call) {
   std::optional<int64_t> dim = own_dim(call);
   if (!dim || call.tensors.size() != 2 || call.tensors[1].tensor.dim() > 1) return std::nullopt;
   Letters self = letters(call.tensors[0].tensor.dim()), result = self;
@@ -142,7 +142,7 @@ void add_up(const Call& call, Factors& factors) {
     factors.linear = {uint64_t{1} | uint64_t{1} << source};
 }
 
-std::optional<Plan> scatter(const Call& call) {
+std::optional<CallPlan> scatter(const Call& call) {
   std::optional<int64_t> dim = own_dim(call);
   if (!dim || call.find("out")) return std::nullopt;
   Factors factors;
@@ -160,7 +160,7 @@ std::optional<Plan> scatter(const Call& call) {
 }
 
 // index_add, index_copy, index_fill, index_reduce: an index of one dimension.
-std::optional<Plan> index_write(const Call& call) {
+std::optional<CallPlan> index_write(const Call& call) {
   std::optional<int64_t> dim = own_dim(call);
   if (!dim || call.find("out")) return std::nullopt;
   Factors factors;

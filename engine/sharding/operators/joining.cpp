@@ -27,7 +27,7 @@ bool mixes_sums(const Call& call) {
 // Values are only moved, so the inputs may all be partial together. A sum that is joined with whole
 // tensors is reduced before, while it is smaller; under sequence parallelism a reduce-scatter of
 // the result may follow, which sends less.
-Plan moved(const Call& call, Factors factors) {
+CallPlan moved(const Call& call, Factors factors) {
   bool keeps_sums = call.mesh->sequence_parallel() || !mixes_sums(call);
   if (keeps_sums && call.tensors.size() < 64)
     factors.linear = {(uint64_t{1} << call.tensors.size()) - 1};
@@ -75,7 +75,7 @@ std::optional<int64_t> grain_of_blocks(const Call& call, int64_t dim, Mesh::Dim 
   return unit;
 }
 
-std::optional<Plan> cat(const Call& call) {
+std::optional<CallPlan> cat(const Call& call) {
   int64_t n_dims = 0;
   for (const TensorArgument& argument : call.tensors)
     n_dims = std::max(n_dims, argument.tensor.dim());
@@ -102,7 +102,7 @@ std::optional<Plan> cat(const Call& call) {
   }
   if (!in_blocks) all[size_t(dim)] = -1;
   factors.outputs = {all};
-  Plan plan = moved(call, std::move(factors));
+  CallPlan plan = moved(call, std::move(factors));
   if (!in_blocks) return plan;
   OutputPlan& output = plan.outputs[0];
   std::vector<int64_t> lengths;
@@ -117,7 +117,7 @@ std::optional<Plan> cat(const Call& call) {
   return plan;
 }
 
-std::optional<Plan> stack(const Call& call) {
+std::optional<CallPlan> stack(const Call& call) {
   if (call.find("out")) return std::nullopt;
   int64_t n_dims = call.tensors[0].tensor.dim();
   Letters all = letters(n_dims), result = all;

@@ -33,16 +33,16 @@ Element element_of(const Call& call, int64_t index) {
 }
 
 // Plans each element like a separate call. Tensors outside of lists are scalars and replicated.
-std::optional<Plan> element_by_element(const Call& call) {
+std::optional<CallPlan> element_by_element(const Call& call) {
   const Rule& rule = pointwise_rules().at("").rule;
   size_t n_results = call.op.returned.size();
   std::vector<std::vector<OutputPlan>> results(n_results);
-  Plan plan;
+  CallPlan plan;
   plan.inputs.resize(call.tensors.size());
   for (int64_t index = 0;; ++index) {
     Element element = element_of(call, index);
     if (element.places.empty()) break;
-    std::optional<Plan> own = rule(element.call);
+    std::optional<CallPlan> own = rule(element.call);
     if (!own) return std::nullopt;
     for (size_t i = 0; i < element.places.size(); ++i)
       plan.inputs[element.places[i]] = own->inputs[i];
@@ -54,8 +54,8 @@ std::optional<Plan> element_by_element(const Call& call) {
 }
 
 // Zeros are also a partial sum of zeros: nothing needs a reduction.
-std::optional<Plan> zeroed(const Call& call) {
-  Plan plan;
+std::optional<CallPlan> zeroed(const Call& call) {
+  CallPlan plan;
   for (const TensorArgument& tensor : call.tensors) {
     plan.inputs.push_back(tensor.placements);
     for (Placement& placement : plan.inputs.back())
@@ -89,9 +89,9 @@ void run_with_equal_strides(const Operator& op, torch::jit::Stack& stack, const 
 }
 
 // An optimizer step: all tensors of a parameter get the parameter's placement.
-std::optional<Plan> like_parameters(const Call& call) {
+std::optional<CallPlan> like_parameters(const Call& call) {
   if (!call.op.returned.empty()) return std::nullopt;
-  Plan plan;
+  CallPlan plan;
   plan.inputs.resize(call.tensors.size());
   plan.run = run_with_equal_strides;
   for (int64_t index = 0;; ++index) {
@@ -111,7 +111,7 @@ std::optional<Plan> like_parameters(const Call& call) {
 
 // The placements that keep each tensor split, and which mesh dimensions split which tensors.
 struct Parts {
-  Plan plan;
+  CallPlan plan;
   std::array<std::vector<bool>, Mesh::n_dims> is_split;  // by mesh dimension, then by tensor
 };
 
@@ -155,11 +155,11 @@ void reduce_numbers(std::vector<at::Tensor>& numbers, const Parts& parts, const 
   numbers = how.out_of(together).unbind();
 }
 
-std::optional<Plan> number_of_each(const Call& call, const Reduced& how, double of_nothing) {
+std::optional<CallPlan> number_of_each(const Call& call, const Reduced& how, double of_nothing) {
   for (const TensorArgument& tensor : call.tensors)
     if (tensor.element < 0 || tensor.is_written || tensor.tensor.numel() == 0) return std::nullopt;
   Parts parts = kept_parts(call);
-  Plan plan = parts.plan;
+  CallPlan plan = parts.plan;
   if (std::ranges::none_of(parts.is_split, any)) return plan;
   // A single process rounds the number of a 16-bit tensor once: here after the reduction.
   plan.run = [parts = std::move(parts), how, of_nothing, dtype = call.index_of("dtype")](
@@ -193,7 +193,7 @@ double order_of(const Call& call) {
   return order ? order->toScalar().toDouble() : 2;
 }
 
-std::optional<Plan> norm(const Call& call) {
+std::optional<CallPlan> norm(const Call& call) {
   double p = order_of(call);
   if (p == infinity) return number_of_each(call, {ReduceOp::max, 0, as_is, as_is}, 0);
   if (p == -infinity)
@@ -204,21 +204,21 @@ std::optional<Plan> norm(const Call& call) {
   return number_of_each(call, sum_of_powers, p > 0 ? 0 : infinity);
 }
 
-std::optional<Plan> sum_of_powers(const Call& call) {
+std::optional<CallPlan> sum_of_powers(const Call& call) {
   return number_of_each(call, {ReduceOp::sum, 0, as_is, as_is}, order_of(call) < 0 ? infinity : 0);
 }
 
-std::optional<Plan> maximum(const Call& call) {
+std::optional<CallPlan> maximum(const Call& call) {
   for (const TensorArgument& tensor : call.tensors)
     if (!tensor.tensor.is_floating_point()) return std::nullopt;
   return number_of_each(call, {ReduceOp::max, -infinity, as_is, as_is}, -infinity);
 }
 
 // All-reduces the flag, so that every process sees an overflow in any part.
-std::optional<Plan> unscale(const Call& call) {
+std::optional<CallPlan> unscale(const Call& call) {
   if (!call.op.returned.empty()) return std::nullopt;
   Parts parts = kept_parts(call);
-  Plan plan = parts.plan;
+  CallPlan plan = parts.plan;
   auto found = size_t(call.index_of("found_inf"));
   std::vector<Mesh::Dim> split;
   for (Mesh::Dim dim : Mesh::dims)

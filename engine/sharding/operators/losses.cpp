@@ -63,18 +63,18 @@ int64_t n_classes(const Call& call, const Shape& shape) {
   return call.tensors[size_t(call.tensor_of("self"))].sizes()[size_t(shape.class_dim)];
 }
 
-Span own_classes(const Call& call, const Plan& plan, const Shape& shape) {
+Span own_classes(const Call& call, const CallPlan& plan, const Shape& shape) {
   auto self = size_t(call.tensor_of("self"));
   return own_span(n_classes(call, shape), plan.inputs[self], shape.class_dim, *call.mesh);
 }
 
-std::optional<Plan> nll_loss_forward(const Call& call) {
+std::optional<CallPlan> nll_loss_forward(const Call& call) {
   Shape shape(call.tensors[size_t(call.tensor_of("self"))].tensor.dim());
   std::optional<Factors> factors = factors_of(call, shape);
   if (!factors) return std::nullopt;
   int64_t reduction = call.integer("reduction", at::Reduction::Mean);
   factors->outputs = {reduction == at::Reduction::None ? shape.target : Letters(), {}};
-  Plan plan = plan_by_factors(call, *factors);
+  CallPlan plan = plan_by_factors(call, *factors);
   MeshDims over;
   if (reduction != at::Reduction::None) over = reduced_over(plan);
   plan.outputs[1].placements = {};
@@ -104,12 +104,12 @@ std::optional<Plan> nll_loss_forward(const Call& call) {
   return plan;
 }
 
-std::optional<Plan> nll_loss_backward(const Call& call) {
+std::optional<CallPlan> nll_loss_backward(const Call& call) {
   Shape shape(call.tensors[size_t(call.tensor_of("self"))].tensor.dim());
   std::optional<Factors> factors = factors_of(call, shape);
   if (!factors) return std::nullopt;
   factors->outputs = {shape.scores};
-  Plan plan = plan_by_factors(call, *factors);
+  CallPlan plan = plan_by_factors(call, *factors);
   Span classes = own_classes(call, plan, shape);
   plan.run = [classes](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
     // The kernels write the gradient in the memory order of the scores, which must be row-major.

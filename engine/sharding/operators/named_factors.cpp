@@ -71,7 +71,7 @@ void run_on_contiguous(const Operator& op, torch::jit::Stack& stack, const Mesh&
   op.handle.callBoxed(&stack);
 }
 
-void set_argument(const Call& call, Plan& plan, std::string_view name, c10::IValue value) {
+void set_argument(const Call& call, CallPlan& plan, std::string_view name, c10::IValue value) {
   if (int index = call.index_of(name); index >= 0)
     plan.arguments.emplace_back(size_t(index), std::move(value));
 }

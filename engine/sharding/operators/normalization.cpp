@@ -25,7 +25,7 @@ struct LayerLetters {
   Letters x, weight;
 };
 
-std::optional<Plan> layer_norm(const Call& call) {
+std::optional<CallPlan> layer_norm(const Call& call) {
   LayerLetters l(call);
   auto factors = named_factors(call, {{"input", l.x}, {"weight", l.weight}, {"bias", l.weight}},
                                {l.x, l.x, l.x});
@@ -33,7 +33,7 @@ std::optional<Plan> layer_norm(const Call& call) {
   return plan_by_factors(call, *factors);
 }
 
-std::optional<Plan> layer_norm_backward(const Call& call) {
+std::optional<CallPlan> layer_norm_backward(const Call& call) {
   LayerLetters l(call);
   auto factors = named_factors(call,
                                {{"grad_out", l.x},
@@ -44,7 +44,7 @@ std::optional<Plan> layer_norm_backward(const Call& call) {
                                 {"bias", l.weight}},
                                {l.x, l.weight, l.weight});
   if (!factors) return std::nullopt;
-  Plan plan = plan_by_factors(call, *factors);
+  CallPlan plan = plan_by_factors(call, *factors);
   plan.run = run_on_contiguous;  // the kernel ignores the strides of the statistics
   return plan;
 }
@@ -52,7 +52,7 @@ std::optional<Plan> layer_norm_backward(const Call& call) {
 // input: [n, c, ...]; statistics: [n, group]. Channels may be split between groups only.
 constexpr int batch = 0, channel = 1;
 
-std::optional<Plan> group_norm_plan(const Call& call, bool is_backward) {
+std::optional<CallPlan> group_norm_plan(const Call& call, bool is_backward) {
   const TensorArgument& input = call.tensors[size_t(call.tensor_of("input"))];
   Letters x = leading(input.tensor.dim(), 2), weight = {channel}, statistics = {batch, channel};
   std::vector<Letters> outputs = {x, statistics, statistics};
@@ -68,7 +68,7 @@ std::optional<Plan> group_norm_plan(const Call& call, bool is_backward) {
   if (!factors) return std::nullopt;
   int64_t n_groups = call.integer("group", 1);
   if (!splits_evenly(call, *factors, channel, n_groups)) factors->whole |= 1 << channel;
-  Plan plan = plan_by_factors(call, *factors);
+  CallPlan plan = plan_by_factors(call, *factors);
 
   Sizes all(input.sizes().begin(), input.sizes().end());
   Sizes local = local_sizes(all, plan.inputs[size_t(call.tensor_of("input"))], *call.mesh);
@@ -94,7 +94,7 @@ std::optional<Plan> group_norm_plan(const Call& call, bool is_backward) {
 }
 
 // Weights as direction and length. Slices along dimension `dim` are independent.
-std::optional<Plan> weight_norm(const Call& call) {
+std::optional<CallPlan> weight_norm(const Call& call) {
   auto n_dims = size_t(call.tensors[0].tensor.dim());
   Letters all(n_dims, int8_t(-1));
   auto dim = size_t(call.dims("dim", int64_t(n_dims))->front());
@@ -106,13 +106,15 @@ std::optional<Plan> weight_norm(const Call& call) {
   }
   factors.outputs = {all, all};
   if (!all_ranks_hold(call, factors, 0, call.tensors[0].sizes()[dim])) factors.whole = 1;
-  Plan plan = plan_by_factors(call, factors);
+  CallPlan plan = plan_by_factors(call, factors);
   plan.run = run_on_contiguous;
   return plan;
 }
 
-std::optional<Plan> group_norm(const Call& call) { return group_norm_plan(call, false); }
-std::optional<Plan> group_norm_backward(const Call& call) { return group_norm_plan(call, true); }
+std::optional<CallPlan> group_norm(const Call& call) { return group_norm_plan(call, false); }
+std::optional<CallPlan> group_norm_backward(const Call& call) {
+  return group_norm_plan(call, true);
+}
 
 }  // namespace
 

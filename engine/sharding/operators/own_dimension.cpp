@@ -73,7 +73,7 @@ bool keeps_terms(const Call& call, bool only_moves) {
   return only_moves || (!is_narrow(type) && !at::isIntegralType(type, /*includeBool=*/true));
 }
 
-std::optional<Plan> along(const Call& call, const Row& row) {
+std::optional<CallPlan> along(const Call& call, const Row& row) {
   int64_t n_dims = call.tensors[0].tensor.dim();
   std::optional<std::vector<int64_t>> own = call.dims(row.dims, n_dims);
   Factors factors;
@@ -97,7 +97,7 @@ std::optional<Plan> along(const Call& call, const Row& row) {
 
 }  // namespace
 
-std::optional<Plan> reduced_along_dim(const Call& call) {
+std::optional<CallPlan> reduced_along_dim(const Call& call) {
   return along(call, {"", "dim", Result::reduced});
 }
 

@@ -10,7 +10,7 @@ namespace redco::sharding {
 namespace {
 
 // Sets the size argument of the local call, and the result's logical sizes, from `sizes`.
-void keep_local_sizes(const Call& call, Plan& plan, const char* argument,
+void keep_local_sizes(const Call& call, CallPlan& plan, const char* argument,
                       const std::vector<int64_t>& sizes) {
   OutputPlan& output = plan.outputs[0];
   output.sizes = Sizes(sizes.begin(), sizes.end());
@@ -21,24 +21,24 @@ void keep_local_sizes(const Call& call, Plan& plan, const char* argument,
 
 // The backward of a view: writes the gradient into zeros. Cut dimensions have no letter in `result`
 // and none in `grad`.
-std::optional<Plan> among_zeros(const Call& call, const Letters& grad, const Letters& result) {
+std::optional<CallPlan> among_zeros(const Call& call, const Letters& grad, const Letters& result) {
   if (call.tensors.size() != 1) return std::nullopt;  // out
   std::vector<int64_t> sizes = call.find("input_sizes")->toIntVector();
   Factors factors{{grad}, {result}};
   if (call.tensors[0].tensor.numel() == c10::multiply_integers(sizes)) factors.linear = {1};
-  Plan plan = plan_by_factors(call, factors);
+  CallPlan plan = plan_by_factors(call, factors);
   keep_local_sizes(call, plan, "input_sizes", sizes);
   return plan;
 }
 
-std::optional<Plan> slice_backward(const Call& call) {
+std::optional<CallPlan> slice_backward(const Call& call) {
   int64_t n_dims = call.tensors[0].tensor.dim();
   int64_t dim = call.dims("dim", n_dims)->front();
   int64_t size = call.find("input_sizes")->toIntVector()[size_t(dim)];
   Letters all = letters(n_dims);
   bool is_all = call.tensors[0].sizes()[size_t(dim)] == size && call.integer("step", 1) == 1;
   if (!is_all) all[size_t(dim)] = -1;
-  std::optional<Plan> plan = among_zeros(call, all, all);
+  std::optional<CallPlan> plan = among_zeros(call, all, all);
   if (plan && is_all) {
     plan->arguments.emplace_back(call.index_of("start"), int64_t{0});
     plan->arguments.emplace_back(call.index_of("end"), INT64_MAX);
@@ -46,7 +46,7 @@ std::optional<Plan> slice_backward(const Call& call) {
   return plan;
 }
 
-std::optional<Plan> select_backward(const Call& call) {
+std::optional<CallPlan> select_backward(const Call& call) {
   int64_t n_dims = call.tensors[0].tensor.dim() + 1;
   Letters result = letters(n_dims), grad = result;
   int64_t dim = call.dims("dim", n_dims)->front();
@@ -55,7 +55,7 @@ std::optional<Plan> select_backward(const Call& call) {
   return among_zeros(call, grad, result);
 }
 
-std::optional<Plan> diagonal_backward(const Call& call) {
+std::optional<CallPlan> diagonal_backward(const Call& call) {
   int64_t n_dims = call.tensors[0].tensor.dim() + 1;
   int64_t a = call.dims("dim1", n_dims)->front(), b = call.dims("dim2", n_dims)->front();
   Letters result = letters(n_dims), grad;
@@ -68,7 +68,7 @@ std::optional<Plan> diagonal_backward(const Call& call) {
   return among_zeros(call, grad, result);
 }
 
-std::optional<Plan> unfold_backward(const Call& call) {
+std::optional<CallPlan> unfold_backward(const Call& call) {
   int64_t n_dims = call.tensors[0].tensor.dim() - 1;
   Letters result = letters(n_dims), grad = result;
   auto dim = size_t(call.dims("dim", n_dims)->front());
@@ -77,7 +77,7 @@ std::optional<Plan> unfold_backward(const Call& call) {
   return among_zeros(call, grad, result);
 }
 
-std::optional<Plan> pad(const Call& call) {
+std::optional<CallPlan> pad(const Call& call) {
   if (call.tensors.size() != 1) return std::nullopt;  // out
   std::vector<int64_t> pad = call.find("pad")->toIntVector();
   Letters all = letters(call.tensors[0].tensor.dim());
@@ -86,7 +86,7 @@ std::optional<Plan> pad(const Call& call) {
   return plan_by_factors(call, {{all}, {all}});
 }
 
-std::optional<Plan> repeat(const Call& call) {
+std::optional<CallPlan> repeat(const Call& call) {
   if (call.tensors.size() != 1) return std::nullopt;  // out
   std::vector<int64_t> repeats = call.find("repeats")->toIntVector();
   Letters own = letters(call.tensors[0].tensor.dim());
@@ -99,7 +99,7 @@ std::optional<Plan> repeat(const Call& call) {
 }
 
 // The diagonal of a part moves with the part's first row and column.
-std::optional<Plan> triangle(const Call& call) {
+std::optional<CallPlan> triangle(const Call& call) {
   if (call.find("out")) return std::nullopt;
   const TensorArgument& argument = call.tensors[0];
   int64_t n_dims = argument.tensor.dim();
@@ -107,7 +107,7 @@ std::optional<Plan> triangle(const Call& call) {
   Factors factors{{all}, {all}};
   for (int64_t dim : {n_dims - 2, n_dims - 1}) refuse_blocks(call, factors, dim);
   factors.linear = {1};
-  Plan plan = plan_by_factors(call, factors);
+  CallPlan plan = plan_by_factors(call, factors);
   auto begin = [&](int64_t dim) {
     return own_span(argument.sizes()[size_t(dim)], plan.inputs[0], dim, *call.mesh).begin;
   };
@@ -116,7 +116,7 @@ std::optional<Plan> triangle(const Call& call) {
   return plan;
 }
 
-std::optional<Plan> diag_embed(const Call& call) {
+std::optional<CallPlan> diag_embed(const Call& call) {
   if (call.find("out")) return std::nullopt;
   int64_t n_dims = call.tensors[0].tensor.dim();
   int64_t a = call.dims("dim1", n_dims + 1)->front(), b = call.dims("dim2", n_dims + 1)->front();

@@ -177,7 +177,7 @@ Sizes broadcast_sizes(const Call& call) {
   return sizes;
 }
 
-std::optional<Plan> pointwise(const Call& call) {
+std::optional<CallPlan> pointwise(const Call& call) {
   std::optional<Factors> factors = pointwise_factors(call, broadcast_sizes(call));
   if (!factors) return std::nullopt;
   factors->linear = linear_sets(call);
@@ -186,7 +186,7 @@ std::optional<Plan> pointwise(const Call& call) {
 
 // Under sequence parallelism a partial gradient is reduce-scattered at its first product, so that
 // all derivatives of a norm composed of single operators reuse it.
-std::optional<Plan> product(const Call& call) {
+std::optional<CallPlan> product(const Call& call) {
   Call split = call;
   for (TensorArgument& argument : split.tensors)
     if (!argument.is_written &&
@@ -198,7 +198,7 @@ std::optional<Plan> product(const Call& call) {
 // A sum to come that becomes wider, such as a float32 gradient of bfloat16 terms, stays one for the
 // trainer to make. Between the ranks of one model it is made first, at half the bytes: it is an
 // activation, and its products would need it anyway.
-std::optional<Plan> converted(const Call& call) {
+std::optional<CallPlan> converted(const Call& call) {
   Call summed = call;
   TensorArgument& self = summed.tensors[0];
   if (int64_t(c10::elementSize(result_type(call))) > self.tensor.element_size())
@@ -208,7 +208,7 @@ std::optional<Plan> converted(const Call& call) {
 }
 
 // Multiplies two halves of one dimension, which must not be split.
-std::optional<Plan> glu(const Call& call) {
+std::optional<CallPlan> glu(const Call& call) {
   const TensorArgument& self = call.tensors[size_t(call.tensor_of("self"))];
   int64_t n_dims = self.tensor.dim(), dim = call.dims("dim", n_dims)->front();
   Letters all = letters(n_dims);
@@ -218,10 +218,10 @@ std::optional<Plan> glu(const Call& call) {
   return plan_by_factors(call, *factors);
 }
 
-std::optional<Plan> shape_alone(const Call& call) {
+std::optional<CallPlan> shape_alone(const Call& call) {
   std::optional<Factors> factors = pointwise_factors(call, call.tensors[0].sizes());
   if (!factors) return std::nullopt;
-  Plan plan = plan_by_factors(call, *factors);
+  CallPlan plan = plan_by_factors(call, *factors);
   const TensorArgument& argument = call.tensors[0];
   for (Mesh::Dim dim : Mesh::dims) {
     // A partial argument is not read. A written one becomes replicated, and so is no longer

@@ -82,8 +82,8 @@ int64_t matrix_to_gather(const Call& call, const Factors& factors) {
 }
 
 // A scalar product of 16-bit vectors: all-reduces in the accumulation type and rounds once.
-std::optional<Plan> dot(const Call& call, const Factors& factors) {
-  Plan plan = plan_by_factors(call, factors);
+std::optional<CallPlan> dot(const Call& call, const Factors& factors) {
+  CallPlan plan = plan_by_factors(call, factors);
   MeshDims over = reduced_over(plan);
   if (over.empty()) return plan;
   plan.run = [over](const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
@@ -104,7 +104,7 @@ Rule product(const char* text) {
   for (const Term& term : inputs)
     for (char letter : term.letters)
       if (all.find(letter) == std::string::npos) all += letter;
-  return [=](const Call& call) -> std::optional<Plan> {
+  return [=](const Call& call) -> std::optional<CallPlan> {
     Sizes sizes(all.size(), 1);
     for (size_t i = 0; i < inputs.size(); ++i) {
       at::IntArrayRef own = call.tensors[i].sizes();
@@ -162,7 +162,7 @@ Letters row_letters(const TensorArgument& argument, int8_t last) {
 
 // redco::grouped_linear(x, numbers, weights, is_transposed). The weights are laid out alike, as the
 // first: there may be more of them than bits in a mask.
-std::optional<Plan> grouped_linear(const Call& call) {
+std::optional<CallPlan> grouped_linear(const Call& call) {
   enum : int8_t { row, choice, in, out };
   bool is_transposed = call.boolean("is_transposed", false);
   size_t n_weights = call.tensors.size() - 2;
@@ -179,13 +179,13 @@ std::optional<Plan> grouped_linear(const Call& call) {
                   {{row, choice, out}}};
   factors.whole = uint64_t{1} << choice;
   if (!may_overflow(call.tensors[0].tensor.scalar_type())) factors.linear = {1};
-  Plan plan = plan_by_factors(first, factors);
+  CallPlan plan = plan_by_factors(first, factors);
   plan.inputs.resize(2 + n_weights, plan.inputs[2]);
   return plan;
 }
 
 // redco::grouped_outer(a, b, numbers, n_weights)
-std::optional<Plan> grouped_outer(const Call& call) {
+std::optional<CallPlan> grouped_outer(const Call& call) {
   enum : int8_t { row, choice, left, right };
   Call together = call;
   gather_rows(together);

@@ -1,6 +1,6 @@
 // Rules for random operators: every rank draws the numbers of its local part.
 
-#include "../../random/local_region.h"
+#include "../../kernels/random/local_region.h"
 #include "rules.h"
 
 #include <redco/random.h>
@@ -35,7 +35,7 @@ bool is_box(const OutputPlan& output) {
 
 // A generator that is not counter-based is sequential: every rank draws all numbers and keeps its
 // own.
-std::optional<Plan> drawn_everywhere(const Call& call, Plan plan, const Sizes& sizes) {
+std::optional<CallPlan> drawn_everywhere(const Call& call, CallPlan plan, const Sizes& sizes) {
   if (call.tensors.size() > 1 || !call.tensors[0].is_written) return std::nullopt;
   plan.run = [sizes, placements = plan.outputs[0].placements](
                  const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
@@ -49,11 +49,11 @@ std::optional<Plan> drawn_everywhere(const Call& call, Plan plan, const Sizes& s
   return plan;
 }
 
-std::optional<Plan> random(const Call& call) {
+std::optional<CallPlan> random(const Call& call) {
   Sizes sizes(call.tensors[0].sizes().begin(), call.tensors[0].sizes().end());
   std::optional<Factors> factors = pointwise_factors(call, sizes);
   if (!factors) return std::nullopt;
-  Plan plan = plan_by_factors(call, *factors);
+  CallPlan plan = plan_by_factors(call, *factors);
   if (!is_box(plan.outputs[0])) return std::nullopt;
   const c10::IValue* generator = generator_of(call);
   if (!generator || !counter_generator(generator->toGenerator()))

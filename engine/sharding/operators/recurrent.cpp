@@ -31,14 +31,14 @@ Letters letters_of_state(const Call& call) {
 
 // oneDNN's layer. Sequences: [time, batch, ...]; states: [..., batch, hidden]. The last result is
 // an opaque state for backward.
-std::optional<Plan> layer(const Call& call) {
+std::optional<CallPlan> layer(const Call& call) {
   const TensorArgument& input = call.tensors[size_t(call.tensor_of("input"))];
   const c10::IValue* batch_sizes = call.find("batch_sizes");
   if (input.tensor.dim() != 3 || !batch_sizes->toIntVector().empty()) return std::nullopt;
   Letters sequence = letters_of_example(3), state = letters_of_state(call);
   Factors factors{inputs_of(call), {sequence, state, state, {}}};
   if (!all_ranks_hold(call, factors, 0, input.sizes()[1])) factors.whole = 1;
-  Plan plan = plan_by_factors(call, factors);
+  CallPlan plan = plan_by_factors(call, factors);
   make_whole(plan.outputs[3]);
   plan.run = run_on_contiguous;
   return plan;
@@ -46,7 +46,7 @@ std::optional<Plan> layer(const Call& call) {
 
 // Gradients: input; two weights, two biases; two states. The opaque state fits only the parts of
 // forward, so backward runs on the same placements.
-std::optional<Plan> layer_backward(const Call& call) {
+std::optional<CallPlan> layer_backward(const Call& call) {
   const TensorArgument& input = call.tensors[size_t(call.tensor_of("input"))];
   const c10::IValue* batch_sizes = call.find("batch_sizes");
   if (input.tensor.dim() != 3 || !batch_sizes->toIntVector().empty()) return std::nullopt;
@@ -64,7 +64,7 @@ std::optional<Plan> layer_backward(const Call& call) {
       if (batch == own.end()) placement = {};
     }
   }
-  Plan plan = plan_by_factors(there, factors);
+  CallPlan plan = plan_by_factors(there, factors);
   plan.run = run_on_contiguous;
   return plan;
 }
@@ -72,7 +72,7 @@ std::optional<Plan> layer_backward(const Call& call) {
 // CUDA's fused cells, with gates and states of [batch, ...]. So are the first `n_examples` results;
 // the others are gradients of biases.
 Rule cell(size_t n_examples) {
-  return [n_examples](const Call& call) -> std::optional<Plan> {
+  return [n_examples](const Call& call) -> std::optional<CallPlan> {
     Factors factors{inputs_of(call), {}};
     for (size_t i = 0; i < call.op.returned.size(); ++i)
       factors.outputs.push_back(letters_of_example(i < n_examples ? 2 : 1));

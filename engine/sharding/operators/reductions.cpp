@@ -46,7 +46,7 @@ std::optional<Factors> reduction_factors(const Call& call, const Reduction& redu
   return factors;
 }
 
-MeshDims reduced_over(Plan& plan) {
+MeshDims reduced_over(CallPlan& plan) {
   MeshDims over;
   for (Mesh::Dim i : Mesh::dims)
     if (plan.outputs[0].placements[i].is_partial()) over.push_back(i);
@@ -63,7 +63,7 @@ int64_t count(const Call& call, const Reduction& reduction) {
   return n;
 }
 
-bool is_reduced(const Call& call, const Plan& plan) {
+bool is_reduced(const Call& call, const CallPlan& plan) {
   for (Mesh::Dim dim : Mesh::dims)
     if (is_reduced_over(call, plan, plan.outputs[0], dim)) return true;
   return false;
@@ -93,14 +93,14 @@ Run reduced_wide(at::ScalarType type, size_t dtype, const MeshDims& over, const 
 }
 
 // A sum or a mean. `is_linear`: the argument may be partial.
-std::optional<Plan> added_up(const Call& call, bool is_linear, bool is_mean) {
+std::optional<CallPlan> added_up(const Call& call, bool is_linear, bool is_mean) {
   Reduction reduction = reduction_of(call);
   std::optional<Factors> factors = reduction_factors(call, reduction, ReduceOp::sum);
   at::ScalarType type = type_of_sum(call);
   if (!factors || (call.tensors.size() > 1 && (is_mean || is_narrow(type)))) return std::nullopt;
   if (is_linear && adds_up_in(call.tensors[0].tensor.scalar_type(), type))
     factors->linear = {1 | factors->added};
-  Plan plan = plan_by_factors(call, *factors);
+  CallPlan plan = plan_by_factors(call, *factors);
   // Parts may differ in size, so means are computed from sums.
   if (is_mean && is_reduced(call, plan))
     plan.run = [reduction, n = double(count(call, reduction)), dtype = call.index_of("dtype")](
@@ -115,13 +115,13 @@ std::optional<Plan> added_up(const Call& call, bool is_linear, bool is_mean) {
   return plan;
 }
 
-std::optional<Plan> sum(const Call& call) { return added_up(call, true, false); }
-std::optional<Plan> nansum(const Call& call) { return added_up(call, false, false); }
-std::optional<Plan> mean(const Call& call) { return added_up(call, true, true); }
+std::optional<CallPlan> sum(const Call& call) { return added_up(call, true, false); }
+std::optional<CallPlan> nansum(const Call& call) { return added_up(call, false, false); }
+std::optional<CallPlan> mean(const Call& call) { return added_up(call, true, true); }
 
 // Booleans reduce as "any" or "all". A partial argument is reduced first.
 Rule reduced(ReduceOp op) {
-  return [op](const Call& call) -> std::optional<Plan> {
+  return [op](const Call& call) -> std::optional<CallPlan> {
     std::optional<Factors> factors = reduction_factors(call, reduction_of(call), op);
     if (!factors) return std::nullopt;
     return plan_by_factors(call, *factors);
@@ -129,10 +129,10 @@ Rule reduced(ReduceOp op) {
 }
 
 // All ranks get the same answer.
-std::optional<Plan> equal(const Call& call) {
+std::optional<CallPlan> equal(const Call& call) {
   at::IntArrayRef sizes = call.tensors[0].sizes();
   if (call.tensors.size() < 2 || call.tensors[1].sizes() != sizes) return std::nullopt;
-  Plan plan = plan_by_factors(call, *pointwise_factors(call, sizes));
+  CallPlan plan = plan_by_factors(call, *pointwise_factors(call, sizes));
   plan.outputs.clear();
   MeshDims over;
   for (Mesh::Dim dim : Mesh::dims)
@@ -155,7 +155,8 @@ bool adds_up_in(at::ScalarType from, at::ScalarType to) {
   return from == to || is_wider_float;
 }
 
-bool is_reduced_over(const Call& call, const Plan& plan, const OutputPlan& output, Mesh::Dim dim) {
+bool is_reduced_over(const Call& call, const CallPlan& plan, const OutputPlan& output,
+                     Mesh::Dim dim) {
   if (!output.placements[dim].is_partial()) return false;
   return std::none_of(plan.inputs.begin(), plan.inputs.end(),
                       [&](const Placements& placements) { return placements[dim].is_partial(); });

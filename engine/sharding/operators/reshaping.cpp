@@ -163,7 +163,7 @@ std::vector<int64_t> resolved_sizes(std::vector<int64_t> sizes, int64_t n_elemen
 
 // A partial argument is reduced first, since bytes of terms do not add up. If the types differ in
 // size, the last dimension must not be split.
-std::optional<Plan> view_as_type(const Call& call) {
+std::optional<CallPlan> view_as_type(const Call& call) {
   const at::Tensor& tensor = call.tensors[0].tensor;
   auto type = at::ScalarType(call.integer("dtype", 0));
   Letters all = letters(tensor.dim());
@@ -171,7 +171,7 @@ std::optional<Plan> view_as_type(const Call& call) {
   return plan_by_factors(call, {{all}, {all}});
 }
 
-std::optional<Plan> view(const Call& call) {
+std::optional<CallPlan> view(const Call& call) {
   const TensorArgument& tensor = call.tensors[0];
   int size_argument = call.index_of("size");
   if (size_argument < 0) return view_as_type(call);
@@ -180,7 +180,7 @@ std::optional<Plan> view(const Call& call) {
       resolved_sizes(call.arguments[size_t(size_argument)].toIntVector(), tensor.tensor.numel());
   // The operator itself throws for these sizes.
   if (product(out, 0, out.size()) != tensor.tensor.numel()) return std::nullopt;
-  Plan plan;
+  CallPlan plan;
   plan.inputs.push_back(tensor.placements);
   OutputPlan output;
   output.placements = tensor.placements;

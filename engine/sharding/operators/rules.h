@@ -90,7 +90,7 @@ Reduction reduction_of(const Call& call);
 std::optional<Factors> reduction_factors(const Call& call, const Reduction& reduction, ReduceOp op);
 /// The mesh dimensions over which a plan's results are partial. Marks these results as replicated
 /// in the plan; its `run` must reduce them.
-MeshDims reduced_over(Plan& plan);
+MeshDims reduced_over(CallPlan& plan);
 
 /// Whether partial sums of type `from` may be converted to `to` before they are reduced. Not from
 /// integers to floats, nor to floats of lower precision.
@@ -101,13 +101,14 @@ bool adds_up_in(at::ScalarType from, at::ScalarType to);
 inline bool may_overflow(at::ScalarType type) { return type == at::kHalf; }
 
 /// A plan for a reduction over a dimension that must not be split.
-std::optional<Plan> reduced_along_dim(const Call& call);
+std::optional<CallPlan> reduced_along_dim(const Call& call);
 
 /// A plan by factors that also keeps partial sums partial.
-std::optional<Plan> view_by_factors(const Call& call, Factors factors);
+std::optional<CallPlan> view_by_factors(const Call& call, Factors factors);
 
 /// Whether an output is partial over `dim` because a reduced factor is split.
-bool is_reduced_over(const Call& call, const Plan& plan, const OutputPlan& output, Mesh::Dim dim);
+bool is_reduced_over(const Call& call, const CallPlan& plan, const OutputPlan& output,
+                     Mesh::Dim dim);
 
 /// Factors with the inputs given by argument name; arguments missing from the call are skipped.
 /// Nullopt if the call has a tensor that is not named or has other dimensions.
@@ -134,6 +135,6 @@ void make_whole(OutputPlan& output);
 void run_on_contiguous(const Operator& op, torch::jit::Stack& stack, const Mesh& mesh);
 
 /// Sets a named argument for the local call, if the operator has it.
-void set_argument(const Call& call, Plan& plan, std::string_view name, c10::IValue value);
+void set_argument(const Call& call, CallPlan& plan, std::string_view name, c10::IValue value);
 
 }  // namespace redco::sharding

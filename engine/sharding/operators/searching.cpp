@@ -10,7 +10,7 @@ namespace {
 
 // `elements` names the argument that has the dimensions of the result.
 Rule in_whole(std::string_view elements) {
-  return [elements](const Call& call) -> std::optional<Plan> {
+  return [elements](const Call& call) -> std::optional<CallPlan> {
     int place = call.tensor_of(elements);
     if (place < 0 || call.find("out")) return std::nullopt;
     Letters own = letters(call.tensors[size_t(place)].tensor.dim());
@@ -24,7 +24,7 @@ Rule in_whole(std::string_view elements) {
 }
 
 // A one-dimensional sequence serves all rows; otherwise each row has its own.
-std::optional<Plan> searchsorted(const Call& call) {
+std::optional<CallPlan> searchsorted(const Call& call) {
   int sequence = call.tensor_of("sorted_sequence"), elements = call.tensor_of("self");
   if (elements < 0 || call.find("out")) return std::nullopt;
   if (call.tensors[size_t(sequence)].tensor.dim() == 1) return in_whole("self")(call);

@@ -53,7 +53,7 @@ at::Tensor softmax_backward(const torch::jit::Stack& arguments, int64_t dim, con
 }
 
 Rule along_dim(OverParts over_parts) {
-  return [over_parts](const Call& call) -> std::optional<Plan> {
+  return [over_parts](const Call& call) -> std::optional<CallPlan> {
     int64_t n_dims = call.tensors[0].tensor.dim();
     int64_t dim = call.dims("dim", n_dims)->front();
     Factors factors;
@@ -63,7 +63,7 @@ Rule along_dim(OverParts over_parts) {
       if (argument.is_written && dim >= 0) factors.whole = uint64_t{1} << dim;
     }
     factors.outputs.push_back(letters(n_dims));
-    Plan plan = plan_by_factors(call, factors);
+    CallPlan plan = plan_by_factors(call, factors);
     MeshDims over = splitting(plan.inputs[0], dim);
     if (!over.empty())
       plan.run = [=](const Operator&, torch::jit::Stack& stack, const Mesh& mesh) {

@@ -11,7 +11,7 @@ namespace {
 
 // All tensors are [leading ..., spatial ...].
 Rule spatial(int64_t n_spatial) {
-  return [n_spatial](const Call& call) -> std::optional<Plan> {
+  return [n_spatial](const Call& call) -> std::optional<CallPlan> {
     Factors factors;
     int64_t n_dims = call.tensors[0].tensor.dim();
     Letters all(size_t(n_dims), int8_t(-1));
@@ -27,7 +27,7 @@ Rule spatial(int64_t n_spatial) {
       if (!is_batch && !all_ranks_hold(call, factors, dim, call.tensors[0].sizes()[size_t(dim)]))
         factors.whole |= uint64_t{1} << dim;
     }
-    Plan plan = plan_by_factors(call, factors);
+    CallPlan plan = plan_by_factors(call, factors);
     if (const c10::IValue* sizes = call.find("input_size")) {
       std::vector<int64_t> local = sizes->toIntVector();
       Sizes held = local_sizes(call.tensors[0].sizes(), plan.inputs[0], *call.mesh);
@@ -39,7 +39,7 @@ Rule spatial(int64_t n_spatial) {
 }
 
 // input: [n, c, ...], grid: [n, ..., 2 or 3], the position read by each point of the output.
-std::optional<Plan> grid_sampler(const Call& call) {
+std::optional<CallPlan> grid_sampler(const Call& call) {
   int64_t n_dims = call.tensors[0].tensor.dim();
   Letters input(size_t(n_dims), int8_t(-1)), grid = input;
   input[0] = grid[0] = 0;

@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "../plan.h"
+#include "../call/call_plan.h"
 
 namespace redco::sharding {
 

@@ -21,12 +21,12 @@ using Combine = std::function<at::Tensor(at::Tensor own, Group& group)>;
 
 // Computes and reduces 16-bit floats in float32 and rounds once. `of_nothing`: the result for an
 // empty part, if the operator rejects it.
-std::optional<Plan> combined(const Call& call, Combine combine,
-                             std::optional<double> of_nothing = {}) {
+std::optional<CallPlan> combined(const Call& call, Combine combine,
+                                 std::optional<double> of_nothing = {}) {
   Reduction reduction = reduction_of(call);
   std::optional<Factors> factors = reduction_factors(call, reduction, ReduceOp::sum);
   if (!factors || call.tensors.size() > 1) return std::nullopt;
-  Plan plan = plan_by_factors(call, *factors);
+  CallPlan plan = plan_by_factors(call, *factors);
   MeshDims over = reduced_over(plan);
   if (over.empty()) return plan;
   plan.run = [=, dtype = call.index_of("dtype")](const Operator& op, torch::jit::Stack& stack,
@@ -51,18 +51,18 @@ std::optional<Plan> combined(const Call& call, Combine combine,
   return plan;
 }
 
-std::optional<Plan> product(const Call& call) {
+std::optional<CallPlan> product(const Call& call) {
   return combined(call, [](at::Tensor own, Group& group) {
     return group.all_gather(own).prod(0, false, own.scalar_type());
   });
 }
 
-std::optional<Plan> logsumexp(const Call& call) {
+std::optional<CallPlan> logsumexp(const Call& call) {
   return combined(call,
                   [](at::Tensor own, Group& group) { return group.all_gather(own).logsumexp(0); });
 }
 
-std::optional<Plan> vector_norm(const Call& call) {
+std::optional<CallPlan> vector_norm(const Call& call) {
   const c10::IValue* order = call.find("ord");
   if (!order) order = call.find("p");
   double p = order && order->isScalar() ? order->toScalar().toDouble() : 2.0;
@@ -113,7 +113,7 @@ Moments joined(const Moments& own, Group& group) {
 
 // The variance or its root, and optionally the mean.
 Rule variance(bool is_root, bool with_mean) {
-  return [=](const Call& call) -> std::optional<Plan> {
+  return [=](const Call& call) -> std::optional<CallPlan> {
     Reduction reduction = reduction_of(call);
     std::optional<Factors> factors = reduction_factors(call, reduction, ReduceOp::sum);
     auto place = call.index_of("correction");
@@ -121,7 +121,7 @@ Rule variance(bool is_root, bool with_mean) {
     if (!factors || call.tensors.size() > 1 || place < 0 || !at::isFloatingType(type))
       return std::nullopt;
     if (with_mean) factors->outputs.push_back(factors->outputs[0]);
-    Plan plan = plan_by_factors(call, *factors);
+    CallPlan plan = plan_by_factors(call, *factors);
     MeshDims over = reduced_over(plan);
     if (over.empty()) return plan;
     plan.run = [=](const Operator&, torch::jit::Stack& stack, const Mesh& mesh) {

@@ -12,7 +12,7 @@ namespace redco::sharding {
 namespace {
 
 // Sets the local sizes, and if strides are given, local strides in the same memory order.
-void ask_for_part(const Call& call, Plan& plan, at::IntArrayRef sizes) {
+void ask_for_part(const Call& call, CallPlan& plan, at::IntArrayRef sizes) {
   Sizes local = local_sizes(sizes, plan.outputs[0].placements, *call.mesh);
   plan.arguments.emplace_back(call.index_of("size"),
                               std::vector<int64_t>(local.begin(), local.end()));
@@ -36,10 +36,10 @@ void ask_for_part(const Call& call, Plan& plan, at::IntArrayRef sizes) {
 // The values of `model` are not read, so a partial one needs no reduction; `is_sum`: whether the
 // new values may be partial too.
 Rule like(bool is_sum) {
-  return [is_sum](const Call& call) -> std::optional<Plan> {
+  return [is_sum](const Call& call) -> std::optional<CallPlan> {
     const TensorArgument& model = call.tensors[0];
     if (call.tensors.size() > 1) return std::nullopt;
-    Plan plan;
+    CallPlan plan;
     plan.inputs = {model.placements};
     OutputPlan& output = plan.outputs.emplace_back();
     std::vector<int64_t> sizes = call.find("size")->toIntVector();
@@ -53,20 +53,20 @@ Rule like(bool is_sum) {
   };
 }
 
-std::optional<Plan> resize(const Call& call) {
+std::optional<CallPlan> resize(const Call& call) {
   const TensorArgument& tensor = call.tensors[0];
   std::vector<int64_t> sizes = call.find("size")->toIntVector();
   require(!is_split(tensor.placements) || tensor.sizes() == sizes, "resize_: a tensor of shape ",
           tensor.sizes(), " laid out as ", to_string(tensor.placements), " cannot become ", sizes,
           ": its parts would move between the processes. Make a new tensor");
-  Plan plan;
+  CallPlan plan;
   plan.inputs = {tensor.placements};
   plan.outputs.push_back({tensor.placements, Sizes(tensor.sizes()), std::nullopt});
   if (is_split(tensor.placements)) ask_for_part(call, plan, sizes);
   return plan;
 }
 
-std::optional<Plan> refuse_set(const Call& call) {
+std::optional<CallPlan> refuse_set(const Call& call) {
   fail("set_: a sharded tensor and another cannot share memory; copy the values with copy_");
 }
 

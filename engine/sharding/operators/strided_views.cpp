@@ -16,7 +16,7 @@ namespace redco::sharding {
 
 namespace {
 
-std::optional<Plan> diagonal(const Call& call) {
+std::optional<CallPlan> diagonal(const Call& call) {
   int64_t n_dims = call.tensors[0].tensor.dim();
   int64_t a = call.dims("dim1", n_dims)->front(), b = call.dims("dim2", n_dims)->front();
   Letters own = letters(n_dims), result;
@@ -29,7 +29,7 @@ std::optional<Plan> diagonal(const Call& call) {
   return view_by_factors(call, {{own}, {result}});
 }
 
-std::optional<Plan> unfold(const Call& call) {
+std::optional<CallPlan> unfold(const Call& call) {
   int64_t n_dims = call.tensors[0].tensor.dim();
   if (n_dims == 0) return std::nullopt;
   Letters own = letters(n_dims);
@@ -202,8 +202,8 @@ void check_reach(const Call& call, const Geometry& geometry, const Arguments& ar
 }
 
 // Gathers the tensor and takes the view in memory with the layout of a single process.
-Plan gathered_as_strided(const Call& call, const Arguments& arguments) {
-  Plan plan = gathered_plan(call);
+CallPlan gathered_as_strided(const Call& call, const Arguments& arguments) {
+  CallPlan plan = gathered_plan(call);
   Geometry geometry = geometry_of(call.tensors[0].tensor);
   check_reach(call, geometry, arguments);
   plan.run = [=](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
@@ -226,7 +226,7 @@ Plan gathered_as_strided(const Call& call, const Arguments& arguments) {
 }
 
 // The strides and the offset are those of the logical tensor.
-std::optional<Plan> as_strided(const Call& call) {
+std::optional<CallPlan> as_strided(const Call& call) {
   if (call.find("out") || call.tensors[0].tensor.numel() == 0) return std::nullopt;
   Arguments arguments = arguments_of(call);
   std::optional<Walk> walk = walk_of(geometry_of(call.tensors[0].tensor), arguments.sizes,
@@ -237,7 +237,7 @@ std::optional<Plan> as_strided(const Call& call) {
   if (is_scatter)
     for (Mesh::Dim i : Mesh::dims)
       if (input[i].is_partial()) input[i] = output[i] = {};
-  Plan plan;
+  CallPlan plan;
   plan.inputs = {input};
   if (is_scatter) plan.inputs.push_back(output);
   Sizes sizes(walk->sizes.begin(), walk->sizes.end());

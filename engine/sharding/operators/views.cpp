@@ -1,6 +1,6 @@
 // Rules for views that permute, select or split dimensions.
 
-#include "../split.h"
+#include "../tensor/split.h"
 #include "rules.h"
 
 #include <ATen/ops/cat.h>
@@ -10,7 +10,7 @@
 
 namespace redco::sharding {
 
-std::optional<Plan> view_by_factors(const Call& call, Factors factors) {
+std::optional<CallPlan> view_by_factors(const Call& call, Factors factors) {
   factors.linear = {1};
   factors.only_moves = true;
   return plan_by_factors(call, factors);
@@ -20,26 +20,26 @@ namespace {
 
 int64_t wrapped(int64_t dim, int64_t n_dims) { return dim < 0 ? dim + n_dims : dim; }
 
-std::optional<Plan> same(const Call& call) {
+std::optional<CallPlan> same(const Call& call) {
   Letters all = letters(call.tensors[0].tensor.dim());
   return view_by_factors(call, {{all}, {all}});
 }
 
-std::optional<Plan> permute(const Call& call) {
+std::optional<CallPlan> permute(const Call& call) {
   const std::vector<int64_t> order = *dimension_order(call);
   Letters output;
   for (int64_t dim : order) output.push_back(int8_t(dim));
   return view_by_factors(call, {{letters(call.tensors[0].tensor.dim())}, {output}});
 }
 
-std::optional<Plan> unsqueeze(const Call& call) {
+std::optional<CallPlan> unsqueeze(const Call& call) {
   int64_t n_dims = call.tensors[0].tensor.dim();
   Letters output = letters(n_dims);
   output.insert(output.begin() + wrapped(call.integer("dim", 0), n_dims + 1), int8_t(-1));
   return view_by_factors(call, {{letters(n_dims)}, {output}});
 }
 
-std::optional<Plan> squeeze(const Call& call) {
+std::optional<CallPlan> squeeze(const Call& call) {
   int64_t n_dims = call.tensors[0].tensor.dim();
   auto dims = call.dims("dim", n_dims);
   Factors factors{{letters(n_dims)}, {Letters()}};
@@ -53,7 +53,7 @@ std::optional<Plan> squeeze(const Call& call) {
       factors.outputs[0].push_back(int8_t(dim));
     }
   }
-  std::optional<Plan> plan = view_by_factors(call, std::move(factors));
+  std::optional<CallPlan> plan = view_by_factors(call, std::move(factors));
   // A part may have size 1 where the whole has more, so squeeze by explicit dimensions.
   plan->run = [going](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
     at::Tensor local = stack[0].toTensor();
@@ -67,7 +67,7 @@ std::optional<Plan> squeeze(const Call& call) {
   return plan;
 }
 
-std::optional<Plan> expand(const Call& call) {
+std::optional<CallPlan> expand(const Call& call) {
   at::IntArrayRef sizes = call.tensors[0].sizes();
   std::vector<int64_t> target = call.find("size")->toIntVector();
   size_t shift = target.size() - sizes.size();
@@ -81,7 +81,7 @@ std::optional<Plan> expand(const Call& call) {
       factors.whole |= uint64_t{1} << dim;
     }
   }
-  std::optional<Plan> plan = view_by_factors(call, std::move(factors));
+  std::optional<CallPlan> plan = view_by_factors(call, std::move(factors));
   plan->arguments.emplace_back(call.index_of("size"), target);
   return plan;
 }
@@ -92,7 +92,7 @@ Letters all_but(int64_t n_dims, int64_t dim, Factors& factors) {
   return letters(n_dims);
 }
 
-std::optional<Plan> select(const Call& call) {
+std::optional<CallPlan> select(const Call& call) {
   int64_t n_dims = call.tensors[0].tensor.dim();
   int64_t dim = wrapped(call.integer("dim", 0), n_dims);
   Factors factors;
@@ -103,7 +103,7 @@ std::optional<Plan> select(const Call& call) {
   return view_by_factors(call, std::move(factors));
 }
 
-std::optional<Plan> slice(const Call& call) {
+std::optional<CallPlan> slice(const Call& call) {
   const TensorArgument& argument = call.tensors[0];
   int64_t n_dims = argument.tensor.dim();
   int64_t dim = wrapped(call.integer("dim", 0), n_dims);
@@ -113,7 +113,7 @@ std::optional<Plan> slice(const Call& call) {
   if (end < 0) end += size;
   if (start <= 0 && end >= size && call.integer("step", 1) == 1) {
     Letters all = letters(n_dims);
-    std::optional<Plan> plan = view_by_factors(call, {{all}, {all}});
+    std::optional<CallPlan> plan = view_by_factors(call, {{all}, {all}});
     plan->arguments = {{size_t(call.index_of("start")), c10::IValue()},
                        {size_t(call.index_of("end")), c10::IValue()}};
     return plan;
@@ -157,7 +157,8 @@ std::vector<at::Tensor> pieces_of_part(const at::Tensor& local, int64_t dim,
 
 // Splits a dimension into pieces of these sizes. If it is sharded with one block per piece, each
 // rank holds its part of each piece; of a piece with fewer units than ranks, all.
-std::optional<Plan> split_into(const Call& call, int64_t dim, const std::vector<int64_t>& pieces) {
+std::optional<CallPlan> split_into(const Call& call, int64_t dim,
+                                   const std::vector<int64_t>& pieces) {
   const TensorArgument& tensor = call.tensors[0];
   int64_t n_dims = tensor.tensor.dim();
   auto n = int64_t(pieces.size());
@@ -173,7 +174,7 @@ std::optional<Plan> split_into(const Call& call, int64_t dim, const std::vector<
   }
   factors.inputs = {all};
   factors.outputs.assign(size_t(n), piece);
-  std::optional<Plan> plan = view_by_factors(call, std::move(factors));
+  std::optional<CallPlan> plan = view_by_factors(call, std::move(factors));
   if (!in_blocks) return plan;
   Mesh::Dim over = splitting(plan->inputs[0], dim).front();
   int64_t grain = plan->inputs[0][over].grain, n_ranks = call.mesh->size(over);
@@ -191,7 +192,7 @@ std::optional<Plan> split_into(const Call& call, int64_t dim, const std::vector<
   return plan;
 }
 
-std::optional<Plan> split(const Call& call) {
+std::optional<CallPlan> split(const Call& call) {
   const TensorArgument& tensor = call.tensors[0];
   int64_t dim = wrapped(call.integer("dim", 0), tensor.tensor.dim());
   int64_t size = tensor.sizes()[size_t(dim)];
@@ -204,12 +205,12 @@ std::optional<Plan> split(const Call& call) {
   return split_into(call, dim, pieces);
 }
 
-std::optional<Plan> split_with_sizes(const Call& call) {
+std::optional<CallPlan> split_with_sizes(const Call& call) {
   int64_t dim = wrapped(call.integer("dim", 0), call.tensors[0].tensor.dim());
   return split_into(call, dim, call.find("split_sizes")->toIntVector());
 }
 
-std::optional<Plan> unbind(const Call& call) {
+std::optional<CallPlan> unbind(const Call& call) {
   const TensorArgument& tensor = call.tensors[0];
   int64_t n_dims = tensor.tensor.dim();
   int64_t dim = wrapped(call.integer("dim", 0), n_dims);

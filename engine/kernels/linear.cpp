@@ -1,0 +1,88 @@
+// The linear layer, with kernels for few rows on the CPU.
+
+#include <redco/autocast.h>
+#include <redco/linear.h>
+
+#include "few_rows.h"
+#include "training_kernels.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace redco {
+
+using namespace kernels;
+
+namespace {
+
+// Library products are faster for more rows.
+constexpr int64_t most_rows = 16;
+// Elements of the weight per thread.
+constexpr int64_t grain = 1 << 16;
+
+bool is_dense(const at::Tensor& weight) {
+  return weight.is_contiguous() || weight.t().is_contiguous();
+}
+
+// The operator of local tensors: x [rows, in], weight [out, in] -> [rows, out].
+at::Tensor linear_few_rows(const at::Tensor& x, const at::Tensor& weight) {
+  const int64_t n_out = weight.size(0);
+  const int64_t n_in = weight.size(1);
+  if (!is_dense(weight) || n_in == 0) return at::linear(x, weight);
+  const int64_t rows = few_rows_padded(x.size(0));
+  at::Tensor from = x.contiguous();
+  if (rows > x.size(0)) {
+    from = at::zeros({rows, n_in}, x.options());
+    from.narrow(0, 0, x.size(0)).copy_(x);
+  }
+  at::Tensor y = at::empty({rows, n_out}, x.options());
+  const bool by_outputs = weight.is_contiguous();
+  const auto* x_data = from.const_data_ptr<float>();
+  const auto* w_data = weight.const_data_ptr<float>();
+  auto* y_data = y.mutable_data_ptr<float>();
+  at::parallel_for(0, n_out, std::max<int64_t>(16, grain / n_in), [&](int64_t begin, int64_t end) {
+    few_rows_linear(x_data, w_data, y_data, rows, n_in, n_out, by_outputs, begin, end);
+  });
+  return y.narrow(0, 0, x.size(0));
+}
+
+TORCH_LIBRARY_FRAGMENT(redco, m) {
+  m.def("linear_few_rows(Tensor x, Tensor weight) -> Tensor",
+        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, &linear_few_rows));
+}
+
+thread_local bool are_training_kernels_forced = false;
+
+bool is_few_rows(const at::Tensor& x, const at::Tensor& weight) {
+  if (are_training_kernels_forced) return false;
+  if (autocast_dtype(at::kCPU)) return false;
+  if (at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad())) return false;
+  return x.is_cpu() && x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat &&
+         weight.dim() == 2 && x.dim() > 0 && x.size(-1) == weight.size(1) && x.numel() > 0 &&
+         x.numel() / x.size(-1) <= most_rows;
+}
+
+}  // namespace
+
+TrainingKernels::TrainingKernels() : outer_(std::exchange(are_training_kernels_forced, true)) {}
+TrainingKernels::~TrainingKernels() { are_training_kernels_forced = outer_; }
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  if (!is_few_rows(x, weight)) return at::linear(x, weight, bias);
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("redco::linear_few_rows", "")
+                             .typed<decltype(linear_few_rows)>();
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes.back() = weight.size(0);
+  at::Tensor y = op.call(x.reshape({-1, x.size(-1)}), weight).view(sizes);
+  return bias.defined() ? y.add_(bias) : y;
+}
+
+}  // namespace redco

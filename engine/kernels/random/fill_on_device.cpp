@@ -1,0 +1,109 @@
+// Fills tensors with random numbers on other devices than the CPU.
+
+#include "places.h"
+
+#include "../cuda_kernels.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <string>
+
+namespace redco::random {
+
+extern const char* const fill_source;  // fill.cu
+
+namespace on_device {
+
+namespace {
+
+constexpr size_t most_dims = 8;  // as in fill.cu
+constexpr int n_each = 4, n_threads = 256;
+
+// `Words` of fill.cu.
+struct Words {
+  uint64_t key;
+  int64_t first, run_length;
+  int n_outer;
+  std::array<int64_t, most_dims> sizes, strides;
+
+  Words(const at::Tensor& out, const Stream& stream, const Places& places)
+      : key(stream.key),
+        first(places.first()),
+        run_length(places.run_length()),
+        n_outer(int(places.n_outer())) {
+    for (size_t d = 0; d < places.n_outer(); ++d) {
+      sizes[d] = out.size(int64_t(d));
+      strides[d] = places.stride(d);
+    }
+  }
+};
+
+bool has_kernels(const at::Tensor& out) {
+  if (!out.is_cuda()) return false;
+  std::string why;
+  if (CudaKernels::are_available(&why)) return true;
+  TORCH_WARN_ONCE("random numbers on this GPU take many tensor operators, which is slow: ", why);
+  return false;
+}
+
+// Fills `out` by a kernel for elements of `type`. False if it has to be done by operators.
+template <class... Numbers>
+bool run(const char* kernel, at::ScalarType type, at::Tensor& out, const Stream& stream,
+         Numbers... numbers) {
+  if (!has_kernels(out)) return false;
+  Places places(out.sizes(), stream);
+  if (places.n_outer() > most_dims) return false;
+  int64_t n = out.numel();
+  if (n == 0) return true;
+  bool is_direct = out.is_contiguous() && out.scalar_type() == type;
+  at::Tensor dense = is_direct ? out : at::empty(out.sizes(), out.options().dtype(type));
+  Words words(out, stream, places);
+  void* data = dense.mutable_data_ptr();
+  void* arguments[] = {&data, &n, &words, &numbers...};
+  static CudaKernels kernels(fill_source);
+  int64_t per_block = int64_t{n_each} * n_threads;
+  kernels.launch(kernel, out.device(), (n + per_block - 1) / per_block, n_threads, arguments);
+  if (!is_direct) out.copy_(dense);
+  return true;
+}
+
+}  // namespace
+
+void fill_uniform(at::Tensor out, const Stream& stream, double low, double high) {
+  const int digits = digits_of(out.scalar_type());
+  bool is_wide = out.scalar_type() == at::kDouble;
+  bool is_done = is_wide ? run("uniform_double", at::kDouble, out, stream, low, high - low)
+                         : run("uniform_float", at::kFloat, out, stream, float(low),
+                               float(high - low), digits);
+  if (!is_done) by_operators::fill_uniform(out, stream, low, high);
+}
+
+void fill_open_uniform(at::Tensor out, const Stream& stream) {
+  if (!run("open_uniform", at::kDouble, out, stream)) by_operators::fill_open_uniform(out, stream);
+}
+
+void fill_normal(at::Tensor out, const Stream& stream, double mean, double std) {
+  bool is_wide = out.scalar_type() == at::kDouble;
+  if (is_wide || !run("normal_float", at::kFloat, out, stream, float(mean), float(std)))
+    by_operators::fill_normal(out, stream, mean, std);
+}
+
+void fill_bernoulli(at::Tensor out, const Stream& stream, double p) {
+  int64_t bound = bernoulli_bound(p);
+  if (bound == 0)
+    out.zero_();
+  else if (!run("bernoulli", at::kBool, out, stream, uint32_t(bound - 1)))
+    by_operators::fill_bernoulli(out, stream, p);
+}
+
+void fill_integers(at::Tensor out, const Stream& stream, int64_t base, uint64_t range) {
+  const char* kernel = is_short(range) ? "short_integers" : "integers";
+  if (!run(kernel, at::kLong, out, stream, base, range))
+    by_operators::fill_integers(out, stream, base, range);
+}
+
+}  // namespace on_device
+
+}  // namespace redco::random

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "../trace/recorder.h"
+
+#include <redco/plan.h>
+
+#include <array>
+#include <vector>
+
+namespace redco::plan {
+
+/// What exists when a step needs the most memory.
+struct Peak {
+  int64_t bytes = 0;
+  std::array<int64_t, n_memory_kinds> kinds = {};  ///< their sum is `bytes`
+  std::vector<PlannedTensor> largest = {};         ///< at most ten, the largest first
+};
+REDCO_API Peak peak_of(const Recorder::Record& record);
+
+}  // namespace redco::plan

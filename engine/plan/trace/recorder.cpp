@@ -1,0 +1,362 @@
+// Runs the operators of a planned step on meta tensors, and records what they do.
+
+#include "recorder.h"
+
+#include "../../sharding/call/map_tensors.h"
+#include "../../sharding/call/meta_kernels.h"
+#include "../../sharding/operators/rules.h"
+#include "../../train/flop_counter.h"
+
+#include <redco/detail/planned_device.h>
+#include <redco/detail/recomputing.h>
+#include <redco/error.h>
+#include <redco/group.h>
+#include <redco/moves.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+namespace redco::plan {
+
+using namespace sharding;
+using torch::jit::Stack;
+
+namespace {
+
+thread_local Recorder* of_this_thread = nullptr;
+thread_local bool is_script_calling = false;
+
+// Tensors that the script made have values: they are taken without. The copy is no allocation of
+// the step.
+at::Tensor without_values(const at::Tensor& tensor) {
+  WithExecution not_counted(nullptr);
+  return on_meta(tensor);
+}
+
+template <class Function>
+void for_each_tensor(c10::ArrayRef<c10::IValue> values, const Function& function) {
+  for (c10::IValue value : values)
+    map_tensors(value, [&](const at::Tensor& tensor) {
+      function(tensor);
+      return tensor;
+    });
+}
+
+int64_t bytes_of(const at::Tensor& tensor) {
+  // Expanded dimensions are read once.
+  int64_t elements = 1;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim)
+    if (tensor.stride(dim) != 0) elements *= tensor.size(dim);
+  return elements * int64_t(tensor.element_size());
+}
+
+// The size that the time of such an operator depends on (Measurements::products).
+int64_t product_size(ProductKind kind, const Stack& arguments) {
+  std::vector<at::Tensor> given;
+  for_each_tensor(c10::ArrayRef<c10::IValue>(arguments), [&](const at::Tensor& tensor) {
+    if (tensor.dim() >= 2) given.push_back(tensor);
+  });
+  if (given.empty()) return 0;
+  auto smaller = [](const at::Tensor& tensor, int64_t a, int64_t b) {
+    return std::min(tensor.size(a), tensor.size(b));
+  };
+  switch (kind) {
+    case ProductKind::attention:
+    case ProductKind::biased_attention:
+      return given[0].size(-2);  // the queries, or their gradient
+    case ProductKind::convolution:
+      return smaller(given.back(), 0, 1);  // the weight
+    default:
+      return std::min(smaller(given[0], -1, -2), smaller(given[given.size() > 1], -1, -2));
+  }
+}
+
+// The place of the argument `device` of an operator that makes a tensor from none; none for others.
+std::optional<size_t> device_of_factory(const c10::FunctionSchema& schema) {
+  thread_local std::unordered_map<const c10::FunctionSchema*, std::optional<size_t>> known;
+  auto found = known.find(&schema);
+  if (found != known.end()) return found->second;
+  std::optional<size_t> place;
+  bool is_factory = schema.returns().size() == 1;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    if (argument.name() == "device") place = i;
+    is_factory &= argument.type()->str().find("Tensor") == std::string::npos;
+  }
+  if (!is_factory) place.reset();
+  return known[&schema] = place;
+}
+
+uint64_t next_number() {
+  static std::atomic<uint64_t> last = 0;
+  return ++last;
+}
+
+}  // namespace
+
+Recorder::Recorder(std::shared_ptr<const Mesh> mesh)
+    : number_(next_number()),
+      outer_(std::exchange(of_this_thread, this)),
+      installed_(this),
+      sees_plain_calls_(c10::DispatchKey::Fake),
+      outer_calls_(std::exchange(plain_calls(), take_over)),
+      mesh_(std::move(mesh)) {
+  count_meta_memory();
+  add_meta_kernels();
+}
+
+Recorder::~Recorder() {
+  plain_calls() = outer_calls_;
+  of_this_thread = outer_;
+}
+
+Recorder* Recorder::of_thread() { return of_this_thread; }
+
+Recorder* Recorder::current() {
+  Recorder* recorder = of_this_thread;
+  bool records = recorder && !recorder->n_pauses_ && &execution() == recorder;
+  return records ? recorder : nullptr;
+}
+
+bool Recorder::set_script_calling(bool is_calling) {
+  return std::exchange(is_script_calling, is_calling);
+}
+
+bool Recorder::take_over(const c10::OperatorHandle& handle, Stack& stack) {
+  Recorder* recorder = of_this_thread;
+  if (!recorder || &execution() != recorder) return false;
+  return recorder->make_tensor(handle, stack) || drop_values(handle, stack);
+}
+
+// A whole parameter is a plain tensor without values. What the script has, and uses with it, is
+// taken without values, too.
+bool Recorder::drop_values(const c10::OperatorHandle& handle, Stack& stack) {
+  const c10::FunctionSchema& schema = handle.schema();
+  size_t n = schema.arguments().size(), first = stack.size() - n;
+  Stack given(stack.begin() + std::ptrdiff_t(first), stack.end());
+  bool has_some = false, lacks_some = false;
+  for_each_tensor(c10::ArrayRef<c10::IValue>(given), [&](const at::Tensor& tensor) {
+    (tensor.is_meta() ? lacks_some : has_some) = true;
+  });
+  if (!has_some || !lacks_some) return false;
+  for (size_t i = first; i < stack.size(); ++i) map_tensors(stack[i], without_values);
+  handle.callBoxed(&stack);
+  size_t n_results = schema.returns().size();
+  for (size_t i = 0; i < n_results; ++i) {
+    const c10::AliasInfo* alias = schema.returns()[i].alias_info();
+    for (size_t a = 0; a < n; ++a) {
+      const c10::AliasInfo* other = schema.arguments()[a].alias_info();
+      if (alias && alias->isWrite() && other && *other == *alias)
+        stack[stack.size() - n_results + i] = given[a];
+    }
+  }
+  return true;
+}
+
+bool Recorder::make_tensor(const c10::OperatorHandle& handle, Stack& stack) {
+  const bool is_of_step = n_pauses_ == 0;
+  if (!is_of_step && !is_script_calling) return false;
+  auto place = device_of_factory(handle.schema());
+  if (!place) return false;
+  size_t first = stack.size() - handle.schema().arguments().size();
+  const c10::IValue& device = stack[first + *place];
+  if (device.isDevice() && !device.toDevice().is_cpu()) return false;
+  Stack arguments(stack.begin() + std::ptrdiff_t(first), stack.end());
+  arguments[*place] = c10::Device(c10::kMeta);
+  at::Tensor made;
+  try {
+    WithExecution not_counted(nullptr);
+    handle.callBoxed(&arguments);
+    made = arguments.back().toTensor();
+  } catch (const c10::Error&) {
+    return false;  // it has no shapes-only form, or fails in any case
+  }
+  // Small tensors keep their values: loops and conditions of a script read those. So does what may
+  // be data: a parameter is no integer.
+  const size_t large = is_of_step ? 1 << 12 : 1 << 20;
+  if (made.nbytes() < large || (!is_of_step && !made.is_floating_point())) return false;
+  made = at::empty_strided(made.sizes(), made.strides(), made.options());
+  torch::jit::drop(stack, handle.schema().arguments().size());
+  stack.emplace_back(wrap(made, {}, mesh_, geometry_of(made)));
+  return true;
+}
+
+void Recorder::run(const Call& call, const CallPlan& plan, Stack& local) {
+  operator_name_ = call.op.name;
+  // Without a wrapper LibTorch adds up the gradients of a tensor in place, unless the first is a
+  // view; see freed.
+  adds_gradients_in_place_ = mesh_->world().size() == 1 && operator_name_ == "aten::add" &&
+                             torch::autograd::get_current_node() != nullptr &&
+                             !call.arguments[0].toTensor().is_view();
+  if (n_pauses_ == 0 && ++n_operators_ > most_operators)
+    fail("plan: the step has called ", most_operators, " operators, at ", call_site(),
+         ". Values are not computed here: does a loop wait for a value? Each value that is read is "
+         "taken as 1");
+  for (c10::IValue& value : local) {
+    map_tensors(value, without_values);
+    if (value.isDevice()) value = c10::Device(c10::kMeta);
+  }
+  // Memory that the operator writes to or reads, to tell its results from views.
+  std::set<const void*> given;
+  Operator record{.name = call.op.name, .is_recomputed = Recomputing::is_on()};
+  bool is_first = true;
+  for_each_tensor(c10::ArrayRef<c10::IValue>(local), [&](const at::Tensor& tensor) {
+    if (tensor.has_storage()) given.insert(tensor.storage().unsafeGetStorageImpl());
+    record.bytes_read += bytes_of(tensor);
+    if (std::exchange(is_first, false)) record.dtype = tensor.scalar_type();
+  });
+  for (size_t i = 0; i < local.size(); ++i)
+    if (call.op.is_written[i])
+      for_each_tensor(c10::ArrayRef<c10::IValue>(local[i]),
+                      [&](const at::Tensor& tensor) { record.bytes_written += bytes_of(tensor); });
+  const OperatorFacts& facts = call.op.facts;
+  const GpuCost cost = planned_device() == c10::kCUDA ? facts.gpu : GpuCost();
+  record.passes = cost.passes;
+  record.starts = cost.starts;
+  if (cost.inside != nullptr) record.bytes_inside = cost.inside(local, {});
+  const Stack arguments = cost.workspace != nullptr ? local : Stack();
+  std::optional<train::FlopCounter> counter;
+  Recomputing counted(false);  // it takes time, too
+  if (facts.flops || facts.is_product) {
+    counter.emplace(record.flops);
+    record.kind = facts.kind;
+    record.size = product_size(record.kind, local);
+  }
+  try {
+    if (plan.run) {
+      Moving moving(Move::within_operator, call.op.name);
+      plan.run(call.op, local, *call.mesh);
+    } else {
+      call.op.handle.callBoxed(&local);
+    }
+  } catch (const c10::Error& error) {
+    std::string line = call_site();
+    fail("plan: ", call.op.name, line.empty() ? "" : ", called at " + line,
+         ", cannot be planned: ", error.what_without_backtrace());
+  }
+  counter.reset();
+  if (cost.workspace != nullptr)
+    at::empty({cost.workspace(arguments, local)}, at::device(c10::kMeta).dtype(at::kByte));
+  for_each_tensor(c10::ArrayRef<c10::IValue>(local), [&](const at::Tensor& tensor) {
+    bool is_new = !tensor.has_storage() || !given.contains(tensor.storage().unsafeGetStorageImpl());
+    if (is_new) record.bytes_written += bytes_of(tensor);
+  });
+  if (n_pauses_ == 0) log_.add(std::move(record));
+}
+
+void Recorder::after(const Call&, const CallPlan&, c10::ArrayRef<c10::IValue>) {
+  operator_name_.clear();
+  adds_gradients_in_place_ = false;
+}
+
+void Recorder::begin_step() {
+  log_ = {};
+  ended_.clear();
+  values_read_.clear();
+  without_shapes_.clear();
+  n_operators_ = 0;
+  sum_ = {};
+  for (auto& [number, block] : alive_) {
+    block.place = int64_t(log_.allocations.size());
+    log_.add(Allocation{number, block.facts.bytes, block.facts.kind});
+  }
+  log_.n_before = int64_t(log_.allocations.size());
+}
+
+Recorder::Record Recorder::end_step() {
+  Record record{std::move(log_), std::move(ended_), std::move(values_read_),
+                std::move(without_shapes_)};
+  for (const auto& [number, block] : alive_) record.blocks[number] = block.facts;
+  // A kind may be known only after the allocation.
+  for (Allocation& allocation : record.log.allocations)
+    allocation.kind = record.blocks.at(allocation.block).kind;
+  begin_step();
+  return record;
+}
+
+void Recorder::label(const at::Tensor& tensor, MemoryKind kind) {
+  auto found = alive_.find(block_of(tensor));
+  if (found != alive_.end()) found->second.facts.kind = kind;
+}
+
+MemoryKind Recorder::kind_now() const {
+  switch (Moving::cause_now()) {
+    case Move::parameters:
+      return MemoryKind::gathered;
+    case Move::gradients:
+      return MemoryKind::collective_buffer;
+    default:
+      return is_updating_ ? MemoryKind::temporary : MemoryKind::activation;
+  }
+}
+
+int64_t Recorder::allocated(int64_t bytes) {
+  int64_t number = n_blocks_++;
+  Block block{{bytes, kind_now(), operator_name_, {}, false},
+              n_operators_,
+              int64_t(log_.allocations.size())};
+  constexpr int64_t worth_a_line = 1 << 16;
+  if (bytes >= worth_a_line) {
+    block.facts.line = call_site();
+    block.facts.is_backward = torch::autograd::get_current_node() != nullptr;
+  }
+  if (adds_gradients_in_place_) sum_ = {number, bytes, n_operators_};
+  log_.add(Allocation{number, bytes, block.facts.kind});
+  // Between operators, memory is for what moves: parts that are joined in buffers or cut out.
+  if (operator_name_.empty() && n_collectives_ == 0)
+    log_.add(Operator{.name = "copy", .bytes_read = bytes, .bytes_written = bytes});
+  alive_bytes_ += bytes;
+  alive_.emplace(number, std::move(block));
+  return number;
+}
+
+void Recorder::freed(int64_t number) {
+  auto found = alive_.find(number);
+  if (found == alive_.end()) return;
+  Block& block = found->second;
+  bool is_of_operator = block.operator_number == n_operators_ && block.place >= 0;
+  if (is_of_operator && block.facts.kind == MemoryKind::activation)
+    block.facts.kind = MemoryKind::temporary;
+  Allocation end{number, -block.facts.bytes, block.facts.kind};
+  auto sum = alive_.find(sum_.block);
+  if (sum != alive_.end() && number != sum_.block && sum_.operator_number == n_operators_ &&
+      sum_.bytes == block.facts.bytes && sum->second.place >= 0) {
+    // The sum took the memory of this block: one ends where the other begins.
+    std::swap(end, log_.allocations[size_t(sum->second.place)]);
+    sum->second.place = int64_t(log_.allocations.size());
+    sum_ = {};
+  }
+  log_.add(end);
+  ended_[number] = std::move(block.facts);
+  alive_bytes_ -= block.facts.bytes;
+  alive_.erase(found);
+}
+
+std::optional<int64_t> Recorder::started(const Collective& collective) {
+  if (current() != this) return std::nullopt;
+  return log_.start(collective);
+}
+
+void Recorder::waited(int64_t collective) {
+  if (current() == this) log_.wait(collective);
+}
+
+void Recorder::ran_on_zeros(const std::string& name) {
+  if (current() == this) ++without_shapes_[name];
+}
+
+void Recorder::read_value() {
+  if (current() != this) return;
+  std::string line = call_site();
+  ++values_read_[line.empty() ? "outside of the script" : line];
+}
+
+}  // namespace redco::plan

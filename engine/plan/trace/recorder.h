@@ -1,0 +1,136 @@
+#pragma once
+
+#include "step_log.h"
+
+#include "../../sharding/call/execution.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace redco::plan {
+
+/// Where a block of memory was allocated.
+struct BlockFacts {
+  int64_t bytes = 0;
+  MemoryKind kind = MemoryKind::activation;
+  std::string operator_name = {};  ///< empty outside of operators
+  std::string line = {};           ///< of the script, such as "train.lua:12"; empty if none runs
+  bool is_backward = false;
+};
+
+/// Receives all that a planned step does, on its thread: the blocks of the device meta, operators
+/// and collectives. While it exists, it is the thread's Execution: operators run on meta tensors,
+/// and everything but the values is as in a run. Large tensors that a script makes have no values
+/// either; they are whole tensors on `mesh`.
+class Recorder final : public sharding::Execution, public mesh::CollectiveObserver {
+ public:
+  explicit Recorder(std::shared_ptr<const Mesh> mesh);
+  ~Recorder() override;
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  /// The recorder of this thread; null if it has none, or something runs that is not part of the
+  /// step, such as the search for a layout.
+  static Recorder* current();
+  /// Says whether the thread's script calls an operator: outside of a step, only tensors that a
+  /// script makes have no values. Returns what was said before.
+  static bool set_script_calling(bool is_calling);
+  /// The recorder of this thread, whatever runs.
+  static Recorder* of_thread();
+  uint64_t number() const { return number_; }  ///< unique in the process
+
+  /// While it exists, nothing is recorded: what runs is not part of the step.
+  class Pause {
+   public:
+    explicit Pause(Recorder& recorder) : recorder_(recorder) { ++recorder_.n_pauses_; }
+    ~Pause() { --recorder_.n_pauses_; }
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    Recorder& recorder_;
+  };
+
+  bool has_values() const override { return false; }
+  bool is_faithful() const override { return true; }
+  void before(sharding::Call&) override {}
+  void run(const sharding::Call& call, const sharding::CallPlan& plan,
+           torch::jit::Stack& local) override;
+  void after(const sharding::Call& call, const sharding::CallPlan& plan,
+             c10::ArrayRef<c10::IValue> results) override;
+  void ran_on_zeros(const std::string& name) override;
+  void read_value() override;
+
+  std::optional<int64_t> started(const mesh::Collective& collective) override;
+  void waited(int64_t collective) override;
+  // The time of a collective includes writing to its memory.
+  void enter() override { ++n_collectives_; }
+  void leave() override { --n_collectives_; }
+
+  /// Starts the record anew, with the blocks that exist now.
+  void begin_step();
+  /// Ends the record and returns it; `blocks` are numbered as the log's.
+  struct Record {
+    StepLog log;
+    std::map<int64_t, BlockFacts> blocks;
+    std::map<std::string, int64_t> values_read;     ///< operators that returned values, by line
+    std::map<std::string, int64_t> without_shapes;  ///< operators that ran on zeros, calls
+  };
+  Record end_step();
+
+  /// Says what the memory of a tensor is used for, from its allocation on.
+  void label(const at::Tensor& tensor, MemoryKind kind);
+
+  int64_t allocated(int64_t bytes);
+  void freed(int64_t block);
+  int64_t alive_bytes() const { return alive_bytes_; }  ///< of all blocks
+  /// Whether an optimizer updates the parameters now: what it allocates is temporary.
+  void set_updating(bool is_updating) { is_updating_ = is_updating; }
+  /// Throws Error after this many operators in one step.
+  static constexpr int64_t most_operators = 200000;
+
+ private:
+  struct Block {
+    BlockFacts facts;
+    int64_t operator_number;
+    int64_t place;  ///< in log_.allocations; -1 before the step
+  };
+  MemoryKind kind_now() const;
+  static bool take_over(const c10::OperatorHandle& handle, torch::jit::Stack& stack);
+  bool make_tensor(const c10::OperatorHandle& handle, torch::jit::Stack& stack);
+  static bool drop_values(const c10::OperatorHandle& handle, torch::jit::Stack& stack);
+
+  uint64_t number_;
+  Recorder* outer_;
+  sharding::WithExecution installed_;
+  c10::impl::IncludeDispatchKeyGuard sees_plain_calls_;
+  sharding::PlainCalls outer_calls_;
+  std::shared_ptr<const Mesh> mesh_;
+  int n_pauses_ = 0, n_collectives_ = 0;
+  StepLog log_;
+  std::map<int64_t, Block> alive_;
+  std::map<int64_t, BlockFacts> ended_;
+  std::map<std::string, int64_t> values_read_, without_shapes_;
+  int64_t n_blocks_ = 0, n_operators_ = 0, alive_bytes_ = 0;
+  struct Sum {
+    int64_t block = -1, bytes = 0, operator_number = 0;
+  } sum_;  // of two gradients, the last one
+  std::string operator_name_;
+  bool adds_gradients_in_place_ = false;  // the current operator
+  bool is_updating_ = false;
+};
+
+/// Counts the blocks of the device meta for the recorders of all threads. Called once per process,
+/// by the first recorder; LibTorch's allocators are process-wide.
+void count_meta_memory();
+/// The number of the block that holds a tensor; -1 if it is not counted.
+int64_t block_of(const at::Tensor& tensor);
+
+}  // namespace redco::plan

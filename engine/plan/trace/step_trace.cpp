@@ -1,0 +1,219 @@
+// Runs training steps without values, and records one.
+
+#include "step_trace.h"
+
+#include "../../mesh/spmd_log.h"
+
+#include <redco/detail/planned_device.h>
+#include <redco/detail/recomputing.h>
+#include <redco/error.h>
+#include <redco/moves.h>
+#include <redco/sharding.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+namespace redco::plan {
+
+namespace {
+
+constexpr auto meta = c10::DeviceType::Meta;
+
+}  // namespace
+
+Tree without_values(const Tree& tensors, const std::shared_ptr<Mesh>& mesh) {
+  at::NoGradGuard no_grad;
+  std::map<const void*, at::Tensor> made;
+  return map_tensors(tensors, [&](const std::string&, const at::Tensor& given) {
+    at::Tensor& tensor = made[given.unsafeGetTensorImpl()];
+    if (!tensor.defined())
+      tensor =
+          from_local(at::empty(given.sizes(), at::TensorOptions(given.scalar_type()).device(meta)),
+                     mesh, {}, given.sizes());
+    return tensor;
+  });
+}
+
+namespace {
+
+// How many examples of a batch of `n` are collated: those of one device. All of a small batch,
+// since a batch may be as long as its longest example.
+int64_t n_collated_of(int64_t n, int64_t per_device) {
+  constexpr int64_t small = 64;
+  return n <= small ? n : std::min(n, std::max<int64_t>(2, per_device));
+}
+
+// What the script does for its batches is no part of the step.
+Tree collate(const Dataset& examples, std::vector<int64_t> indices) {
+  Recorder::Pause pause(*Recorder::of_thread());
+  for (int64_t& index : indices) index %= examples.size;
+  return examples.collate(indices);
+}
+
+// The examples of a step, whose batches have no values.
+Dataset imagined_examples(const Dataset& examples, int64_t size, int64_t per_device,
+                          const std::shared_ptr<Mesh>& mesh) {
+  return {size, [=](const std::vector<int64_t>& indices) -> Tree {
+            auto n = int64_t(indices.size()), n_collated = n_collated_of(n, per_device);
+            Tree batch = collate(examples, {indices.begin(), indices.begin() + n_collated});
+            at::NoGradGuard no_grad;
+            return map_tensors(batch, [&](const std::string&, const at::Tensor& tensor) {
+              std::vector<int64_t> sizes = tensor.sizes().vec();
+              if (!sizes.empty() && sizes[0] == n_collated) sizes[0] = n;
+              at::Tensor local =
+                  at::empty(sizes, at::TensorOptions(tensor.scalar_type()).device(meta));
+              return from_local(local, mesh, {}, sizes);
+            });
+          }};
+}
+
+// The examples by which the Trainer decides the layout.
+Dataset layout_examples(const Dataset& examples, int64_t n_micro, int64_t per_device) {
+  int64_t size = std::min(examples.size, n_collated_of(n_micro, per_device));
+  return {size,
+          [examples](const std::vector<int64_t>& indices) { return collate(examples, indices); }};
+}
+
+using Counted = std::map<std::string, Group::Counters>;
+
+Counted counted(const Mesh& mesh) {
+  Counted all;
+  for (Mesh::Dim dim : Mesh::dims) all[mesh.group(dim).name()] = mesh.group(dim).counters();
+  all[mesh.world().name()] = mesh.world().counters();
+  return all;
+}
+
+Counted difference(Counted now, const Counted& before) {
+  for (auto& [name, counters] : now)
+    for (size_t kind = 0; kind < counters.size(); ++kind) {
+      counters[kind].count -= before.at(name)[kind].count;
+      counters[kind].bytes -= before.at(name)[kind].bytes;
+    }
+  return now;
+}
+
+// Follows the phases that TrainStep marks: the end of backward, and the update.
+class Phases {
+ public:
+  explicit Phases(std::function<void()> after_backward) {
+    outer_ = std::exchange(current, this);
+    after_backward_ = std::move(after_backward);
+    handle_ = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(on_begin, on_end).scopes({at::RecordScope::USER_SCOPE}));
+  }
+  ~Phases() {
+    at::removeCallback(handle_);
+    current = outer_;
+  }
+  Phases(const Phases&) = delete;
+  Phases& operator=(const Phases&) = delete;
+
+ private:
+  static bool is(const at::RecordFunction& call, const char* name) {
+    return std::strcmp(call.name(), name) == 0;
+  }
+  static std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& call) {
+    if (is(call, "update")) set_updating(true);
+    return nullptr;
+  }
+  static void on_end(const at::RecordFunction& call, at::ObserverContext*) {
+    if (is(call, "update")) set_updating(false);
+    if (is(call, "backward")) current->after_backward_();
+  }
+  static void set_updating(bool is_updating) {
+    if (Recorder* recorder = Recorder::current()) recorder->set_updating(is_updating);
+  }
+
+  static thread_local Phases* current;
+  Phases* outer_;
+  std::function<void()> after_backward_;
+  at::CallbackHandle handle_;
+};
+thread_local Phases* Phases::current = nullptr;
+
+void label(Recorder& recorder, const Tree& tensors, MemoryKind kind) {
+  for_each_leaf(tensors, [&](const std::string&, const Tree& leaf) {
+    if (leaf.is_tensor() && leaf.tensor().defined()) recorder.label(memory_of(leaf.tensor()), kind);
+  });
+}
+
+}  // namespace
+
+NotRecorded::NotRecorded() : was_on_(mesh::SpmdLog::get().is_on()), moves_(move_counters()) {
+  if (was_on_) mesh::SpmdLog::get().pause(true);
+}
+
+NotRecorded::~NotRecorded() {
+  if (was_on_) mesh::SpmdLog::get().pause(false);
+  move_counters() = std::move(moves_);
+}
+
+StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, int64_t n_steps) {
+  NotRecorded not_recorded;
+  WithPlannedDevice with_device(layout.library == Library::gloo ? c10::kCPU : c10::kCUDA);
+  const Deployer& own = *program.options.deployer;
+  std::shared_ptr<Mesh> mesh = mesh::make_imagined_mesh(layout.mesh, layout.library);
+  DeployerOptions options;
+  options.seed = own.seed();
+  options.zero = layout.zero;
+  options.zero_min_size = own.zero_min_size();
+  options.sequence_parallel = layout.sequence_parallel;
+  options.verbose = false;
+
+  Recorder recorder(mesh);
+  StepTrace trace;
+  std::set<const void*> counted_once;
+  for (const auto& [name, param] : named_tensors(program.options.params))
+    if (counted_once.insert(param.unsafeGetTensorImpl()).second)
+      trace.n_parameters += param.numel();
+  TrainerOptions of_trainer = program.options;
+  of_trainer.deployer = Deployer::on_mesh(options, mesh);
+  of_trainer.params = without_values(program.options.params, mesh);
+  of_trainer.opt_state.reset();
+  of_trainer.last_ckpt_info = {};
+  of_trainer.accumulate_grad_batches = layout.n_accumulated;
+  of_trainer.recompute_blocks = layout.recompute_blocks;
+  if (of_trainer.train_step_fn) of_trainer.accumulate_grad_batches.reset();
+  Trainer trainer(std::move(of_trainer));
+
+  int64_t n = layout.per_device_batch_size * layout.mesh.n_copies() * layout.n_accumulated;
+  Dataset examples = imagined_examples(program.examples, n, layout.per_device_batch_size, mesh);
+  int64_t n_micro = layout.per_device_batch_size * layout.mesh.n_copies();
+  trainer.setup_running_step(
+      layout_examples(program.examples, n_micro, layout.per_device_batch_size),
+      layout.per_device_batch_size);
+  label(recorder, trainer.state().params, MemoryKind::parameters);
+  label(recorder, trainer.state().opt_state, MemoryKind::states);
+  Phases phases([&] {
+    for (const auto& [name, param] : named_tensors(trainer.state().params))
+      if (param.grad().defined()) recorder.label(memory_of(param.grad()), MemoryKind::gradients);
+  });
+  int64_t n_blocks = RecomputeBlocks::n_blocks();
+  auto collect = [&before_batch = program.options.before_batch] {
+    if (before_batch) before_batch();
+  };
+  constexpr int64_t most_further_steps = 6;
+  collect();
+  recorder.begin_step();
+  for (int64_t step = 1; step <= n_steps + most_further_steps; ++step) {
+    const int64_t found = recorder.alive_bytes();
+    Counted before = counted(*mesh);
+    trainer.train_step(examples, layout.per_device_batch_size);
+    trace.collectives = difference(counted(*mesh), before);
+    collect();
+    trace.record = recorder.end_step();
+    // The garbage of several small steps is freed at once: the one that finds most is recorded.
+    if (step >= n_steps && recorder.alive_bytes() <= found) break;
+  }
+  trace.has_blocks = RecomputeBlocks::n_blocks() > n_blocks;
+  trace.decisions = trainer.sharding_decisions();
+  return trace;
+}
+
+}  // namespace redco::plan

@@ -1,0 +1,96 @@
+// Kernels for composite operators that read memory: LibTorch decomposes these above every dispatch
+// key of a sharded tensor, but reads index values, ignores strides, or has a separate kernel
+// without gradients.
+
+#include "../tensor/memory_format.h"
+#include "../tensor/sharded_tensor.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace redco::sharding {
+
+namespace {
+
+using torch::jit::Stack;
+
+// Arguments whose values the kernels read, such as lengths and indices.
+const std::unordered_map<std::string_view, std::vector<std::string_view>> read_arguments = {
+    {"tensor_split.tensor_indices_or_sections", {"tensor_indices_or_sections"}},
+    {"_pack_padded_sequence_backward", {"batch_sizes"}},
+    {"_pad_packed_sequence", {"batch_sizes"}},
+    {"lstm.data", {"batch_sizes"}},
+    {"gru.data", {"batch_sizes"}},
+    {"rnn_tanh.data", {"batch_sizes"}},
+    {"rnn_relu.data", {"batch_sizes"}},
+    {"ctc_loss.Tensor", {"input_lengths", "target_lengths"}},
+};
+
+void call_composite(const c10::OperatorHandle& op, Stack* stack) {
+  op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
+}
+
+// Gathers these arguments. Their kernels ignore strides.
+void read_whole(const c10::OperatorHandle& op, Stack* stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  std::string name = schema.name().substr(schema.name().find("::") + 2);
+  if (!schema.overload_name().empty()) name += "." + schema.overload_name();
+  const auto& read = read_arguments.at(name);
+  const auto& arguments = schema.arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (std::find(read.begin(), read.end(), arguments[i].name()) == read.end()) continue;
+    c10::IValue& value = torch::jit::peek(*stack, i, arguments.size());
+    if (!value.isTensor()) continue;
+    const at::Tensor& given = value.toTensor();
+    value = (is_sharded(given) ? full(given) : given).contiguous();
+  }
+  call_composite(op, stack);
+}
+
+// LibTorch's backward on the CPU ignores the strides of the weight and mistakes those of some
+// inputs, plain tensors' too.
+void batch_norm(const c10::OperatorHandle& op, Stack* stack) {
+  c10::IValue& input = torch::jit::peek(*stack, 0, op.schema().arguments().size());
+  input = with_clear_format(input.toTensor());
+  for (size_t i : {1, 2}) {  // weight, bias
+    c10::IValue& value = torch::jit::peek(*stack, i, op.schema().arguments().size());
+    if (value.isTensor()) value = value.toTensor().contiguous();
+  }
+  call_composite(op, stack);
+}
+
+// The kernel without gradients walks through memory and returns a row-major result; the one that
+// also returns indices is a dispatched operator.
+void max_pool1d(const c10::OperatorHandle& op, Stack* stack) {
+  const at::Tensor& self = torch::jit::peek(*stack, 0, op.schema().arguments().size()).toTensor();
+  if (!is_sharded(self)) return call_composite(op, stack);
+  static const c10::OperatorHandle with_indices =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::max_pool1d_with_indices", "");
+  const bool is_recorded = self.requires_grad() && at::GradMode::is_enabled();
+  with_indices.callBoxed(*stack);
+  stack->pop_back();
+  if (!is_recorded) stack->back() = stack->back().toTensor().contiguous();
+}
+
+void add_kernels(torch::Library& m) {
+  for (const auto& [name, arguments] : read_arguments)
+    m.impl(std::string(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&read_whole>());
+  m.impl("batch_norm", torch::CppFunction::makeFromBoxedFunction<&batch_norm>());
+  m.impl("max_pool1d", torch::CppFunction::makeFromBoxedFunction<&max_pool1d>());
+}
+
+TORCH_LIBRARY_IMPL(aten, AutogradCPU, m) { add_kernels(m); }
+TORCH_LIBRARY_IMPL(aten, AutogradCUDA, m) { add_kernels(m); }
+
+}  // namespace
+
+}  // namespace redco::sharding

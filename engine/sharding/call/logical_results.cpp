@@ -1,0 +1,140 @@
+// Computes the geometries of a call's results on one process.
+
+#include "logical_results.h"
+
+#include "execution.h"
+
+#include "../../mesh/spmd_log.h"
+
+#include <redco/random.h>
+
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <string_view>
+
+namespace redco::sharding {
+
+using namespace mesh;
+
+namespace {
+
+// Zeros in the geometry of a tensor.
+at::Tensor zeros_for(const at::Tensor& tensor, c10::Device device) {
+  int64_t extent = 1;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim)
+    extent += (std::max<int64_t>(tensor.size(dim), 1) - 1) * tensor.stride(dim);
+  at::TensorOptions options = at::TensorOptions(tensor.dtype()).device(device);
+  at::Tensor memory = at::zeros({tensor.storage_offset() + extent}, options);
+  at::Tensor result = memory.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  result._set_conj(tensor.is_conj());
+  result._set_neg(tensor.is_neg());
+  return result;
+}
+
+bool shares_elements(const at::Tensor& tensor) {
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim)
+    if (tensor.stride(dim) == 0 && tensor.size(dim) > 1) return true;
+  return false;
+}
+
+// Runs the operator on zeros in the geometry of the call's tensors. Draws advance only copies of
+// the generators, and are not recorded: another process may have this plan already.
+torch::jit::Stack called_on_zeros(const Call& call, c10::Device device) {
+  torch::jit::Stack stack(call.arguments.begin(), call.arguments.end());
+  std::vector<at::Tensor> tensors;
+  for (const TensorArgument& argument : call.tensors) {
+    // `copy_` of a tensor to itself does nothing, also if its elements share memory.
+    bool is_new = size_t(argument.first) >= tensors.size();
+    tensors.push_back(is_new ? zeros_for(argument.tensor, device)
+                             : tensors[size_t(argument.first)]);
+  }
+  set_tensors(call, tensors, stack);
+  for (c10::IValue& value : stack) {
+    if (value.isDevice()) value = device;
+    if (value.isGenerator()) value = value.toGenerator().clone();
+  }
+  LogDraws not_recorded(false);
+  std::optional<WithRng> with_rng;
+  if (WithRng::current().defined()) with_rng.emplace(WithRng::current().clone());
+  call.op.handle.callBoxed(&stack);
+  return stack;
+}
+
+// Whether the operator saves or reads an opaque state for backward. Zeros cannot stand for it, a
+// process without elements has none, and recurrent kernels save one only while gradients are
+// recorded.
+bool has_state(const Operator& op) {
+  static const std::set<std::string_view> states = {"reserve", "reserveSpace", "workspace",
+                                                    "philox_seed", "rng_state"};
+  const auto& arguments = op.schema().arguments();
+  return op.name.find("_rnn") != std::string::npos ||
+         std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) {
+           return states.contains(argument.name());
+         });
+}
+
+bool is_random(const Call& call) {
+  // Attention draws only for dropout.
+  const c10::IValue* p = call.find("dropout_p");
+  return call.op.handle.hasTag(at::Tag::nondeterministic_seeded) &&
+         !(p && p->isDouble() && p->toDouble() == 0);
+}
+
+// Runs an operator without a suitable meta kernel on real tensors, if they are small.
+torch::jit::Stack called_on_small_zeros(const Call& call) {
+  constexpr int64_t most = 1 << 16;  // elements
+  if (has_state(call.op) || is_random(call)) return {};
+  int64_t n = 0;
+  for (const TensorArgument& argument : call.tensors) n += argument.tensor.numel();
+  if (n > most) return {};
+  try {
+    return called_on_zeros(call, call.mesh->device());
+  } catch (const c10::Error&) {
+    return {};
+  }
+}
+
+}  // namespace
+
+std::vector<std::optional<Geometry>> logical_results(const Call& call) {
+  // These are no calls of the program that runs or is planned.
+  WithExecution not_of_program(nullptr);
+  bool writes_shared =
+      std::any_of(call.tensors.begin(), call.tensors.end(), [](const TensorArgument& argument) {
+        return argument.is_written && shares_elements(argument.tensor);
+      });
+  // Meta kernels do not detect all writes to shared elements. Real ones must not draw numbers.
+  bool is_real = writes_shared && !is_random(call);
+  torch::jit::Stack stack;
+  try {
+    stack = called_on_zeros(call, is_real ? call.mesh->device() : c10::Device(c10::kMeta));
+  } catch (const c10::NotImplementedError&) {
+    stack = called_on_small_zeros(call);
+  } catch (const c10::Error&) {
+    if (call.op.is_view || call.op.is_inplace_view || writes_shared) throw;
+    // Some meta kernels take fewer geometries than the others.
+    stack = called_on_small_zeros(call);
+  }
+  std::vector<std::optional<Geometry>> results;
+  auto add = [&](const at::Tensor& tensor, bool is_new) {
+    results.emplace_back();
+    if (!is_new || !tensor.defined()) return;
+    results.back() = geometry_of(tensor);
+    if (!call.op.is_view && !call.op.is_inplace_view) results.back()->offset = 0;
+  };
+  for (size_t i = 0; i < stack.size(); ++i) {
+    // Written arguments are returned unchanged.
+    bool is_new = call.op.returned[i] < 0 || call.op.is_inplace_view;
+    if (stack[i].isTensor())
+      add(stack[i].toTensor(), is_new);
+    else if (stack[i].isTensorList())
+      for (const at::Tensor& tensor : stack[i].toTensorVector()) add(tensor, is_new);
+  }
+  return results;
+}
+
+}  // namespace redco::sharding
