@@ -17,7 +17,7 @@ class App;
 
 namespace redco {
 
-/// What flags set. Each is a row of the table in command_line.cpp.
+/// The values that flags set. Each is a row of the table in command_line.cpp.
 struct Arguments {
   std::vector<std::string> modules, chunks;
   bool interactive = false;

@@ -181,7 +181,7 @@ void run_script_and_prompt(redco::ScriptEngine& engine, redco::Console& console,
   if (line.has_prompt()) redco::run_prompt(engine, console);
 }
 
-// What must be in place before the first tensor.
+// Settings that must be made before the first tensor.
 void prepare_process() {
   const redco::Processes processes = redco::find_processes();
   draw_alike(processes);

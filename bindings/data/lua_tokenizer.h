@@ -1,4 +1,4 @@
-// What the files about redco.Tokenizer share.
+// Shared by the files about redco.Tokenizer.
 
 #pragma once
 

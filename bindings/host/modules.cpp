@@ -39,6 +39,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace redco::lua {
@@ -88,6 +89,21 @@ int embedded_text(lua_State* L) {
     return 1;
   }
   return 0;
+}
+
+// embedded_modules(prefix) -> the sorted list of what follows the prefix in names of embedded
+// files.
+int embedded_modules(lua_State* L) {
+  const std::string_view prefix = luaL_checkstring(L, 1);
+  lua_newtable(L);
+  for (int i = 0, n = 0; i < n_embedded_files; ++i) {
+    std::string_view name = embedded_files[i].name;
+    if (!name.starts_with(prefix)) continue;
+    name.remove_prefix(prefix.size());
+    lua_pushlstring(L, name.data(), name.size());
+    lua_rawseti(L, -2, ++n);
+  }
+  return 1;
 }
 
 // The wrapper of C functions adds the script line to the message.
@@ -211,6 +227,8 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "describe");
   lua_pushcfunction(L, embedded_text);
   lua_setfield(L, -2, "embedded");
+  lua_pushcfunction(L, embedded_modules);
+  lua_setfield(L, -2, "embedded_modules");
   lua_pushcfunction(L, check_stop_of_run);
   lua_setfield(L, -2, "check_stop");
   lua_pushcfunction(L, try_call);

@@ -24,7 +24,7 @@ namespace {
 
 constexpr int most_levels = 210;  // the bindings convert 200, and a message is some more
 constexpr int64_t most_dims = 64;
-// What a value takes in memory, at most, without its text or elements.
+// The most memory that a value takes, without its text or elements.
 constexpr size_t size_of_value = 192;
 
 constexpr c10::ScalarType dtypes[] = {

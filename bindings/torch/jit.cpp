@@ -177,7 +177,7 @@ IValue argument(const Tree& tree, const c10::FunctionSchema& schema, size_t posi
                                                   : to_ivalue(tree);
 }
 
-// What to do about buffers that were given with requires_grad: LibTorch cannot differentiate with
+// Advice on buffers that were given with requires_grad: LibTorch cannot differentiate with
 // respect to running statistics, and does not name them.
 std::string advice_on_buffers(const Module& module, const Tree& params) {
   std::string names;

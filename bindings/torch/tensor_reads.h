@@ -1,4 +1,4 @@
-// What a function that backward runs again reads.
+// The tensors that a function reads which backward runs again.
 
 #pragma once
 

@@ -9,7 +9,7 @@
 
 namespace redco::lua {
 
-/// What Trainer:plan returns.
+/// The result of Trainer:plan.
 Tree tree_of(const StepPlan& plan, const ClusterSpec& cluster);
 
 /// The same of a scaling curve.

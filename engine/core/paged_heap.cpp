@@ -10,19 +10,19 @@ PagedHeap::Block PagedHeap::allocate(int64_t bytes) {
   const int64_t first = block.address / page_bytes;
   const int64_t last = (block.address + blocks_.rounded_up(bytes) - 1) / page_bytes;
   if (last >= int64_t(n_blocks_.size())) n_blocks_.resize(size_t(last + 1));
-  std::vector<int64_t> without_memory;
+  int64_t n_without_memory = 0;
   for (int64_t page = first; page <= last; ++page) {
     if (n_blocks_[size_t(page)]++ > 0) continue;
     ++n_in_use_;
-    if (free_.erase(page) == 0) without_memory.push_back(page);
+    if (free_.erase(page) == 0) ++n_without_memory;
   }
   most_in_use_ = std::max(most_in_use_, n_in_use_);
   // Pages at the end of the heap are the least likely to be used next.
-  for (int64_t page : without_memory) {
+  for (; n_without_memory > 0; --n_without_memory) {
     if (n_in_use_ + int64_t(free_.size()) <= most_in_use_) break;
-    auto from = std::prev(free_.end());
-    block.moves.push_back({*from, page});
-    free_.erase(from);
+    auto last_free = std::prev(free_.end());
+    block.returned.push_back(*last_free);
+    free_.erase(last_free);
   }
   return block;
 }

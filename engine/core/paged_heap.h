@@ -12,19 +12,15 @@
 namespace redco {
 
 /// A BestFitHeap that knows which of its huge pages have memory. Together they never have more than
-/// the pages that blocks were in at one time: a block in pages without memory gets that of free
-/// pages. What is free between blocks, in large ranges, then costs address space alone.
+/// the pages that blocks were in at one time: before a block gets pages without memory, free pages
+/// return theirs. What is free between blocks, in large ranges, then costs address space alone.
 class REDCO_API PagedHeap {
  public:
   static constexpr int64_t page_bytes = int64_t{2} << 20;  ///< a huge page
-  /// The memory of page `from`, which is free, goes to page `to`, which has none. Pages are
-  /// numbered from 0.
-  struct Move {
-    int64_t from, to;
-  };
   struct Block {
     int64_t address;
-    std::vector<Move> moves;  ///< to be made before the block is used
+    /// The numbers, from 0, of free pages whose memory is to be returned before the block is used.
+    std::vector<int64_t> returned;
   };
 
   Block allocate(int64_t bytes);

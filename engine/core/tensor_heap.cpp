@@ -1,7 +1,6 @@
 #include "paged_heap.h"
 
 #include <redco/detail/free_memory.h>
-#include <redco/detail/last_error.h>
 #include <redco/error.h>
 #include <redco/tensor_heap.h>
 
@@ -14,7 +13,6 @@
 
 #include <cstdint>
 #include <mutex>
-#include <unordered_set>
 
 // Of gperftools' malloc_extension_c.h; null unless the program uses its malloc.
 extern "C" [[gnu::weak]] void MallocExtension_ReleaseFreeMemory();
@@ -93,34 +91,13 @@ class TensorHeap final : public c10::Allocator {
       usable_ += more;
     }
     PagedHeap::Block block = heap_.allocate(bytes);
-    for (PagedHeap::Move each : block.moves) move(each);
+    for (int64_t number : block.returned)
+      madvise(start_ + number * page, size_t(page), MADV_DONTNEED);
     return start_ + block.address;
-  }
-
-  // Moves the memory of a page, which takes 8 microseconds; new memory takes 230, since the system
-  // zeroes it. A page to which memory was moved is a mapping, of which Linux gives a process 65530.
-  // Where a page cannot be moved, as before Linux 5.7, its memory is returned.
-  void move(PagedHeap::Move pages) {
-    constexpr size_t size = PagedHeap::page_bytes, most_mappings = 16384;
-    constexpr int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
-    char *from = start_ + pages.from * int64_t(size), *to = start_ + pages.to * int64_t(size);
-    if (mapped_.size() >= most_mappings && !mapped_.contains(pages.to)) {
-      madvise(from, size, MADV_DONTNEED);
-      return;
-    }
-    mapped_.insert(pages.to);
-    if (mremap(from, size, size, flags, to) != MAP_FAILED) return;
-    madvise(from, size, MADV_DONTNEED);
-    // A move may fail after what was at `to` is gone.
-    void* again =
-        mmap(to, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    require(again == to, "the heap of tensors cannot map ", size, " bytes: ", LastError{});
-    madvise(to, size, MADV_HUGEPAGE);
   }
 
   std::mutex mutex_;
   PagedHeap heap_;
-  std::unordered_set<int64_t> mapped_;  // pages to which memory was moved
   c10::Allocator& malloc_ = *c10::GetDefaultCPUAllocator();
   char* start_ = nullptr;
   int64_t capacity_ = 0, usable_ = 0;

@@ -30,7 +30,7 @@ struct Needed {
   bool any() const { return x || weight || bias; }
 };
 
-/// What rows are compared with.
+/// The targets of the rows.
 struct Target {
   at::Tensor labels;   ///< [rows, 1], index among the local classes; 0 if missing
   at::Tensor ignored;  ///< [rows, 1]: the row counts nothing

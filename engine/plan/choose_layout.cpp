@@ -66,7 +66,7 @@ PlannedLayout layout_of(const std::string& text) {
   return layout;
 }
 
-// What a script draws for the plan counts on no process.
+// Random numbers that a script draws for the plan are not compared between processes.
 class DrawsNothing {
  public:
   DrawsNothing() : state_(generator_.get_state()) {}

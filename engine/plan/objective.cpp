@@ -1,4 +1,4 @@
-// What a plan looks for.
+// The goals that a plan can have.
 
 #include "objective.h"
 

@@ -181,7 +181,7 @@ class Search {
     result_.least_devices = (result_.states + most_bytes() - 1) / most_bytes();
   }
 
-  // What a step may use of a device's memory.
+  // The part of a device's memory that a step may use.
   int64_t most_bytes() const {
     return std::max<int64_t>(1, int64_t(double(result_.memory) * (1 - options_.margin)));
   }
@@ -218,13 +218,13 @@ class Search {
            }) >= options_.n_layouts;
   }
 
-  // What decides what a device computes.
+  // The facts that decide what a device computes.
   using Kind = std::tuple<int64_t, bool, c10::ScalarType>;
   static Kind kind_of(const PlannedLayout& layout) {
     return {layout.n_model_shards, layout.sequence_parallel, layout.compute_dtype};
   }
 
-  // What ZeRO shares between copies changes what a step sends, and little of what it computes.
+  // ZeRO's levels change what a step sends, and little of what it computes.
   double least_seconds(const PlannedLayout& layout) const {
     constexpr double without_updates = 0.9;
     auto found = busy_.find(kind_of(layout));
@@ -235,7 +235,8 @@ class Search {
     PlannedLayout first = planned(layout), now = first;
     while (now.is_planned && !now.fits && !is_too_slow(now.seconds) &&
            !program_.options.train_step_fn) {
-      // What does not depend on the batch is at least this, so that no batch that fits is left out.
+      // A lower bound of the memory that does not depend on the batch: no batch that fits is left
+      // out.
       int64_t fixed = now.reserved;
       for (MemoryKind kind : {MemoryKind::parameters, MemoryKind::gradients, MemoryKind::states})
         fixed += now.memory.at(name_of(kind));

@@ -8,7 +8,7 @@
 
 namespace redco::text {
 
-/// What `transformers` knows of a class of tokenizers besides its files.
+/// The facts that `transformers` has of a class of tokenizers besides its files.
 struct TokenizerClass {
   /// How the class matches its mask token if the files name only its text.
   enum class Mask { as_others, after_space, after_space_normalized };

@@ -60,7 +60,7 @@ class Fit {
   void check_names(const std::map<std::string, double>& results) const;
   bool is_tracked(const std::string& metric, bool is_lower_better) const;
 
-  // What an evaluation improved: metrics, and checkpoints of the best metrics.
+  // The metrics that an evaluation improved, and the checkpoints of the best metrics.
   struct Improved {
     std::set<std::string> metrics;
     std::vector<std::string> ckpts;
@@ -89,7 +89,7 @@ class Fit {
   Stopping stopping_;
   mutable CollateWatch watch_;
   StepProfile profile_;
-  // What this call has done.
+  // The progress of this call.
   struct Done {
     std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
     int64_t first_step = 0;

@@ -34,7 +34,7 @@ class TrainedParams {
   /// The trained parameters, and their dotted paths.
   const std::vector<at::Tensor>& leaves() const { return leaves_; }
   const std::vector<std::string>& names() const { return names_; }
-  /// What an optimizer updates of each leaf: all of it, or with ZeRO this process's part.
+  /// The part of each leaf that an optimizer updates: all of it, or with ZeRO this process's part.
   const std::vector<at::Tensor>& optimizer_views() const { return views_; }
   at::Device device() const { return device_; }
   /// Null with one process, and before `lay_out`.

@@ -54,7 +54,7 @@ void forbid_system_calls() {
   allow(SCMP_SYS(sendto), {SCMP_A0(SCMP_CMP_EQ, socket_fd)});
   allow(SCMP_SYS(recvfrom), {SCMP_A0(SCMP_CMP_EQ, socket_fd)});
   allow(SCMP_SYS(futex), {SCMP_A1(SCMP_CMP_MASKED_EQ, 0x7f, 1)});  // FUTEX_WAKE, of no other thread
-  // What abort does, so that the program sees SIGABRT. Standard error is /dev/null.
+  // The calls of abort, so that the program sees SIGABRT. Standard error is /dev/null.
   allow(SCMP_SYS(write), {SCMP_A0(SCMP_CMP_EQ, STDERR_FILENO)});
   allow(SCMP_SYS(writev), {SCMP_A0(SCMP_CMP_EQ, STDERR_FILENO)});
   allow(SCMP_SYS(rt_sigprocmask), {SCMP_A0(SCMP_CMP_EQ, SIG_UNBLOCK)});

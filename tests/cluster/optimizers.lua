@@ -1,5 +1,6 @@
 -- Every optimizer on every layout: what plain tensors give in the same process, by hand, is what a
 -- Trainer must give with each level of zero. Norms and matrices are those of the whole parameters.
+local optimizer_cases = require "optimizer_cases"
 local redco = require "redco"
 local testing = require "testing"
 
@@ -26,29 +27,16 @@ local function loss_of(params, batch)
   return (nn.mlp(params, batch.x, { activation = torch.tanh }) - batch.y):pow(2):mean()
 end
 
-local function adamw() return optim.adamw { learning_rate = 0.02 } end
 local makers = {
-  adamw = adamw,
-  sgd = function() return optim.sgd { learning_rate = 0.1, momentum = 0.9, nesterov = true } end,
-  rmsprop = function()
-    return optim.rmsprop { learning_rate = 0.01, momentum = 0.9, centered = true,
-      weight_decay = 0.1, mask = "weight" }
-  end,
-  adagrad = function() return optim.adagrad { learning_rate = 0.1, weight_decay = 0.1 } end,
-  lion = function() return optim.lion { learning_rate = 0.01, weight_decay = 0.1 } end,
-  lamb = function() return optim.lamb { learning_rate = 0.05, weight_decay = 0.1 } end,
-  adafactor = function() return optim.adafactor { learning_rate = 0.05, weight_decay = 0.1 } end,
-  muon = function()
-    return optim.multi { { "weight", optim.muon { learning_rate = 0.02 } }, { "*", adamw() } }
-  end,
   chained = function()
     return optim.chain { optim.clip_by_value(0.05), optim.clip_by_global_norm(0.1),
       optim.add_decayed_weights { weight_decay = 0.1, mask = "weight" },
       optim.multi { { "1.*", "frozen" }, { "2.*", optim.sgd { learning_rate = 0.3 } },
-        { "*", adamw() } },
+        { "*", optim.adamw { learning_rate = 0.02 } } },
       optim.lookahead { every = 2 }, optim.ema { decay = 0.8 } }
   end,
 }
+for name, make in pairs(optimizer_cases) do makers[name] = make end
 
 -- All processes need one order.
 local names = {}

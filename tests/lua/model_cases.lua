@@ -6,40 +6,27 @@ local torch = redco.torch
 
 local cases = { folders = { assert(os.getenv "REDCO_SOURCE") .. "/tests/cases" } }
 
+-- The names of the folders of tests/cases with expected.json and this file.
+local function folders_with(file)
+  local names = {}
+  local list = assert(io.popen(("cd '%s' && ls -d */%s */expected.json"):format(cases.folders[1],
+    file)))
+  local has = {}
+  for line in list:lines() do
+    local name = line:match "^[^/]*"
+    if has[name] then names[#names + 1] = name end
+    has[name] = true
+  end
+  list:close()
+  table.sort(names)
+  return names
+end
+
 --- One per family and form of it.
-cases.names = {
-  "gpt2",
-  "gptj",
-  "llama",
-  "llama3",
-  "opt",
-  "opt_350m_style",
-  "t5_relu_tied",
-  "t5_gated_untied",
-  "bart",
-  "vit_gpt2",
-  "qwen2",
-  "qwen3",
-  "gemma2",
-  "gemma3",
-  "phi3",
-  "qwen3_moe",
-  "deepseek_v3",
-  "bert",
-  "bert_sequence_classification",
-  "roberta_regression",
-  "modernbert",
-  "clip",
-  "clip_text",
-  "clip_vision",
-  "siglip",
-  "vit",
-  "vit_features",
-  "whisper",
-}
+cases.names = folders_with "config.json"
 
 --- Adapters on the model of another case, and its batches.
-cases.lora_names = { "lora_gpt2", "lora_llama" }
+cases.lora_names = folders_with "adapter_config.json"
 
 if os.getenv "REDCO_CASES" then
   for folder in os.getenv("REDCO_CASES"):gmatch "[^:]+" do

@@ -1,5 +1,6 @@
 -- Steps of optimizers in a script's own loop: the same as a Trainer's, for every optimizer; their
 -- states in checkpoints; groups, averages and learning rates that follow a metric; refusals.
+local optimizer_cases = require "optimizer_cases"
 local redco = require "redco"
 local testing = require "testing"
 
@@ -17,26 +18,7 @@ for i = 1, n_steps do
   all_grads[i] = { body = { weight = randn { 4, 3 }, bias = randn { 5 } }, head = randn { 3, 6 } }
 end
 
-local function matrices(_, param) return param.ndim == 2 end
-local function rate(step) return 0.01 * (step + 1) end
-
 local makers = {
-  adamw = function() return optim.adamw { learning_rate = rate, mask = "*.weight" } end,
-  adam = function() return optim.adam { learning_rate = 0.01, weight_decay = 0.1 } end,
-  sgd = function()
-    return optim.sgd { learning_rate = 0.1, momentum = 0.9, nesterov = true }
-  end,
-  rmsprop = function()
-    return optim.rmsprop { learning_rate = 0.01, momentum = 0.9, centered = true }
-  end,
-  adagrad = function() return optim.adagrad { learning_rate = 0.1, lr_decay = 0.1 } end,
-  lion = function() return optim.lion { learning_rate = 0.01, weight_decay = 0.1 } end,
-  lamb = function() return optim.lamb { learning_rate = 0.01, weight_decay = 0.1 } end,
-  adafactor = function() return optim.adafactor { learning_rate = 0.01 } end,
-  muon = function()
-    return optim.multi { { matrices, optim.muon { learning_rate = 0.02 } },
-      { "*", optim.adamw { learning_rate = 0.01 } } }
-  end,
   chained = function()
     return optim.chain { optim.clip_by_value(0.5), optim.clip_by_global_norm(1),
       optim.add_decayed_weights { weight_decay = 0.1, mask = { "weight", "head" } },
@@ -50,6 +32,7 @@ local makers = {
     return optim.adamw { learning_rate = optim.on_plateau { value = 0.1, patience = 0 } }
   end,
 }
+for name, make in pairs(optimizer_cases) do makers[name] = make end
 
 local function copy(params) return tree.map(function(leaf) return leaf:clone() end, params) end
 

@@ -92,7 +92,7 @@ struct REDCO_API Efficiency {
   bool operator==(const Efficiency&) const = default;
 };
 
-/// What was measured on a cluster. It is used in place of the built-in constants.
+/// Measurements of a cluster. They are used in place of the built-in constants.
 struct Measurements {
   /// The share of the dtype's peak. Sizes: of matmul the smallest of m, n and k, of attention the
   /// number of queries, of convolutions the smaller number of channels.
@@ -144,7 +144,7 @@ struct REDCO_API ClusterSpec {
   bool overlaps_collectives() const;
   /// The price of all hosts for some seconds; none if a price is missing.
   std::optional<double> price(double seconds) const;
-  /// What a reader should know, such as "the hosts have several kinds of devices: ...".
+  /// Notes for a reader, such as "the hosts have several kinds of devices: ...".
   std::vector<std::string> notes() const;
   /// The same kind of cluster with n devices: fewer, or more of its hosts. Throws UsageError,
   /// which names the nearest possible numbers, if hosts would not be full.

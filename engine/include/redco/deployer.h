@@ -52,8 +52,9 @@ struct DeployerOptions {
   int64_t zero_group = zero_group_of_all;
   /// Whether the model shards split activations along the sequence dimension between blocks.
   bool sequence_parallel = false;
-  /// What is chosen when the first training begins. Unless it is empty, the Deployer has no layout
-  /// until set_layout: parameters cannot be laid out, and nothing may depend on the mesh's shape.
+  /// The choices that are made when the first training begins. Unless it is empty, the Deployer has
+  /// no layout until set_layout: parameters cannot be laid out, and nothing may depend on the
+  /// mesh's shape.
   LayoutChoice choice = {};
   /// The device type to which parameters and batches are moved; each process of a host takes the
   /// GPU with its local rank. none: they stay where they are, and several processes work on the
@@ -105,7 +106,7 @@ class REDCO_API Deployer {
   /// Without a layout, all processes as copies of the model.
   const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
 
-  /// What is still to be chosen; empty if the Deployer has a layout.
+  /// The choices that are still to be made; empty if the Deployer has a layout.
   const LayoutChoice& choice() const { return options_.choice; }
   bool has_layout() const { return options_.choice.is_empty(); }
   /// Throws UsageError, which names `what`, without a layout.

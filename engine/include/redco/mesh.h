@@ -87,7 +87,7 @@ class REDCO_API Mesh {
   /// of each, which sequence parallelism splits.
   enum Dim : uint8_t { dp = 0, dp_replicate = 1, mp = 2, n_dims = 3 };
 
-  /// What a dimension of the mesh is for. Code outside of mesh/ and sharding/ names roles, not
+  /// The purpose of a dimension of the mesh. Code outside of mesh/ and sharding/ names roles, not
   /// dimensions.
   enum Role : uint8_t {
     batch = 1,  ///< its ranks have different examples

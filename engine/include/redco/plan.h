@@ -38,7 +38,7 @@ struct PlanOptions {
   int64_t zero_group = zero_group_of_all;
   bool sequence_parallel = false;
   bool has_asked = true;  ///< whether that layout is planned even if it does not fit
-  // What the other layouts may have otherwise.
+  // The options in which the other layouts may differ.
   bool tries_model_shards = true;
   bool tries_zero = true;
   bool tries_sequence_parallel = true;
@@ -67,7 +67,7 @@ struct MemoryTimeline {
   /// Bytes by kind, with the names of PlannedLayout::memory.
   using Moment = std::map<std::string, int64_t>;
   double seconds = 0;                ///< of each moment
-  std::vector<Moment> moments = {};  ///< what exists when most does in that part of the step
+  std::vector<Moment> moments = {};  ///< the memory at the peak of that part of the step
 };
 
 /// A layout of a training step over devices, and what one device (rank 0) needs for it. Bytes, and
@@ -126,7 +126,7 @@ struct StepPlan {
   int64_t memory = 0;    ///< of a device
   int64_t n_traced = 0;  ///< how many steps were planned: layouts, with their batches
   // If no layout fits:
-  std::string why = {};       ///< what the best one needs
+  std::string why = {};       ///< the needs of the best one
   int64_t states = 0;         ///< bytes of all parameters, gradients and optimizer states
   int64_t least_devices = 0;  ///< that could hold these, and nothing else
   std::vector<std::string> notes;

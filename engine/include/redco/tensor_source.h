@@ -11,7 +11,7 @@ namespace redco {
 
 /// The place of a tensor's values in a file of weights.
 struct TensorSource {
-  std::string path;  ///< what `Weights` opens, absolute
+  std::string path;  ///< the absolute path that `Weights` opens
   std::string name;  ///< of the tensor there; empty: the parameter is new, and in no file
 };
 

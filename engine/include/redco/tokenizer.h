@@ -31,7 +31,7 @@ struct Encoding {
   std::vector<int64_t> special_tokens_mask;
   /// 1 for tokens that the template assigns to the second text of a pair.
   std::vector<int64_t> type_ids;
-  /// What truncation removed, in further parts. Empty unless requested.
+  /// The tokens that truncation removed, in further parts. Empty unless requested.
   std::vector<Encoding> overflow;
 };
 

@@ -1,4 +1,4 @@
-// What follows from the description of a cluster.
+// Facts that follow from the description of a cluster.
 
 #include "../../core/require_usage.h"
 #include "cluster_names.h"

@@ -9,7 +9,7 @@
 
 namespace redco::plan {
 
-/// What the driver, or /proc/cpuinfo, calls this machine's device.
+/// The name of this machine's device, as the driver or /proc/cpuinfo gives it.
 std::string this_device_name();
 
 /// This machine with its GPUs or, without one, with `n_processes` on its CPU. `n_measuring`: how

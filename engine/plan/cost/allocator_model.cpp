@@ -141,7 +141,7 @@ struct Reserve {
 
 class CachingAllocator {
  public:
-  // What it knows a block by.
+  // The identity of a block.
   using Place = Blocks::Index;
 
   explicit CachingAllocator(std::optional<int64_t> capacity) : reserve_{capacity} {}

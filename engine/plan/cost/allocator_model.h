@@ -8,7 +8,7 @@
 
 namespace redco::plan {
 
-/// What an allocator holds at the step's peak. Bytes.
+/// The memory that an allocator holds at the step's peak, in bytes.
 struct AllocatorUse {
   int64_t allocated = 0;  ///< the most that was allocated at one time, as requested
   /// The parts of it. Their sum is `allocated`.

@@ -60,7 +60,7 @@ class REDCO_API CostModel {
   /// many operations in a step of this device, without what is computed again.
   double model_flops_utilization(double model_flops, double seconds, c10::ScalarType dtype) const;
 
-  /// What a reader should know about the log: dtypes for which the table has no figure.
+  /// Notes about the log for a reader: dtypes for which the table has no figure.
   std::vector<std::string> notes(const StepLog& log) const;
 
  private:

@@ -9,7 +9,7 @@
 
 namespace redco::plan {
 
-/// What exists when a step needs the most memory.
+/// The memory at the moment when a step needs most.
 struct Peak {
   int64_t bytes = 0;
   std::array<int64_t, n_memory_kinds> kinds = {};  ///< their sum is `bytes`

@@ -22,7 +22,7 @@ MemoryTimeline timeline_of(const StepLog& log, const std::vector<double>& times,
     if (what != StepLog::What::allocation) continue;
     size_t of_event = end > 0 ? std::min(n_moments - 1, size_t(times[i] / end * double(n_moments)))
                               : n_moments - 1;
-    // What exists when a part begins exists in it.
+    // A block that exists when a part begins counts in this part.
     while (moment < of_event) most[++moment] = now;
     const Allocation& each = log.allocations[size_t(index)];
     now[size_t(each.kind)] += each.bytes;

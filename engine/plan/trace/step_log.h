@@ -18,7 +18,7 @@ using mesh::Collective;
 using mesh::Library;
 using mesh::MeshSize;
 
-/// What memory is used for.
+/// The use of a block of memory.
 enum class MemoryKind : uint8_t {
   parameters,
   gradients,

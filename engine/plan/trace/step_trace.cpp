@@ -49,7 +49,7 @@ int64_t n_collated_of(int64_t n, int64_t per_device) {
   return n <= small ? n : std::min(n, std::max<int64_t>(2, per_device));
 }
 
-// What the script does for its batches is no part of the step.
+// The work of the script for its batches is no part of the step.
 Tree collate(const Dataset& examples, std::vector<int64_t> indices) {
   Recorder::Pause pause(*Recorder::of_thread());
   for (int64_t& index : indices) index %= examples.size;

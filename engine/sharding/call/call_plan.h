@@ -29,7 +29,7 @@ using Rule = std::function<std::optional<CallPlan>(const Call&)>;
 /// The floating-point operations of a call with these arguments.
 using FlopFormula = double (*)(const c10::ArrayRef<const c10::IValue>&);
 
-/// What an operator takes on a GPU besides its FLOPs, and reading arguments and writing results
+/// The cost of an operator on a GPU besides its FLOPs, and reading arguments and writing results
 /// once.
 struct GpuCost {
   /// Bytes of a call, from its arguments and results.

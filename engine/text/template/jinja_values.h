@@ -16,7 +16,7 @@ namespace redco::text::jinja {
 inline constexpr size_t longest_text = 1 << 26;
 inline constexpr int64_t most_entries = 1'000'000;
 
-/// What a Function holds that is a method of a value.
+/// The state of a Function that is a method of a value.
 struct BoundMethod {
   Value of;
   std::string name;

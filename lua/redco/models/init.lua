@@ -20,56 +20,10 @@ local models = {
   generate = require "redco.generation",
 }
 
--- Each model_type is read from the file of its name.
-local model_types = {
-  "bart",
-  "bert",
-  "bloom",
-  "clip",
-  "clip_text_model",
-  "clip_vision_model",
-  "deberta-v2",
-  "deepseek_v3",
-  "distilbert",
-  "electra",
-  "falcon",
-  "gemma2",
-  "gemma3_text",
-  "gpt2",
-  "gpt_neox",
-  "gptj",
-  "granite",
-  "kimi_k2",
-  "llama",
-  "marian",
-  "mbart",
-  "mistral",
-  "mixtral",
-  "modernbert",
-  "mt5",
-  "olmo2",
-  "olmoe",
-  "opt",
-  "pegasus",
-  "phi3",
-  "qwen2",
-  "qwen3",
-  "qwen3_moe",
-  "roberta",
-  "siglip",
-  "siglip_text_model",
-  "siglip_vision_model",
-  "smollm3",
-  "starcoder2",
-  "t5",
-  "umt5",
-  "vision-encoder-decoder",
-  "vit",
-  "whisper",
-  "xlm-roberta",
-}
+-- Each model_type is read from the file of its name in families/.
+local model_types = native.embedded_modules "redco.models.families."
 local families = lazy.fields({}, model_types, function(model_type)
-  return require("redco.models." .. (model_type:gsub("-", "_")))
+  return require("redco.models.families." .. model_type)
 end)
 
 -- Whether it is the configuration of a model of which only the text model can be read.
@@ -274,10 +228,8 @@ function(encoder_dir, decoder_dir, options)
   return new_model(family, c, files.add_new(params, family, c, o.dtype, o.generator, source))
 end)
 
-return registry.define("redco.models", [[
+return registry.define("redco.models", ([[
 redco.models
-Models in Hugging Face's folders. The families are BART, BERT, BLOOM, CLIP, DeBERTa-v2 and v3,
-DeepSeek-V3, DistilBERT, ELECTRA, Falcon, Gemma 2 and 3, GPT-2, GPT-J, GPT-NeoX (Pythia), Granite,
-Kimi K2, LLaMA, Marian, mBART, Mistral, Mixtral, ModernBERT, mT5, OLMo 2, OLMoE, OPT, Pegasus,
-Phi-3, Qwen2, Qwen3, Qwen3-MoE, RoBERTa, SigLIP, SmolLM3, StarCoder2, T5, UMT5, ViT, Whisper,
-XLM-RoBERTa, and image captioners made of ViT and GPT-2.]], strict("redco.models", models))
+Models in Hugging Face's folders. The model types are
+%s.]]):format(table.concat(model_types, ", ")),
+  strict("redco.models", models))

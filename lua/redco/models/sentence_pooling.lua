@@ -1,4 +1,4 @@
---- What a folder of sentence-transformers says about the vectors of texts.
+--- Reads how a folder of sentence-transformers makes vectors of texts.
 local fail = require "redco.fail"
 local files = require "redco.models.files"
 local json = require "redco.models.json"

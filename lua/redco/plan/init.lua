@@ -10,7 +10,7 @@ local plan = {}
 --- devices (numbers as a text), scaling, fit (which training), global_batch_size, has_timelines,
 --- and those of Trainer:plan.
 function plan.start(options)
-  -- What a compiled loop leaves on the stack depends on when it was compiled, and tensors there are
+  -- The stack after a compiled loop depends on when it was compiled, and tensors there are
   -- no garbage: without the compiler two plans are alike.
   jit.off()
   native.start_plan(options)

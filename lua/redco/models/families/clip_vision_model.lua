@@ -2,7 +2,7 @@
 --- `CLIPVisionModelWithProjection`. Its features are the hidden state of the class token.
 local blocks = require "redco.models.blocks"
 local layers = require "redco.models.clip_layers"
-local text = require "redco.models.clip_text_model"
+local text = require "redco.models.families.clip_text_model"
 local torch = require "redco.torch"
 local tower = require "redco.models.tower"
 

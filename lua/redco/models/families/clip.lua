@@ -4,8 +4,8 @@ local blocks = require "redco.models.blocks"
 local contrastive = require "redco.models.contrastive"
 local fail = require "redco.fail"
 local new_family = require "redco.models.text_and_image"
-local text = require "redco.models.clip_text_model"
-local vision = require "redco.models.clip_vision_model"
+local text = require "redco.models.families.clip_text_model"
+local vision = require "redco.models.families.clip_vision_model"
 
 local function projection_of(facts)
   return function(params, features, o)

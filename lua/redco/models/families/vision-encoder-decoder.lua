@@ -3,10 +3,10 @@
 local blocks = require "redco.models.blocks"
 local complete_config = require "redco.models.config"
 local fail = require "redco.fail"
-local gpt2 = require "redco.models.gpt2"
+local gpt2 = require "redco.models.families.gpt2"
 local nn = require "redco.nn"
 local torch = require "redco.torch"
-local vit = require "redco.models.vit"
+local vit = require "redco.models.families.vit"
 
 local both = {
   model_type = "vision-encoder-decoder",
