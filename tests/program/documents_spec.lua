@@ -110,12 +110,25 @@ local function runs_of(blocks)
   return runs
 end
 
-local function run_script(lua)
-  program.write("page.lua", lua)
-  local status, output, errors = program.shell "bin/redco-lua page.lua </dev/null"
-  if status ~= 0 then error(errors, 0) end
+-- The name of a script that a command runs.
+local function name_of(entry) return entry.lua and entry.lua:match "^%-%- ([%w_]+%.lua)\n" end
+
+local function is_script(entry) return entry and entry.lua and not name_of(entry) end
+
+-- The outcomes of the script at i and of those up to the next command: one process runs them.
+local function run_scripts(runs, i)
+  local paths = {}
+  while is_script(runs[i]) do
+    paths[#paths + 1] = program.write(("page_%d.lua"):format(i), runs[i].lua)
+    i = i + 1
+  end
+  return program.run_in_turn(paths)
+end
+
+local function check_script(lua, outcome)
+  if not outcome.is_good then error(outcome.err, 0) end
   local text = shown.by(lua)
-  if text then shown.expect(output, text) end
+  if text then shown.expect(outcome.out, text) end
 end
 
 local function run_commands(commands, text)
@@ -139,17 +152,21 @@ local n_runs = 0
 for file in files:lines() do
   local blocks, text = blocks_of(file)
   testing.test(file .. ": links lead somewhere", function() check_links(file, text) end)
-  local runs = runs_of(blocks)
+  local runs, outcomes, first = runs_of(blocks), nil, nil
   for i, entry in ipairs(runs) do
     n_runs = n_runs + 1
     testing.test(("%s:%d"):format(file, entry.line), function()
-      local name = entry.lua and entry.lua:match "^%-%- ([%w_]+%.lua)\n"
+      local name = name_of(entry)
       if name then
         program.write(name, entry.lua)
         local next_run = runs[i + 1] and runs[i + 1].sh or ""
         assert(next_run:find(name, 1, true), "no command after it runs " .. name)
       elseif entry.lua then
-        run_script(entry.lua)
+        if not is_script(runs[i - 1]) then
+          outcomes = nil  -- of other scripts
+          outcomes, first = run_scripts(runs, i), i
+        end
+        check_script(entry.lua, outcomes[i - first + 1])
       else
         run_commands(entry.sh, entry.shown)
       end

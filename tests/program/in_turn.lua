@@ -1,5 +1,8 @@
 -- in_turn.lua SCRIPT ARGUMENT... [-- SCRIPT ARGUMENT...]...: runs scripts one after another in one
 -- process, each as if it was the program's, because the start of a process takes longer than they.
+-- If one fails the others do not run, but with IN_TURN_MARK, which ends what each has written.
+local mark = os.getenv "IN_TURN_MARK"
+
 local runs = { {} }
 for _, word in ipairs(arg) do
   if word == "--" then runs[#runs + 1] = {} else table.insert(runs[#runs], word) end
@@ -7,9 +10,15 @@ end
 for _, run in ipairs(runs) do
   local script = table.remove(run, 1)
   rawset(_G, "arg", { [0] = script, unpack(run) })
-  local ok, message = xpcall(assert(loadfile(script)), debug.traceback)
+  local ok, message = xpcall(function() assert(loadfile(script))(unpack(run)) end, debug.traceback)
   if not ok then
-    error(("%s %s\n%s"):format(script, table.concat(run, " "), tostring(message)), 0)
+    message = ("%s %s\n%s"):format(script, table.concat(run, " "), tostring(message))
+    if not mark then error(message, 0) end
+    io.stderr:write(message, "\n")
+  end
+  if mark then
+    io.stdout:write(mark, ok and "ends\n" or "fails\n")
+    io.stderr:write(mark, "\n")
   end
   collectgarbage()
 end

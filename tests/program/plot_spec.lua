@@ -1,5 +1,6 @@
 -- `redco-lua plot` draws what a run has logged.
 local data = require "redco.data"
+local draw = require "redco.plot"
 local program = require "program"
 local testing = require "testing"
 
@@ -14,6 +15,18 @@ local function expect_drawn(...)
   local code, out, err = plot(...)
   if code ~= 0 then error(("exit code %d: %s"):format(code, err), 2) end
   return out
+end
+
+--- What the command writes for a folder, some metrics and a file, in this process: most of its time
+--- is the program's start.
+local function drawn(folder, metrics, out)
+  local path = program.folder .. "/drawn"
+  io.output(path)
+  local ok, message = pcall(draw, folder, out, 0, metrics or {})
+  io.output():close()
+  io.output(io.stdout)
+  if not ok then error(message, 0) end
+  return program.read(path)
 end
 
 local function log(lines)
@@ -57,10 +70,10 @@ eval_loss: 1.5 at step 4
 end)
 
 test("all but what a step costs, unless it is asked for", function()
-  local out = expect_drawn()
+  local out = drawn(program.folder)
   expect_has(out, "loss: 0 at step 4", "eval_loss: 1.5", "lr: 0.5 at step 4")
   assert(not out:find("mfu", 1, true))
-  expect_has(expect_drawn("--metric", "mfu"), "mfu: 0.25 at step 4")
+  expect_has(drawn(program.folder, { "mfu" }), "mfu: 0.25 at step 4")
 end)
 
 test("in dots, on a terminal of that width", function()
@@ -108,7 +121,7 @@ local has_converter = os.execute "command -v rsvg-convert >/dev/null 2>&1" == 0
 test("as PNG", function()
   if not has_converter then return print "  no program rsvg-convert: skipped" end
   local path = program.folder .. "/charts.png"
-  expect_drawn("--out", path, "--metric", "loss")
+  drawn(program.folder, { "loss" }, path)
   local pixels = data.image(path)
   expect_equal(table.concat(pixels.shape, " "), "3 540 760")
   local function colour(x, y)
@@ -143,22 +156,20 @@ test("a folder whose name is no UTF-8, with signs of XML and of the shell", func
   local quoted = "'" .. folder:gsub("'", "'\\''") .. "'"
   assert(os.execute(("mkdir %s && cp '%s/metrics.jsonl' %s"):format(quoted, program.folder,
     quoted)) == 0)
-  local function draw(path)
-    local code, _, err = program.run { "plot", folder, "--out", path }
-    expect_equal(err, "")
-    expect_equal(code, 0)
-    return path
-  end
-  expect_has(program.read(draw(folder .. "/a.svg")),
-    "/r?sum? \195\169? ? &lt;&amp;'\"$(x)`</text>")
-  if has_converter then expect_equal(data.image(draw(folder .. "/a.png")).shape[1], 3) end
+  local code, _, err = program.run { "plot", folder, "--out", folder .. "/a.svg" }
+  expect_equal(err, "")
+  expect_equal(code, 0)
+  expect_has(program.read(folder .. "/a.svg"), "/r?sum? \195\169? ? &lt;&amp;'\"$(x)`</text>")
+  if not has_converter then return end
+  drawn(folder, nil, folder .. "/a.png")
+  expect_equal(data.image(folder .. "/a.png").shape[1], 3)
 end)
 
 -- The curves of a picture as lists of points {x, y}, in the order in which they are drawn.
 local function curves_of(lines)
   log(lines)
   local path, curves = program.folder .. "/long.svg", {}
-  expect_drawn("--out", path, "--metric", "loss")
+  drawn(program.folder, { "loss" }, path)
   for list in program.read(path):gmatch '<polyline points="([^"]*)"' do
     local points = {}
     for x, y in list:gmatch "([%d.]+),([%d.]+)" do
@@ -204,7 +215,7 @@ test("the axis is that of the run, not of its first steps", function()
   local id = svg:match 'points="[^"]*"[^>]* clip%-path="url%(#([^)]*)%)"'
   expect_has(svg, ('<clipPath id="%s"><rect y="63.00" width="100%%" height="168.00"/>'):format(id))
   -- In the terminal no line runs along the frame.
-  local text = expect_drawn "--metric=loss"
+  local text = drawn(program.folder, { "loss" })
   assert(not text:find "%+%*%*%*", text)
 end)
 
@@ -227,24 +238,23 @@ test("errors tell what to do", function()
   expect_equal(err, ("redco-lua: plot: %s/metrics.jsonl has no metrics yet\n")
     :format(program.folder))
   log { '{"step":1,"loss":1}' }
-  expect_has(expect_drawn(), "loss: 1 at step 1")
-  code, _, err = plot("--metric", "los")
-  expect_equal(code, 1)
-  expect_has(err, "no metric 'los'; there are: loss")
+  expect_has(drawn(program.folder), "loss: 1 at step 1")
   code, _, err = plot("--out", "charts.gif")
   expect_equal(code, 2)
   expect_has(err, ".svg or .png", "charts.gif")
-  code, _, err = plot("--out", program.folder .. "/nowhere/charts.svg")
-  expect_equal(code, 1)
-  expect_has(err, "plot: cannot write", "/nowhere/charts.svg")
   expect_equal((program.run { "plot" }), 2)
-  code, _, err = program.run { "plot", program.folder .. "/nowhere" }
-  expect_equal(code, 1)
-  expect_has(err, "/nowhere/metrics.jsonl", "WORKDIR is the work folder of a run")
   program.shell "mkdir pipe; mkfifo pipe/metrics.jsonl"
-  code, _, err = program.run { "plot", program.folder .. "/pipe" }
-  expect_equal(code, 1)
-  expect_has(err, "/pipe/metrics.jsonl: a pipe or device, expected a text file")
+  local nowhere = program.folder .. "/nowhere"
+  for _, case in ipairs {
+    { { program.folder, { "los" } }, "no metric 'los'; there are: loss" },
+    { { program.folder, nil, nowhere .. "/charts.svg" }, "plot: cannot write",
+      "/nowhere/charts.svg" },
+    { { nowhere }, "/nowhere/metrics.jsonl", "WORKDIR is the work folder of a run" },
+    { { program.folder .. "/pipe" },
+      "/pipe/metrics.jsonl: a pipe or device, expected a text file" },
+  } do
+    testing.expect_error(function() drawn(unpack(case[1], 1, 3)) end, unpack(case, 2))
+  end
 end)
 
 program.remove_folder()

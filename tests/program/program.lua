@@ -52,6 +52,27 @@ function program.run(args, input)
   return program.shell(quoted(program.path) .. " " .. table.concat(words, " ") .. " " .. from)
 end
 
+--- Runs the scripts of these paths one after another in one process of this program, because a
+--- start takes longer than most scripts. They share loaded modules and what they change in the
+--- engine. Returns for each {is_good, out, err}: whether it ended without an error, and what it
+--- wrote.
+function program.run_in_turn(paths)
+  local mark, pattern, quoted_paths = "-- a script ", "(.-)%-%- a script ", {}
+  for i, path in ipairs(paths) do quoted_paths[i] = quoted(path) end
+  local code, out, err = program.shell(("IN_TURN_MARK=%s %s %s %s </dev/null"):format(quoted(mark),
+    quoted(program.path), quoted(assert(os.getenv "REDCO_SOURCE") .. "/tests/program/in_turn.lua"),
+    table.concat(quoted_paths, " -- ")))
+  local found = {}
+  local next_err = err:gmatch(pattern .. "\n")
+  for text, ending in out:gmatch(pattern .. "(%a+)\n") do
+    found[#found + 1] = { is_good = ending == "ends", out = text, err = next_err() }
+  end
+  if code ~= 0 or #found ~= #paths then
+    error(("exit code %d after %d of %d scripts\n%s%s"):format(code, #found, #paths, out, err), 2)
+  end
+  return found
+end
+
 --- Fails unless the text has all of the parts.
 function program.expect_has(text, ...)
   for _, part in ipairs { ... } do
