@@ -1,38 +1,35 @@
--- Runs the scripts of this folder that test themselves, each in several processes; with
--- REDCO_TEST_FULL=1 those marked `full` too.
+-- Runs the scripts of this folder that test themselves, in several processes.
 local program = require "program"
 local testing = require "testing"
 
 local here = assert(os.getenv "REDCO_SOURCE") .. "/tests/cluster"
 
-for _, run in ipairs {
-  { 2, "tensors" }, { 4, "tensors" },
-  { 2, "steps" }, { 4, "steps" }, { 2, "alone" }, { 4, "alone" },
-  { 2, "optimizers" }, { 4, "optimizers", full = true },
-  { 2, "networks" }, { 4, "networks", full = true },
-  { 1, "algorithms", full = true }, { 2, "algorithms" }, { 4, "algorithms", full = true },
-  { 2, "precision" }, { 4, "precision", full = true },
-  { 2, "ranges" }, { 4, "ranges", full = true }, { 2, "operators", takes_options = true },
-  { 2, "collate" }, { 4, "collate", full = true }, { 2, "data" }, { 4, "data" },
-  { 2, "budgets" }, { 2, "model_budgets" },
-  { 4, "model_budgets" }, { 2, "moves" },
-  { 2, "families" }, { 4, "families" }, { 2, "loading" }, { 4, "saving" },
-  { 2, "new_models" }, { 4, "every_family" }, { 2, "rows" }, { 2, "whisper" },
-  { 2, "diffusion" }, { 4, "diffusion", full = true }, { 2, "pictures" },
-  { 4, "pictures", full = true },
-  { 2, "torchscript" }, { 4, "torchscript", full = true },
-  { 2, "copies", environment = "REDCO_ONEDNN_PRODUCTS=1" }, { 3, "copies", full = true },
-} do
-  local n, script = unpack(run)
-  if run.full and not testing.is_full then goto continue end
-  testing.test(("%s.lua in %d processes"):format(script, n), function()
-    local command = ("%s \"$REDCO_LUA\" --nproc %d '%s/%s.lua' %s </dev/null"):format(
-      run.environment or "", n, here, script,
-      run.takes_options and "" or "'" .. program.folder .. "'")
-    local code, out, err = program.shell(command)
+--- Runs the scripts in turn in `n` processes.
+local function test(n, scripts, environment)
+  testing.test(("%s in %d processes"):format(scripts:gsub(" ", ", "), n), function()
+    local words = {}
+    for script in scripts:gmatch "%S+" do
+      words[#words + 1] = ("'%s/%s.lua'%s"):format(here, script,
+        script == "operators" and "" or (" '%s'"):format(program.folder))  -- its words are options
+    end
+    local command = "%s \"$REDCO_LUA\" --nproc %d '%s/../program/in_turn.lua' %s </dev/null"
+    local code, out, err = program.shell(command:format(environment or "", n, here,
+      table.concat(words, " -- ")))
     if code ~= 0 then error(("exit code %d\n%s%s"):format(code, out, err)) end
   end)
-  ::continue::
+end
+
+-- tensors.lua and families.lua look at the counters of a process, and so come first.
+test(2, "tensors steps alone optimizers networks algorithms precision")
+test(2, "ranges operators collate data budgets model_budgets moves")
+test(2, "families loading new_models rows whisper diffusion pictures torchscript")
+test(4, "tensors steps alone data model_budgets")
+test(4, "families saving every_family")
+test(2, "copies", "REDCO_ONEDNN_PRODUCTS=1")
+if testing.is_full then
+  test(1, "algorithms")
+  test(4, "optimizers networks algorithms precision ranges collate diffusion pictures torchscript")
+  test(3, "copies")
 end
 
 program.remove_folder()

@@ -20,5 +20,10 @@ for _, run in ipairs(runs) do
     io.stdout:write(mark, ok and "ends\n" or "fails\n")
     io.stderr:write(mark, "\n")
   end
+  -- Modules that are files beside the script are loaded anew by the next one.
+  for name in pairs(package.loaded) do
+    if package.searchpath(name, package.path) then package.loaded[name] = nil end
+  end
+  collectgarbage()
   collectgarbage()
 end
