@@ -298,7 +298,7 @@ int call_upvalue(lua_State* L) {
   return lua_gettop(L);
 }
 
-// Wraps a function so that it counts steps: LuaJIT's own functions bypass the wrapper of C
+// Wraps a function so that it counts instructions: LuaJIT's own functions bypass the wrapper of C
 // functions.
 int counted_call(lua_State* L) {
   luaL_checktype(L, 1, LUA_TFUNCTION);

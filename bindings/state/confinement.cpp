@@ -1,4 +1,4 @@
-// Makes operators take steps. LibTorch registers nothing on the dispatch key
+// Makes operators take instructions. LibTorch registers nothing on the dispatch key
 // TESTING_ONLY_GenericMode, which is above all keys it uses: a Confinement includes it, so that
 // every operator call on the thread passes through the fallback here.
 #include "confinement.h"

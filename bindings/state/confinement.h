@@ -13,7 +13,7 @@
 namespace redco::lua {
 
 /// Runs the scripts of a restricted engine on this thread while it exists. Every operator,
-/// including those called by other operators and by backward, takes steps; new tensors count
+/// including those called by other operators and by backward, takes instructions; new tensors count
 /// against the engine's limit; random numbers come from the engine's generator. The modes of the
 /// thread (gradients, autocast, ...) are restored afterwards.
 class Confinement {

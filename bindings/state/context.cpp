@@ -100,35 +100,35 @@ constexpr int quantum = 1000;
 
 void count_hook(lua_State* L, lua_Debug*);
 
-// In a restricted engine the processor time since the last look replaces the number of steps if
-// that is smaller: one instruction may join long strings, and an operator may take seconds.
+// In a restricted engine the processor time since the last look replaces the number of instructions
+// if that is smaller: one instruction may join long strings, and an operator may take seconds.
 thread_local int64_t last_look = 0;
 
-int64_t instructions_or_time(const Context& context, int64_t steps) {
-  if (!context.is_restricted) return steps;
+int64_t instructions_or_time(const Context& context, int64_t instructions) {
+  if (!context.is_restricted) return instructions;
   int64_t before = std::exchange(last_look, processor_time());
-  return std::max(steps, last_look - before);
+  return std::max(instructions, last_look - before);
 }
 
-void watch_steps(lua_State* L) {
-  const auto& steps = context(L).steps;
-  if (steps.limit == 0)
+void watch_instructions(lua_State* L) {
+  const auto& instructions = context(L).instructions;
+  if (instructions.limit == 0)
     lua_sethook(L, nullptr, 0, 0);
   else
-    lua_sethook(L, count_hook, LUA_MASKCOUNT, steps.left > 0 ? quantum : 1);
+    lua_sethook(L, count_hook, LUA_MASKCOUNT, instructions.left > 0 ? quantum : 1);
 }
 
 // Pushes the error of an interrupt and clears the request.
 void push_interrupted(lua_State* L) {
   context(L).interrupted = false;
-  watch_steps(L);
+  watch_instructions(L);
   push_located(L, "interrupted");
   note_error(L, ScriptError::Kind::interrupted, "");
 }
 
 std::string out_of_instructions(const Context& context) {
-  return "the limit of " + std::to_string(context.steps.limit) +
-         " steps is reached, see ScriptEngine::set_instruction_limit";
+  return "the limit of " + std::to_string(context.instructions.limit) +
+         " instructions is reached, see ScriptEngine::set_instruction_limit";
 }
 
 int fail_out_of_instructions(lua_State* L) {
@@ -313,21 +313,21 @@ namespace {
 
 void count_hook(lua_State* L, lua_Debug*) {
   Context& ctx = context(L);
-  ctx.steps.left -= instructions_or_time(ctx, quantum);
+  ctx.instructions.left -= instructions_or_time(ctx, quantum);
   if (is_interrupted(ctx)) {
     push_interrupted(L);
     lua_error(L);
   }
-  if (ctx.steps.left > 0) return;
-  watch_steps(L);
+  if (ctx.instructions.left > 0) return;
+  watch_instructions(L);
   fail_out_of_instructions(L);
 }
 
 }  // namespace
 
 void limit_instructions(lua_State* L, int64_t limit) {
-  context(L).steps = {limit, limit};
-  watch_steps(L);
+  context(L).instructions = {limit, limit};
+  watch_instructions(L);
 }
 
 int64_t processor_time() {
@@ -341,22 +341,22 @@ void restart_step_clock() { last_look = processor_time(); }
 void start_counting_instructions(lua_State* L) {
   restart_step_clock();
   // Without a limit, any hook belongs to an interrupt or to the script.
-  if (int64_t limit = context(L).steps.limit; limit != 0) limit_instructions(L, limit);
+  if (int64_t limit = context(L).instructions.limit; limit != 0) limit_instructions(L, limit);
 }
 
 int take_instructions(lua_State* L) {
-  auto& steps = context(L).steps;
-  if (steps.limit == 0) return 0;
-  steps.left -= int64_t(luaL_optnumber(L, 1, 100));
-  return steps.left > 0 ? 0 : fail_out_of_instructions(L);
+  auto& instructions = context(L).instructions;
+  if (instructions.limit == 0) return 0;
+  instructions.left -= int64_t(luaL_optnumber(L, 1, 100));
+  return instructions.left > 0 ? 0 : fail_out_of_instructions(L);
 }
 
-void take_instructions(Context& context, int64_t steps) {
+void take_instructions(Context& context, int64_t instructions) {
   if (is_interrupted(context)) throw Interrupted();
-  if (context.steps.limit == 0) return;
-  context.steps.left -= instructions_or_time(context, steps);
-  if (context.steps.left > 0) return;
-  watch_steps(context.current);
+  if (context.instructions.limit == 0) return;
+  context.instructions.left -= instructions_or_time(context, instructions);
+  if (context.instructions.left > 0) return;
+  watch_instructions(context.current);
   std::string line = script_line(context.current);
   throw ScriptError((line.empty() ? "" : line + ": ") + out_of_instructions(context), "",
                     ScriptError::Kind::out_of_instructions);
@@ -373,7 +373,7 @@ int end_script(lua_State* L) {
 }
 
 void interrupt_hook(lua_State* L, lua_Debug*) {
-  watch_steps(L);
+  watch_instructions(L);
   if (!is_interrupted(context(L))) return;
   push_interrupted(L);
   lua_error(L);

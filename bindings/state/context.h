@@ -57,7 +57,7 @@ struct Context : std::enable_shared_from_this<Context> {
   struct {
     int64_t limit = 0;
     int64_t left = 0;
-  } steps;
+  } instructions;
   /// Of a restricted engine: the memory of its tensors, and its random generator. See Confinement.
   std::shared_ptr<TensorMemory> tensor_memory;
   at::Generator rng;
@@ -132,10 +132,10 @@ int end_script(lua_State* L);
 /// A debug hook that ends the running Lua code as interrupted.
 void interrupt_hook(lua_State* L, lua_Debug* frame);
 
-/// Limits the steps of later runs; 0: no limit.
+/// Limits the instructions of later runs; 0: no limit.
 void limit_instructions(lua_State* L, int64_t limit);
 
-/// Resets the remaining steps at the start of a run.
+/// Resets the remaining instructions at the start of a run.
 void start_counting_instructions(lua_State* L);
 
 /// The processor time of this thread, in microseconds.
@@ -144,13 +144,13 @@ int64_t processor_time();
 /// Excludes the time until now from the step count: it was spent in a function of the program.
 void restart_step_clock();
 
-/// A Lua function that subtracts a hundred from the remaining steps.
+/// A Lua function that subtracts a hundred from the remaining instructions.
 int take_instructions(lua_State* L);
 
-/// Subtracts from the remaining steps, for C++: `steps`, or in a restricted engine the microseconds
-/// of processor time since the last call if these are more. Throws if none are left or the script
-/// was interrupted.
-void take_instructions(Context& context, int64_t steps);
+/// Subtracts from the remaining instructions, for C++: `instructions`, or in a restricted engine
+/// the microseconds of processor time since the last call if these are more. Throws if none are
+/// left or the script was interrupted.
+void take_instructions(Context& context, int64_t instructions);
 
 /// Calls the function below its `n_args` arguments on the stack. A Lua error becomes a
 /// ScriptError.

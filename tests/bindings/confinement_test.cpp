@@ -83,7 +83,7 @@ TEST_CASE("tensors of an engine outlive it") {
   CHECK(kept.sum().item<double>() == 1000);
 }
 
-TEST_CASE("operators take steps, and more if they take long") {
+TEST_CASE("operators take instructions, and more if they take long") {
   ScriptEngine engine({.restricted = true});
   engine.set_tensor_memory_limit(512 * megabyte);
   engine.set_instruction_limit(1'000'000);
@@ -96,16 +96,16 @@ TEST_CASE("operators take steps, and more if they take long") {
         "while true do torch.ones {} end",
         "redco.vmap(function(row) while true do row:outer(row) end end)(square)"}) {
     CAPTURE(slow);
-    CHECK(has(failure(engine, slow, out_of_instructions), "1000000 steps"));
+    CHECK(has(failure(engine, slow, out_of_instructions), "1000000 instructions"));
     // Nor does it go on who catches that.
     CHECK(
         has(failure(engine, "pcall(function() " + slow + " end) pcall(print)", out_of_instructions),
-            "1000000 steps"));
+            "1000000 instructions"));
   }
   CHECK(failure(engine, "local y = torch.ones { 10, 10 } for i = 1, 100 do y:matmul(y) end") == "");
 }
 
-TEST_CASE("functions of Lua take steps, and instructions that take long") {
+TEST_CASE("functions of Lua take instructions, and those that take long") {
   ScriptEngine engine({.restricted = true});
   engine.set_memory_limit(256 * megabyte);
   engine.set_instruction_limit(1'000'000);
@@ -117,7 +117,7 @@ TEST_CASE("functions of Lua take steps, and instructions that take long") {
         "local t = {} for i = 1, 1e5 do t[i] = i end while true do table.sort(t) end",
         "local s = ('x'):rep(1e5) while true do s:find('y', 1, true) end"}) {
     CAPTURE(slow);
-    CHECK(has(failure(engine, slow, out_of_instructions), "1000000 steps"));
+    CHECK(has(failure(engine, slow, out_of_instructions), "1000000 instructions"));
   }
 }
 

@@ -267,7 +267,7 @@ TEST_CASE("one engine's restriction is not another's") {
 
 constexpr auto out_of_instructions = ScriptError::Kind::out_of_instructions;
 
-TEST_CASE("a step limit ends what runs too long, whatever it catches, and the engine goes on") {
+TEST_CASE("an instruction limit ends what runs too long, whatever it catches, and the engine goes on") {
   for (bool restricted : {true, false}) {
     ScriptEngine engine({.restricted = restricted});
     engine.set_instruction_limit(200000);
@@ -299,7 +299,7 @@ TEST_CASE("a step limit ends what runs too long, whatever it catches, and the en
       if (!restricted && has(endless, "pcall(f"))
         continue;  // see ScriptEngine::set_instruction_limit
       auto start = std::chrono::steady_clock::now();
-      CHECK(has(failure(engine, endless, out_of_instructions), "200000 steps"));
+      CHECK(has(failure(engine, endless, out_of_instructions), "200000 instructions"));
       CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
       engine.run_string("for i = 1, 1000 do end");  // each run begins anew
     }
@@ -325,17 +325,17 @@ TEST_CASE("calls in each other end before the stack does") {
     assert(e[1] == 7))");
 }
 
-TEST_CASE("calls back from the program have the steps of the run that called it") {
+TEST_CASE("calls back from the program have the instructions of the run that called it") {
   ScriptEngine engine({.restricted = true});
   engine.set_instruction_limit(100000);
   engine.register_function("back",
                            [&](const std::vector<Tree>&) { return engine.call("work", {}); });
   engine.run_string("rawset(_G, 'work', function() for i = 1, 10000 do end return true end)");
-  CHECK(has(failure(engine, "while true do back() end", out_of_instructions), "100000 steps"));
+  CHECK(has(failure(engine, "while true do back() end", out_of_instructions), "100000 instructions"));
   CHECK(engine.call("work", {}).at(0).as<bool>());
 }
 
-TEST_CASE("with a step limit another thread's interrupt ends loops of plain Lua") {
+TEST_CASE("with an instruction limit another thread's interrupt ends loops of plain Lua") {
   ScriptEngine engine({.restricted = true});
   engine.set_instruction_limit(int64_t{1} << 50);
   std::thread impatient([&] {

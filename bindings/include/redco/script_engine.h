@@ -122,7 +122,7 @@ class REDCO_API ScriptEngine {
   /// Ends the running call, or the next one, with an error at the next operator or other function
   /// of the library. May be called from any thread and from a signal handler. In a handler on the
   /// thread that runs the engine, it also ends loops of plain Lua, except those that LuaJIT has
-  /// compiled. With a step limit it ends all loops.
+  /// compiled. With an instruction limit it ends all loops.
   void interrupt() noexcept;
 
   /// Limits the bytes of Lua values from now on; tensors do not count. A script that needs more
@@ -140,10 +140,10 @@ class REDCO_API ScriptEngine {
   /// thousands; 0: no limit. A script that needs more fails with a ScriptError of the kind
   /// out_of_instructions. The first call turns LuaJIT's compiler off.
   ///
-  /// In a restricted engine each operator takes 20 steps too, including those that backward calls.
-  /// If 1000 instructions or one operator take longer, each microsecond of the thread's time is a
-  /// step. One operator, one function of Lua, or in an unrestricted engine a script that fills the
-  /// stack and catches that error forever, can run without end.
+  /// In a restricted engine each operator takes 20 instructions too, including those that backward
+  /// calls. If 1000 instructions or one operator take longer, each microsecond of the thread's time
+  /// is a step. One operator, one function of Lua, or in an unrestricted engine a script that fills
+  /// the stack and catches that error forever, can run without end.
   void set_instruction_limit(int64_t instructions);
 
   /// Returns redco::sharding_report for the runs so far: what sharding did, and advice. Empty on
