@@ -8,7 +8,6 @@
 #include "state/tensor.h"
 #include "torch/sharding.h"
 
-#include <functional>
 #include <map>
 #include <memory>
 
@@ -329,6 +328,15 @@ Json::Object template_variables(NamedArguments& args) {
   });
 }
 
+void push_masked(lua_State* L, const ChatEncoding& encoding) {
+  lua_createtable(L, 0, 2);
+  push_list(L, encoding.ids, push_integer);
+  lua_setfield(L, -2, "input_ids");
+  if (!encoding.assistant_mask) return;
+  push_list(L, *encoding.assistant_mask, push_integer);
+  lua_setfield(L, -2, "assistant_masks");
+}
+
 int apply_chat_template(lua_State* L) {
   Reading held(L);
   const Tokenizer& tokenizer = held.tokenizer();
@@ -341,34 +349,49 @@ int apply_chat_template(lua_State* L) {
   NamedArguments args = named(L, 3, "Tokenizer:apply_chat_template");
   bool prompt = args.get<bool>("add_generation_prompt", false);
   bool tokenize = args.get<bool>("tokenize", true);
+  bool with_mask = args.get<bool>("return_assistant_tokens_mask", false);
   Json::Object variables = template_variables(args);
   bool is_padded = tokenize && check_padding(args) != Padding::none;
   if (!is_padded) args.finish();
-  std::vector<std::string> texts;
-  for (const Json& conversation : conversations) {
-    try {
-      texts.push_back(tokenizer.apply_chat_template(conversation, prompt, variables));
-    } catch (const Error& error) {
-      if (!is_batch) throw;
-      fail("conversation ", texts.size() + 1, ": ", error.what());
+  require(!with_mask || (tokenize && !is_padded), args.function(),
+          ": return_assistant_tokens_mask is for tokens without padding");
+  auto of_each = [&](auto make) {
+    std::vector<decltype(make(messages))> results;
+    for (const Json& conversation : conversations) {
+      try {
+        results.push_back(make(conversation));
+      } catch (const Error& error) {
+        if (!is_batch) throw;
+        fail("conversation ", results.size() + 1, ": ", error.what());
+      }
     }
-  }
+    return results;
+  };
+  auto push_results = [&](const auto& results, auto push) {
+    if (is_batch)
+      push_list(L, results, push);
+    else
+      push(L, results[0]);
+    return 1;
+  };
+  if (with_mask)
+    return push_results(of_each([&](const Json& conversation) {
+                          return tokenizer.encode_chat(conversation, prompt, variables);
+                        }),
+                        push_masked);
+  auto texts = of_each([&](const Json& conversation) {
+    return tokenizer.apply_chat_template(conversation, prompt, variables);
+  });
+  if (!tokenize) return push_results(texts, push_text);
   if (is_padded) {
     push_batch(L, tokenizer, texts, args, true);
     return 1;
   }
-  std::function<void(lua_State*, const std::string&)> push_one = push_text;
-  if (tokenize)
-    push_one = [&](lua_State* state, const std::string& text) {
-      EncodeOptions options;
-      options.add_special_tokens = false;  // the template writes them
-      push_list(state, tokenizer.encode(text, options).ids, push_integer);
-    };
-  if (is_batch)
-    push_list(L, texts, push_one);
-  else
-    push_one(L, texts[0]);
-  return 1;
+  return push_results(texts, [&](lua_State* state, const std::string& text) {
+    EncodeOptions options;
+    options.add_special_tokens = false;  // the template writes them
+    push_list(state, tokenizer.encode(text, options).ids, push_integer);
+  });
 }
 
 int decode_stream(lua_State* L) {
@@ -549,10 +572,14 @@ void add_tokenizer(lua_State* L) {
         "of text, `stream:finish()` the rest."},
        {"apply_chat_template", apply_chat_template,
         "apply_chat_template(self, messages, {add_generation_prompt = false, tokenize = true, "
-        "variables = nil, padding: boolean or string = false}) -> list of integers or string\n"
+        "variables = nil, padding: boolean or string = false, return_assistant_tokens_mask = "
+        "false}) -> list of integers or string or table\n"
         "Formats a conversation, {{role = \"user\", content = \"...\"}, ...}, for the model. "
         "Returns token ids, or text with tokenize = false. Of a list of conversations it returns a "
         "list of these; with `padding`, what the tokenizer's call returns, with its arguments. "
+        "With return_assistant_tokens_mask it returns {input_ids, assistant_masks}: the mask is 1 "
+        "for the tokens that the template marks by {% generation %} as the model's own, else 0; "
+        "nil if the template marks none. "
         "`variables` is a table of further variables of the template, such as `tools`. Templates "
         "see the keys of tables read from JSON, and of `redco.ordered_table`, in their order, and "
         "those of other tables sorted."},

@@ -156,6 +156,37 @@ TEST_CASE("templates like those of public models render as transformers renders 
   }
 }
 
+TEST_CASE("generation blocks mark tokens") {
+  redco::TokenizerParts parts;
+  parts.tokens = {"</s>", "a"};
+  parts.eos_id = 0;
+  auto encode = [&](const std::string& chat_template) {
+    parts.chat_template = chat_template;
+    return Tokenizer::from_parts("parts: ", parts)
+        .encode_chat(Json::List{message("user", "a"), message("assistant", "a")});
+  };
+  using Ids = std::vector<int64_t>;
+  auto marked = encode(
+      "{% for m in messages %}a{% generation %}aa{% if loop.last %}{{ eos_token }}{% endif %}"
+      "{% endgeneration %}a{% endfor %}");
+  CHECK(marked.ids == Ids{1, 1, 1, 1, 1, 1, 1, 0, 1});
+  CHECK(marked.assistant_mask == Ids{0, 1, 1, 0, 0, 1, 1, 1, 0});
+  // What is empty, or was left by `continue`, marks what it wrote.
+  CHECK(encode("a{% generation %}{% endgeneration %}a").assistant_mask == Ids{0, 0});
+  CHECK(encode("{% for m in messages %}{% generation %}a{% continue %}a{% endgeneration %}"
+               "{% endfor %}a")
+            .assistant_mask == Ids{1, 1, 0});
+  CHECK_FALSE(encode("a").assistant_mask.has_value());
+  // A block that is captured has no place in the output; without the mask that is no matter.
+  for (const char* captured :
+       {"{% macro f() %}{% generation %}a{% endgeneration %}{% endmacro %}{{ f() }}",
+        "{% set x %}{% generation %}a{% endgeneration %}{% endset %}{{ x }}",
+        "{% filter upper %}{% generation %}a{% endgeneration %}{% endfilter %}"}) {
+    CHECK_THROWS_AS(encode(captured), redco::Error);
+    CHECK((render(captured) == "a" || render(captured) == "A"));
+  }
+}
+
 TEST_CASE("keys stay in the order given") {
   redco::TokenizerParts parts;
   parts.tokens = {"a"};

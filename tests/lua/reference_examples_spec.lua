@@ -36,6 +36,8 @@ local fixture = {
 local texts = {
   ["book.txt"] = "One paragraph\nof two lines.\n\nAnother one.\n",
   ["captions.txt"] = "a taxi\na blue car\na red heart\n",
+  ["chats.jsonl"] = '{"messages": [{"role": "user", "content": "a taxi?"}, '
+    .. '{"role": "assistant", "content": "blue"}]}\n',
   ["cities.csv"] = 'city,people\nRome,2.8\n"Washington, D.C.",0.7\n',
   ["config.toml"] = "learning_rate = 2e-3\n",
   ["config.json"] = '{"n_layer": 12, "names": ["a", "b"]}',

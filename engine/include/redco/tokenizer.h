@@ -35,6 +35,13 @@ struct Encoding {
   std::vector<Encoding> overflow;
 };
 
+/// The tokens of a conversation.
+struct ChatEncoding {
+  std::vector<int64_t> ids;
+  /// 1 for each token that the model says, else 0. None if the template does not mark them.
+  std::optional<std::vector<int64_t>> assistant_mask;
+};
+
 enum class Side { left, right };
 
 /// Which text of a pair is truncated; `longest_first`: the longer one, then both.
@@ -208,6 +215,12 @@ class REDCO_API Tokenizer {
   /// lists the supported part of Jinja. Throws Error for the rest and for raise_exception.
   std::string apply_chat_template(const Json& messages, bool add_generation_prompt = false,
                                   const Json::Object& variables = {}) const;
+
+  /// Tokenizes a conversation that the chat template renders. The template marks what the model
+  /// says by blocks {% generation %}. Throws Error as apply_chat_template, and if such a block is
+  /// in a macro or in a block whose output is captured.
+  ChatEncoding encode_chat(const Json& messages, bool add_generation_prompt = false,
+                           const Json::Object& variables = {}) const;
 
   /// Writes the files the tokenizer was read from into a folder, which is created if necessary, and
   /// removes those of another. The files are the same byte for byte unless tokens, their roles or

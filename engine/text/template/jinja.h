@@ -109,6 +109,7 @@ struct Node {
     macro,     ///< content(names = defaults): body
     call,      ///< expression, a call, with a macro of this node as `caller`
     scope,     ///< names = defaults: body, with its own variables
+    spoken,    ///< body, which the model says
     stop,      ///< break
     next,      ///< continue
   };
@@ -129,8 +130,17 @@ inline constexpr const char* body_variable = " body";
 /// Parses a template. Throws Error, with the line, for unsupported or invalid syntax.
 std::vector<Node> parse(const std::string& source);
 
+/// Whether a template has a `generation` block.
+bool marks_generation(const std::vector<Node>& nodes);
+
+/// Bytes [begin, end) of a text.
+using Spans = std::vector<std::pair<size_t, size_t>>;
+
 /// Renders a template with variables. Throws Error, with the line, for unknown filters, tests,
-/// methods and functions, for raise_exception, and for templates that run too long.
-std::string render(const std::vector<Node>& nodes, const Value::Named& variables);
+/// methods and functions, for raise_exception, and for templates that run too long. `generated`
+/// gets the outputs of `generation` blocks; one in a macro or in a block whose output is captured
+/// is then an error.
+std::string render(const std::vector<Node>& nodes, const Value::Named& variables,
+                   Spans* generated = nullptr);
 
 }  // namespace redco::text::jinja

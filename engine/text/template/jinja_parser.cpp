@@ -215,7 +215,7 @@ class TemplateParser {
 
   // Marks the model's own text, for training; the output is that of its body.
   void generation(ExpressionParser& parser, Node& node) {
-    node.kind = Node::scope;
+    node.kind = Node::spoken;
     parser.expect_end();
     node.body = body("endgeneration");
   }
@@ -229,5 +229,11 @@ class TemplateParser {
 }  // namespace
 
 std::vector<Node> parse(const std::string& source) { return TemplateParser(source).all(); }
+
+bool marks_generation(const std::vector<Node>& nodes) {
+  return std::any_of(nodes.begin(), nodes.end(), [](const Node& node) {
+    return node.kind == Node::spoken || marks_generation(node.body) || marks_generation(node.other);
+  });
+}
 
 }  // namespace redco::text::jinja

@@ -79,7 +79,8 @@ Value strftime_now(const Arguments& given) {
 
 class Renderer {
  public:
-  explicit Renderer(const Value::Named& variables) : scopes_{globals_} {
+  Renderer(const Value::Named& variables, Spans* generated)
+      : scopes_{globals_}, generated_(generated) {
     Scope& globals = *globals_;
     globals["range"] = make_function(range);
     globals["dict"] =
@@ -167,6 +168,8 @@ class Renderer {
         break;
       case Node::scope:
         return scope(node);
+      case Node::spoken:
+        return generation(node);
       case Node::stop:
         return Flow::stop;
       case Node::next:
@@ -191,7 +194,9 @@ class Renderer {
     std::string before = std::move(out_);
     out_.clear();
     scopes_.push_back(std::make_shared<Scope>());
+    ++captures_;
     run_all(nodes);
+    --captures_;
     scopes_.pop_back();
     std::swap(out_, before);
     return before;
@@ -212,6 +217,16 @@ class Renderer {
     scopes_.push_back(std::move(inner));
     Flow flow = run_all(node.body);
     scopes_.pop_back();
+    return flow;
+  }
+
+  Flow generation(const Node& node) {
+    require(!generated_ || captures_ == 0,
+            "a generation block in a macro, or in a block of set, filter or call, cannot be found "
+            "in the output");
+    size_t begin = out_.size();
+    Flow flow = scope(node);
+    if (generated_) generated_->emplace_back(begin, out_.size());
     return flow;
   }
 
@@ -480,6 +495,8 @@ class Renderer {
   Scopes scopes_;
   std::vector<Value> namespaces_;
   std::string out_;
+  Spans* generated_;
+  int captures_ = 0;  ///< macros and blocks, around this node, whose output is captured
   int64_t steps_ = 0;
   int line_ = 1;
   int depth_ = 0;
@@ -487,8 +504,9 @@ class Renderer {
 
 }  // namespace
 
-std::string render(const std::vector<Node>& nodes, const Value::Named& variables) {
-  Renderer renderer(variables);
+std::string render(const std::vector<Node>& nodes, const Value::Named& variables,
+                   Spans* generated) {
+  Renderer renderer(variables, generated);
   try {
     return renderer.render(nodes);
   } catch (const Interrupted&) {

@@ -29,53 +29,27 @@ local path = o.model ~= "" and o.model
   or assert(io.popen("'" .. here .. "../fetch.sh'"):read "*l", "fetch.sh found no model")
 local tokenizer = redco.Tokenizer.from_pretrained(path)
 
-local pairs_of = o.data ~= "" and redco.data.jsonl(o.data)
+local records = o.data ~= "" and redco.data.jsonl(o.data)
   or redco.data.jsonl(here .. "data/devil.jsonl"):map(function(entry)
     return { question = ("Define: %s, %s"):format(entry.word, entry.pos),
       answer = entry.definition }
   end)
-
-local function prompt_of(pair)
-  return tokenizer:apply_chat_template({ { role = "user", content = pair.question } },
-    { add_generation_prompt = true })
-end
-
--- An example is the tokens of a conversation, and how many of them are the question's.
-local conversations = {}
-for _, pair in pairs_of:ipairs() do
-  local ids = tokenizer:apply_chat_template {
-    { role = "user", content = pair.question }, { role = "assistant", content = pair.answer },
-  }
-  if #ids <= o.max_length then
-    conversations[#conversations + 1] = {
-      ids = ids, n_prompt = #prompt_of(pair), question = pair.question,
-    }
-  end
-end
-local train, test = redco.data.split(conversations, { every = 20 })
-
--- Each position's label is the token after it, where that is the answer's.
-local function collate(examples)
-  local length = 0
-  for _, example in ipairs(examples) do length = math.max(length, #example.ids - 1) end
-  local input_ids, labels = {}, {}
-  for i, example in ipairs(examples) do
-    local ids = example.ids
-    input_ids[i], labels[i] = {}, {}
-    for t = 1, length do
-      input_ids[i][t] = ids[t] or tokenizer.pad_token_id
-      labels[i][t] = t >= example.n_prompt and ids[t + 1] or -100
-    end
-  end
-  return {
-    input_ids = torch.tensor(input_ids, { dtype = "int64" }),
-    labels = torch.tensor(labels, { dtype = "int64" }),
-  }
-end
+local held_in, held_out = redco.data.split(records, { every = 20 })
 
 local deployer = redco.Deployer {
   seed = o.seed, n_model_shards = o.n_model_shards, zero = o.zero, workdir = o.workdir,
 }
+
+local function conversations(set)
+  local with_messages = set:map(function(record)
+    return { messages = { { role = "user", content = record.question },
+      { role = "assistant", content = record.answer } } }
+  end)
+  return redco.data.conversations(with_messages, { tokenizer = tokenizer, deployer = deployer,
+    max_length = o.max_length })
+end
+local train, test = conversations(held_in), conversations(held_out)
+
 local model = redco.models.from_pretrained(path)
 local params = redco.lora.add(model.params, {
   target_modules = o.target_modules, r = o.r, lora_alpha = o.lora_alpha,
@@ -92,7 +66,9 @@ if o.resume then ckpt, info = deployer:load_last_ckpt { params = params } end
 
 local trainer = redco.Trainer {
   deployer = deployer,
-  collate_fn = collate,
+  collate_fn = redco.data.padding_collate {
+    pad_token_id = tokenizer.pad_token_id, return_attention_mask = false,
+  },
   loss_fn = model.loss_fn,
   params = ckpt and ckpt.params or params,
   opt_state = ckpt and ckpt.opt_state,
@@ -107,12 +83,14 @@ local function show(title)
   local lines = { ("loss %.3f"):format(trainer:eval_loss {
     examples = test, per_device_batch_size = o.per_device_batch_size,
   }) }
-  for i = 1, math.min(o.n_samples, #test) do
-    local prompt = torch.tensor({ prompt_of(test[i]) }, { dtype = "int64" })
-    local ids = model.generate(trainer.params, { input_ids = prompt }, { max_new_tokens = 60 })
-    local answer = ids[0]:narrow(0, prompt:size(1), ids:size(1) - prompt:size(1))
-    lines[#lines + 1] = test[i].question .. "\n"
-      .. tokenizer:decode(answer, { skip_special_tokens = true })
+  for i = 1, math.min(o.n_samples, #held_out) do
+    local question = held_out[i].question
+    local prompt = tokenizer:apply_chat_template({ { role = "user", content = question } },
+      { add_generation_prompt = true })
+    local inputs = { input_ids = torch.tensor({ prompt }, { dtype = "int64" }) }
+    local ids = model.generate(trainer.params, inputs, { max_new_tokens = 60 })[0]
+    local answer = ids:narrow(0, #prompt, ids:size(0) - #prompt)
+    lines[#lines + 1] = question .. "\n" .. tokenizer:decode(answer, { skip_special_tokens = true })
   end
   deployer:log_info(table.concat(lines, "\n\n"), { title = title })
 end

@@ -15,11 +15,13 @@ end
 
 -- A userdata, because LuaJIT ignores `__len` of tables. All its state is in its metatable, which is
 -- copied with it to a worker.
-local function new_dataset(size, get, fields)
+-- `place(i)`, or nil, says where example i comes from.
+local function new_dataset(size, get, fields, place)
   local set = newproxy(true)
   local meta = getmetatable(set)
 
   meta.__name = "Dataset"
+  meta.place = place
 
   function meta.__len() return size end
 
@@ -36,6 +38,23 @@ local function new_dataset(size, get, fields)
 
   return set
 end
+
+--- Returns where example i of a list or a data set comes from.
+local function place_of(set, i)
+  local place = type(set) == "userdata" and getmetatable(set).place
+  return place and place(i) or ("example %.0f"):format(i)
+end
+
+methods.place = registry.define("Dataset:place", [[
+place(self, i: integer) -> string
+Returns where example i comes from, for messages: "train.jsonl:17" for line 17 of a text file,
+"train.parquet: row 17" for a row, and "example 17" where there is no file. Data sets made of others
+by `map`, `select`, `slice`, `concat` and `split` know the places of theirs.]], function(self, i)
+  if type(i) ~= "number" or i < 1 or i > #self or i % 1 ~= 0 then
+    fail("Dataset:place: expected a number from 1 to %.0f, got %s", #self, native.describe(i))
+  end
+  return place_of(self, i)
+end)
 
 local dataset = registry.define("redco.data.dataset", [[
 dataset(size, get) -> Dataset
@@ -55,7 +74,8 @@ Returns the data set of f(example). f is called on every access.]], function(sel
   if type(f) ~= "function" then
     fail("Dataset:map: expected a function, got %s", native.describe(f))
   end
-  return new_dataset(#self, function(i) return f(self[i]) end)
+  return new_dataset(#self, function(i) return f(self[i]) end, nil,
+    function(i) return place_of(self, i) end)
 end)
 
 methods.select = registry.define("Dataset:select", [[
@@ -71,7 +91,8 @@ function(self, indices)
         #self)
     end
   end
-  return new_dataset(#indices, function(i) return self[indices[i]] end)
+  return new_dataset(#indices, function(i) return self[indices[i]] end, nil,
+    function(i) return place_of(self, indices[i]) end)
 end)
 
 methods.slice = registry.define("Dataset:slice", [[
@@ -83,7 +104,8 @@ Returns the examples from number first to number last, both included.]], functio
     fail("Dataset:slice: %s to %s; the examples are 1 to %.0f", first, last,
       #self)
   end
-  return new_dataset(math.max(0, last - first + 1), function(i) return self[first + i - 1] end)
+  return new_dataset(math.max(0, last - first + 1), function(i) return self[first + i - 1] end, nil,
+    function(i) return place_of(self, first + i - 1) end)
 end)
 
 methods.ipairs = registry.define("Dataset:ipairs", [[
@@ -109,18 +131,23 @@ local function joined(sets, fields)
     size = size + #set
     ends[i] = size
   end
-  return new_dataset(size, function(i)
+  local function set_and_index(i)
     local low, high = 1, #ends  -- the first set that ends at i or later
     while low < high do
       local middle = math.floor((low + high) / 2)
       if ends[middle] < i then low = middle + 1 else high = middle end
     end
-    return sets[low][i - (ends[low - 1] or 0)]
-  end, fields)
+    return sets[low], i - (ends[low - 1] or 0)
+  end
+  return new_dataset(size, function(i)
+    local set, index = set_and_index(i)
+    return set[index]
+  end, fields, function(i) return place_of(set_and_index(i)) end)
 end
 
 local concat = registry.define("redco.data.concat", [[
 concat(sets) -> Dataset
 Concatenates several data sets or lists.]], function(sets) return joined(sets) end)
 
-return { new = new_dataset, dataset = dataset, concat = concat, joined = joined }
+return { new = new_dataset, dataset = dataset, concat = concat, joined = joined,
+  place_of = place_of }

@@ -59,7 +59,8 @@ function(paths, given)
       return o.decode and decode_images(path, row, features) or row
     end
     local function get(i) return named(path, row_of, i) end
-    return dataset.new(tonumber(#file), get, { features = features, columns = file:columns() })
+    return dataset.new(tonumber(#file), get, { features = features, columns = file:columns() },
+      function(i) return ("%s: row %.0f"):format(path, i) end)
   end
   if type(paths) ~= "table" then return open(paths) end
   local sets = {}

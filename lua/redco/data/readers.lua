@@ -55,7 +55,7 @@ local function over_records(path, file, first, get)
   end
   return dataset.new(math.max(0, tonumber(#file) - first + 1), function(i)
     return named(place, record, i)
-  end)
+  end, nil, place)
 end
 
 -- Concatenates the data sets of several files.

@@ -16,6 +16,17 @@ local captions = redco.data.lines "captions.txt"  -- 3 lines
 local all = redco.data.concat { captions, { "two", "more" } }
 print(#all, all[1], all[4])  --> 5  a taxi  two
 
+--- redco.data.conversations
+-- chats.jsonl: {"messages": [{"role": "user", "content": "a taxi?"},
+--                            {"role": "assistant", "content": "blue"}]}
+local tokenizer = redco.Tokenizer.from_pretrained "chat"
+local set = redco.data.conversations("chats.jsonl", {
+  tokenizer = tokenizer, max_length = 512,
+})
+local labels = set[1].labels
+print(tokenizer:decode(labels[labels:ne(-100)]):sub(2, 5))   --> blue
+print(set.statistics.tokens, set.statistics.trained_tokens)  --> 47  11
+
 --- redco.data.csv
 -- cities.csv: city,people
 --             Rome,2.8
@@ -103,6 +114,16 @@ print(rows[1].labels)        --> tensor([  32,   33,   34, -100,   22, -100])
 print(rows[1].segment_ids)   --> tensor([1, 1, 1, 1, 2, 2])
 print(rows[1].position_ids)  --> tensor([0, 1, 2, 3, 0, 1])
 
+--- redco.data.padding_collate
+local collate_fn = redco.data.padding_collate { pad_token_id = 9 }
+local batch = collate_fn {
+  { input_ids = { 1, 2, 3 }, labels = { -100, 3, -100 } },
+  { input_ids = { 4, 5 }, labels = { 5, -100 } },
+}
+print(batch.input_ids[1], batch.labels[1])
+--> tensor([4, 5, 9])  tensor([   5, -100, -100])
+print(batch.attention_mask[1])  --> tensor([1, 1, 0])
+
 --- redco.data.paragraphs
 -- book.txt: One paragraph
 --           of two lines.
@@ -152,6 +173,9 @@ for i, caption in captions:ipairs() do print(i, caption) end
 --- Dataset:map (after Dataset)
 local examples = captions:map(function(text) return { text = text } end)
 print(#examples, examples[1].text)  --> 3  a taxi
+
+--- Dataset:place (after Dataset)
+print(captions:slice(2):place(1))  --> captions.txt:2
 
 --- Dataset:select (after Dataset)
 local some = captions:select { 3, 1 }

@@ -1,0 +1,243 @@
+--- redco.data.conversations: tokens and labels of conversations.
+local arguments = require "redco.arguments"
+local check_integer = require "redco.check_integer"
+local dataset = require "redco.data.dataset"
+local fail = require "redco.fail"
+local masking = require "redco.data.conversations.masking"
+local messages_of = require "redco.data.conversations.forms"
+local native = require "redco.native"
+local parquet = require "redco.data.parquet"
+local readers = require "redco.data.readers"
+local registry = require "redco.registry"
+local torch = require "redco.torch"
+
+local function json_records(path)
+  local list = readers.json(path)
+  if type(list) ~= "table" or #list == 0 then
+    fail("%s: expected a list of conversations, got %s", path, native.describe(list))
+  end
+  return dataset.new(#list, function(i) return list[i] end, nil,
+    function(i) return ("%s: record %d"):format(path, i) end)
+end
+
+local openers = { jsonl = readers.jsonl, json = json_records, parquet = parquet }
+
+local function open_file(path)
+  local ending = path:gsub("%.gz$", ""):match "%.(%w+)$" or ""
+  local open = openers[ending:lower()]
+    or fail("conversations: %s: expected a file .jsonl, .json or .parquet", path)
+  return open(path)
+end
+
+-- Returns a list or a data set of records.
+local function records_of(source)
+  if type(source) == "string" then return open_file(source) end
+  if type(source) == "table" and type(source[1]) == "string" then
+    local sets = {}
+    for i, path in ipairs(source) do sets[i] = open_file(path) end
+    return dataset.concat(sets)
+  end
+  if type(source) == "table" or type(source) == "userdata" then return source end
+  fail("conversations: expected a path, a list of paths, a list of records or a data set, got %s",
+    native.describe(source))
+end
+
+local function without_position(message) return (tostring(message):gsub("^[^ ]*:%d+: ", "")) end
+
+-- Returns the longest beginning of a conversation that ends in an answer and has at most
+-- `max_length` tokens, or nil.
+local function shortened(tokenizer, messages, max_length, variables)
+  local answers = {}
+  for i, message in ipairs(messages) do
+    if message.role == "assistant" and i < #messages then answers[#answers + 1] = i end
+  end
+  local function first(count) return { unpack(messages, 1, count) } end
+  local low, high = 0, #answers  -- so many answers fit, and no more than so many
+  while low < high do
+    local middle = math.ceil((low + high) / 2)
+    local ids = tokenizer:apply_chat_template(first(answers[middle]), { variables = variables })
+    if #ids <= max_length then low = middle else high = middle - 1 end
+  end
+  return low > 0 and first(answers[low]) or nil
+end
+
+local function has_trained_token(mask)
+  for i = 2, #mask do
+    if mask[i] == 1 then return true end
+  end
+  return false
+end
+
+-- Each returns tokens and mask of at most o.max_length tokens, or nil if nothing is left to learn.
+local truncations = {
+  drop = function() end,
+  tokens = function(o, _, _, ids, mask)
+    for i = #ids, o.max_length + 1, -1 do ids[i], mask[i] = nil, nil end
+    return ids, mask
+  end,
+  messages = function(o, messages, variables)
+    -- The last answer is not in the beginning of a conversation.
+    if o.turns == "last" then return end
+    local fewer = shortened(o.tokenizer, messages, o.max_length, variables)
+    if not fewer then return end
+    local ids, mask = masking.encode(o.tokenizer, fewer, o.turns, variables)
+    if #ids <= o.max_length then return ids, mask end
+  end,
+}
+
+-- Returns tokens, mask, and whether they were truncated; nil if the conversation is too long.
+local function encode(record, o)
+  local messages, variables = messages_of(record, o)
+  local ids, mask = masking.encode(o.tokenizer, messages, o.turns, variables)
+  local is_long = o.max_length ~= nil and #ids > o.max_length
+  if is_long then ids, mask = truncations[o.truncation](o, messages, variables, ids, mask) end
+  if not ids or not has_trained_token(mask) then return end
+  return ids, mask, is_long
+end
+
+-- Returns for each token the one after it if the assistant says that, else -100.
+local function labels_of(ids, mask)
+  local labels = {}
+  for i = 1, #ids do labels[i] = mask[i + 1] == 1 and ids[i + 1] or -100 end
+  return labels
+end
+
+-- Encodes all records. Tokens take 8 bytes each, with their labels.
+local function encode_all(records, o)
+  local tokens, labels, ends, kept = {}, {}, {}, {}
+  local found = { truncated = 0, too_long = 0, invalid = 0, tokens = 0, reasons = {} }
+  for i = 1, #records do
+    local record = records[i]
+    local ok, ids, mask, is_truncated = pcall(encode, record, o)
+    if not ok then
+      if tostring(ids):find "interrupted$" then error(ids, 0) end
+      found.invalid = found.invalid + 1
+      if #found.reasons < 5 then
+        table.insert(found.reasons, dataset.place_of(records, i) .. ": " .. without_position(ids))
+      end
+    elseif not ids then
+      found.too_long = found.too_long + 1
+    else
+      local n = #kept + 1
+      tokens[n] = torch.tensor(ids, { dtype = "int32" })
+      labels[n] = torch.tensor(labels_of(ids, mask), { dtype = "int32" })
+      found.tokens = found.tokens + #ids
+      ends[n], kept[n] = found.tokens, i
+      if is_truncated then found.truncated = found.truncated + 1 end
+    end
+  end
+  return tokens, labels, ends, kept, found
+end
+
+local function check_found(o, kept, found, count)
+  if found.invalid > 0 and not o.skip_invalid then
+    local more = found.invalid - #found.reasons
+    fail("conversations: %s%s\nskip_invalid = true leaves out such records",
+      table.concat(found.reasons, "\n"), more > 0 and ("\n... and %d more"):format(more) or "")
+  end
+  if #kept > 0 then return end
+  if count == 0 then fail "conversations: there are no records" end
+  fail("conversations: none of %d records can be used: %d are longer than max_length = %s, %d are "
+    .. "invalid%s", count, found.too_long, o.max_length, found.invalid,
+    found.reasons[1] and ", such as " .. found.reasons[1] or "")
+end
+
+local function statistics_of(tokens, labels, ends, found)
+  local starts = torch.cat { torch.zeros({ 1 }, { dtype = "int64" }), ends:narrow(0, 0,
+    ends:size(0) - 1) }
+  local lengths = ends - starts
+  return {
+    count = ends:size(0), tokens = tokens:size(0), trained_tokens = labels:ne(-100):sum():item(),
+    shortest = lengths:min():item(), median = lengths:median():item(),
+    longest = lengths:max():item(),
+    truncated = found.truncated, too_long = found.too_long, invalid = found.invalid,
+  }
+end
+
+local function summary(s)
+  local parts = { ("%d conversations of %d to %d tokens, half of them up to %d; of %d tokens "
+    .. "%.1f %% are trained"):format(s.count, s.shortest, s.longest, s.median, s.tokens,
+    100 * s.trained_tokens / s.tokens) }
+  for _, row in ipairs { { "truncated", "truncated" }, { "too_long", "too long and left out" },
+    { "invalid", "invalid and left out" } } do
+    if s[row[1]] > 0 then parts[#parts + 1] = ("%d %s"):format(s[row[1]], row[2]) end
+  end
+  return table.concat(parts, "; ")
+end
+
+local options = arguments("conversations", { turns = "all", truncation = "messages", roles = {},
+  variables = {}, skip_invalid = false }, { "tokenizer", "max_length", "deployer" })
+
+local function check_options(o)
+  if type(o.tokenizer) ~= "userdata" then
+    fail("conversations: tokenizer: expected a Tokenizer, got %s", native.describe(o.tokenizer))
+  end
+  if not o.tokenizer.chat_template then
+    fail "conversations: the tokenizer has no chat_template; set tokenizer.chat_template"
+  end
+  if o.turns ~= "all" and o.turns ~= "last" then
+    fail("conversations: turns: expected \"all\" or \"last\", got %s", native.describe(o.turns))
+  end
+  if not truncations[o.truncation] then
+    fail("conversations: truncation: expected \"messages\", \"tokens\" or \"drop\", got %s",
+      native.describe(o.truncation))
+  end
+  if o.max_length ~= nil then check_integer("conversations", "max_length", o.max_length, 2) end
+  for _, name in ipairs { "roles", "variables" } do
+    if type(o[name]) ~= "table" then
+      fail("conversations: %s: expected a table, got %s", name, native.describe(o[name]))
+    end
+  end
+end
+
+return registry.define("redco.data.conversations", [[
+conversations(source: string or table or Dataset, {tokenizer: Tokenizer, turns = "all",
+  max_length: integer = nil, truncation = "messages", roles: table = {}, variables: table = {},
+  skip_invalid = false, deployer: Deployer = nil}) -> Dataset
+Makes examples of conversations for training, through the chat template of the tokenizer. `source`
+is a path of a file .jsonl, .json (a list) or .parquet, a list of paths, a list of records, or a
+data set of them. A record has one of these forms, or is a list of messages itself:
+  {messages = {{role, content, ...}, ...}}: as in Hugging Face's data sets, with tool_calls,
+    reasoning_content and other fields that the template knows
+  {conversations = {{from, value}, ...}, system}: ShareGPT's, of human, gpt, function_call and
+    observation
+  {instruction, input, output, system, history}: Alpaca's
+`tools` of a record, a list or JSON, and its chat_template_kwargs are variables of the template, as
+is the table `variables` for all records. `roles` adds names of roles: {ai = "assistant"}.
+
+An example is {input_ids, labels}, int64 tensors [length]. A label is the token after it if the
+assistant says that token, else -100. The template tells what the assistant says by
+{% generation %} blocks. Without these, the tokens of the messages before an answer, with the
+generation prompt, and those up to its end must begin the tokens of the whole conversation; what is
+between them is the answer. An error says why a template cannot be masked so.
+  turns: "all" trains on every answer, "last" only on the last one
+  max_length: the most tokens of an example
+  truncation: what happens to longer conversations. "messages" removes the last messages until the
+    conversation fits, and leaves it out if no answer would be left, or with turns = "last"; "drop"
+    leaves it out; "tokens" cuts it at max_length, even within a message.
+  skip_invalid: leaves out records that are wrong, which otherwise are an error: without an answer
+    or content, with roles in a wrong order, with images, or refused by the template
+  deployer: logs lengths and the share of trained tokens
+
+The data set has `statistics`: count, tokens, trained_tokens, shortest, median, longest, truncated,
+too_long, invalid. `padding_collate` makes batches of it. `pack` with seq_len = max_length makes
+rows of several conversations, each of which attends only to itself.]],
+function(source, given)
+  local o = options(given)
+  check_options(o)
+  local records = records_of(source)
+  local tokens, labels, ends, kept, found = encode_all(records, o)
+  check_found(o, kept, found, #records)
+  tokens, labels = torch.cat(tokens), torch.cat(labels)
+  ends, kept = torch.tensor(ends, { dtype = "int64" }), torch.tensor(kept, { dtype = "int64" })
+  local statistics = statistics_of(tokens, labels, ends, found)
+  if o.deployer then o.deployer:log_info(summary(statistics), { title = "Conversations" }) end
+  return dataset.new(statistics.count, function(i)
+    local first = i > 1 and ends[i - 2]:item() or 0
+    local length = ends[i - 1]:item() - first
+    return { input_ids = tokens:narrow(0, first, length):long(),
+      labels = labels:narrow(0, first, length):long() }
+  end, { statistics = statistics }, function(i)
+    return dataset.place_of(records, kept[i - 1]:item())
+  end)
+end)
