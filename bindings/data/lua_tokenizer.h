@@ -56,6 +56,27 @@ std::string check_text(lua_State* L, int index, const std::string& what);
 /// The same for a list of strings, or one string.
 std::vector<std::string> check_texts(lua_State* L, int index, const std::string& what);
 
+/// "left" or "right".
+Side check_side(const std::string& what, const std::string& side);
+
+inline void push_text(lua_State* L, const std::string& text) {
+  lua_pushlstring(L, text.data(), text.size());
+}
+
+template <class T, class Push>
+void push_list(lua_State* L, const std::vector<T>& values, Push push) {
+  lua_createtable(L, int(values.size()), 0);
+  for (size_t i = 0; i < values.size(); ++i) {
+    push(L, values[i]);
+    lua_rawseti(L, -2, int(i) + 1);
+  }
+}
+
+/// The metamethods: fields of a Tokenizer, and the number of its tokens.
+int tokenizer_field(lua_State* L);
+int set_tokenizer_field(lua_State* L);
+int count_tokens(lua_State* L);
+
 int add_tokens(lua_State* L);
 extern const char* const add_tokens_text;
 int add_special_tokens(lua_State* L);
