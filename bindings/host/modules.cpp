@@ -178,6 +178,16 @@ int fused_linear_cross_entropy(lua_State* L) {
   return 1;
 }
 
+int fused_linear_logprobs(lua_State* L) {
+  std::optional<at::Tensor> bias;
+  if (!lua_isnoneornil(L, 5)) bias = check_tensor(L, 5);
+  push_tensor(L, with_memory_retry(L, [&] {
+                return linear_logprobs(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
+                                       check_integer(L, 4, "ignore_index"), bias);
+              }));
+  return 1;
+}
+
 // whole_on_shards(x) -> x, gathered over the processes that share a copy of the model
 int whole_on_shards(lua_State* L) {
   const at::Tensor& tensor = check_tensor(L, 1);
@@ -251,6 +261,8 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "grouped_linear");
   lua_pushcfunction(L, fused_linear_cross_entropy);
   lua_setfield(L, -2, "linear_cross_entropy");
+  lua_pushcfunction(L, fused_linear_logprobs);
+  lua_setfield(L, -2, "linear_logprobs");
   lua_pushliteral(L, REDCO_VERSION);
   lua_setfield(L, -2, "version");
   add_decoders(L);

@@ -51,12 +51,18 @@ struct Target {
 /// fewer.
 REDCO_API int64_t rows_per_block(c10::DeviceType device, int64_t n_classes);
 
-/// A rank's contribution to the summed loss and to its gradients: (loss, of x, of weight, of bias).
-/// The first two are terms of sums over the ranks that hold the other classes. Gradients that are
-/// not needed are undefined. Runs below autograd.
+/// How the losses of rows become one result.
+struct RowLosses {
+  bool are_kept;  ///< the result is the loss of each row, [rows], and not the sum
+  std::optional<at::Tensor> weights;  ///< [rows]: of each row's loss in the gradients; 1 without
+};
+
+/// A rank's contribution to the loss and to the gradients of its sum: (loss, of x, of weight, of
+/// bias). The first two are terms of sums over the ranks that hold the other classes. Gradients
+/// that are not needed are undefined. Runs below autograd.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_part(
     const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
     const at::Tensor& labels, int64_t ignore_index, double label_smoothing, Needed needed,
-    const Classes& classes);
+    const RowLosses& rows, const Classes& classes);
 
 }  // namespace redco::kernels

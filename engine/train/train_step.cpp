@@ -49,6 +49,11 @@ std::vector<at::Tensor> untrained_vectors(const Tree& params) {
   return found;
 }
 
+// Whether a metric is a sum and a count, [2], which add up over micro-batches. Others are means.
+bool is_ratio(const at::Tensor& metric) { return metric.dim() == 1 && metric.size(0) == 2; }
+
+at::Tensor quotient(const at::Tensor& ratio) { return ratio[0] / divisor(ratio[1]); }
+
 }  // namespace
 
 TrainStep::TrainStep(const TrainerOptions& options, Custom custom, uint64_t seed)
@@ -221,12 +226,14 @@ Loss TrainStep::loss_of(const Dataset& examples, std::span<const int64_t> indice
     result.weight = at::scalar_tensor(double(indices.size()), for_sums(result.loss).options());
   }
   for (auto& [name, value] : result.metrics) {
-    require(value.defined() && value.numel() == 1, "loss_fn returned the metric '", name,
-            "' of shape ", value.sizes(), "; it must be one number");
+    require(value.defined() && (value.numel() == 1 || is_ratio(value)),
+            "loss_fn returned the metric '", name, "' of shape ", value.sizes(),
+            "; it must be one number, or a sum and a count in a tensor of shape [2]");
     for (const char* own : {"loss", "grad_norm", "lr", "loss_scale"})
       require(name != own, "loss_fn returned a metric '", name,
               "', which each step has: give it another name");
-    value = value.detach().reshape({}).to(for_sums(result.loss).options());
+    if (!is_ratio(value)) value = value.reshape({});
+    value = value.detach().to(for_sums(result.loss).options());
   }
   return result;
 }
@@ -240,7 +247,7 @@ void TrainStep::add_up(std::vector<at::Tensor>& sums, bool is_last) {
   }
 }
 
-// A step's metrics are means over its micro-batches by their weights.
+// A step's metrics are means over its micro-batches by their weights, or quotients of sums.
 std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
                                                         std::span<const int64_t> indices,
                                                         int64_t micro) {
@@ -289,14 +296,19 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
     if (is_reduced) reducer->finish();
     std::map<std::string, at::Tensor> values = std::move(result.metrics);
     values["loss"] = loss;
-    if (n_batches == 1 && !state_.loss_scale) return values;
+    if (n_batches == 1 && !state_.loss_scale) {
+      for (auto& [name, value] : values)
+        if (is_ratio(value)) value = quotient(value);
+      return values;
+    }
     if (is_shared) add_up(sums, i + 1 == n_batches);
     for (const auto& [name, value] : values) {
       at::Tensor& sum = means[name];
       require(
           i == 0 || sum.defined(), "loss_fn returned the metric '", name,
           "' for a later micro-batch, but not for the first one: it must return the same for all");
-      sum = sum.defined() ? sum + value * weight : value * weight;
+      at::Tensor term = is_ratio(value) ? value : value * weight;
+      sum = sum.defined() ? sum + term : term;
     }
     require(values.size() == means.size(),
             "loss_fn did not return all metrics of the first micro-batch for a later one: it must "
@@ -307,7 +319,7 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
   weight_sum = divisor(weight_sum);
   change_missing_factor(params_->gradients(), missing,
                         unit.defined() ? weight_sum / unit : weight_sum);
-  for (auto& [name, mean] : means) mean = mean / weight_sum;
+  for (auto& [name, mean] : means) mean = is_ratio(mean) ? quotient(mean) : mean / weight_sum;
   return means;
 }
 

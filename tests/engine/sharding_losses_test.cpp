@@ -127,6 +127,27 @@ const std::vector<Case> fused_losses = {
      },
      2,
      "0,0,0,0"},
+    {"linear_logprobs",
+     {{{3, 2, 3}}, {{7, 3}}, longs({3, 0, -100, 6, 2, 1}, {3, 2})},
+     [](const Tensors& t) -> Tensors {
+       at::Tensor each = linear_logprobs(t[0], t[1], t[2]);
+       return {each, each.sum(1).exp()};
+     },
+     2,
+     "0,0,0"},
+    {"linear_logprobs, once",
+     {{{5, 3}}, {{7, 3}}, {{7}}, labels},
+     [](const Tensors& t) -> Tensors {
+       at::Tensor each = linear_logprobs(t[0], t[1], t[3], -100, t[2]);
+       return {each, each.square()};
+     },
+     1,
+     "0,0,0,0"},
+    {"linear_logprobs with fewer classes than ranks",
+     {{{3, 3}}, {{3, 3}}, longs({0, 2, 1}, {3})},
+     [](const Tensors& t) -> Tensors { return {linear_logprobs(t[0], t[1], t[2])}; },
+     1,
+     "0,0,0"},
     {"linear_cross_entropy with fewer classes than ranks",
      {{{3, 3}}, {{3, 3}}, longs({0, 2, 1}, {3})},
      [](const Tensors& t) -> Tensors { return {fused(t)}; },

@@ -145,6 +145,28 @@ test("linear_cross_entropy: the loss and its gradients, over several blocks of r
   end
 end)
 
+test("linear_logprobs: those of labels, and gradients by weights of their own", function()
+  local x, weight, bias = random(300, 32) * 0.5, random(1001, 32) * 0.1, random(1001)
+  local labels, factors = torch.randint(1001, { 300 }, { generator = generator }), random(300)
+  labels:narrow(0, 5, 9):fill_(-100)
+  local function run(dtype, where)
+    local leaves = redco.tree.map(function(t)
+      return t:detach():to(dtype):to(where):requires_grad_()
+    end, { x, weight, bias })
+    local each = nn.linear_logprobs(leaves[1], leaves[2], labels:to(where), { bias = leaves[3] })
+    local results, sum = { each }, (each * factors:to(each.dtype):to(where)):sum()
+    sum:backward()
+    for _, leaf in ipairs(leaves) do results[#results + 1] = leaf.grad end
+    return results
+  end
+  local exact = run("float64", "cpu")
+  for dtype, bound in pairs { float32 = 1e-5, bfloat16 = 2e-2, float16 = 4e-3 } do
+    for i, result in ipairs(run(dtype, device)) do
+      expect_near(dtype .. " " .. i, result, exact[i], bound)
+    end
+  end
+end)
+
 test("gradients, gradients of gradients, and vmap of gradients", function()
   local params = nn.MLP({ 20, 50, 1 }, { generator = generator })
   local x = random(30, 20)

@@ -23,4 +23,11 @@ REDCO_API at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor&
                                           double label_smoothing = 0.0,
                                           const std::optional<at::Tensor>& bias = {});
 
+/// The log-probability of each label by x weight^T + bias, [...], 0 for labels equal to
+/// `ignore_index`: minus the terms of `linear_cross_entropy`, with the same arguments, dtypes and
+/// errors. Backward computes the logits again, block by block.
+REDCO_API at::Tensor linear_logprobs(const at::Tensor& x, const at::Tensor& weight,
+                                     const at::Tensor& labels, int64_t ignore_index = -100,
+                                     const std::optional<at::Tensor>& bias = {});
+
 }  // namespace redco

@@ -44,8 +44,9 @@ REDCO_API std::string memory_report(const std::vector<TrainerMemory>& trainers);
 /// The result of a loss_fn: the mean loss of a batch, one number, and the weight of that mean, with
 /// which micro-batches are combined: sum(w_i L_i) / sum(w_i). For a mean over tokens it is their
 /// number. An undefined weight means the number of examples. A loss with weight 0 must still be
-/// finite. `metrics`, of one number each, become metrics of the training step, combined by the same
-/// weights; evaluations ignore them.
+/// finite. `metrics` become metrics of the training step: those of one number are combined by the
+/// same weights, those of a sum and a count, [2], are added up and divided (0 if the count is 0).
+/// Evaluations ignore them.
 struct Loss {
   at::Tensor loss;
   at::Tensor weight = {};

@@ -21,9 +21,15 @@ int64_t longest_part(int64_t size, const Placements& placements, int64_t dim, co
 
 std::optional<CallPlan> linear_cross_entropy(const Call& call) {
   enum : int8_t { row, in, label };
-  auto factors = named_factors(
-      call, {{"x", {row, in}}, {"weight", {label, in}}, {"bias", {label}}, {"labels", {row}}},
-      {{}, {row, in}, {label, in}, {label}});
+  const bool keeps_rows = call.boolean("keeps_rows", false);
+  auto factors =
+      named_factors(call,
+                    {{"x", {row, in}},
+                     {"weight", {label, in}},
+                     {"bias", {label}},
+                     {"labels", {row}},
+                     {"row_weights", {row}}},
+                    {keeps_rows ? Letters{row} : Letters{}, {row, in}, {label, in}, {label}});
   if (!factors) return std::nullopt;
   factors->whole = uint64_t{1} << in;
   refuse_blocks(call, *factors, label);
@@ -40,6 +46,7 @@ std::optional<CallPlan> linear_cross_entropy(const Call& call) {
         stack[0].toTensor(), stack[1].toTensor(), stack[2].toOptional<at::Tensor>(),
         stack[3].toTensor(), stack[4].toInt(), stack[5].toDouble(),
         {stack[6].toBool(), stack[7].toBool(), stack[8].toBool()},
+        {stack[9].toBool(), stack[10].toOptional<at::Tensor>()},
         {own.begin, own.end, n_classes, n_most, n_most_rows, over_all});
     stack = {total, d_x, d_weight, d_bias};
   };

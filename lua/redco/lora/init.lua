@@ -255,6 +255,24 @@ output layer keeps it as it was.]], function(params)
   return result
 end)
 
+lora.base = registry.define("redco.lora.base", [[
+base(params) -> params
+Returns the tree without adapters, with the other tensors of `params`: the model as it was before
+`redco.lora.add`, such as the reference model of DPO. A loss_fn may call it at each step, since it
+computes nothing. A tree with modules that are trained and saved whole no longer has their first
+values, and raises an error.]], function(params)
+  check_tree("lora.base", params)
+  local has_adapter = false
+  for _, layer in ipairs(layers.of(params)) do has_adapter = has_adapter or layer:has_adapter() end
+  if not has_adapter then fail "lora.base: there is no adapter in the tree" end
+  local whole = next((saved.of(params)))
+  if whole then
+    fail("lora.base: %s is trained whole, so the tree has lost its first value; keep a copy of the "
+      .. "model as the reference", whole)
+  end
+  return without_adapters(params)
+end)
+
 local save_options = arguments("lora.save_pretrained", {},
   { "base_model_name_or_path", "task_type" })
 lora.save_pretrained = registry.define("redco.lora.save_pretrained", [[

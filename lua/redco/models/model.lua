@@ -21,6 +21,9 @@ local pooling_options = arguments("model", { train = false }, { "rng", "cache", 
 local loss_options = arguments("model.loss",
   { train = false, ignore_index = -100, label_smoothing = 0, shift = false }, { "rng" })
 
+local logprobs_options = arguments("model.logprobs",
+  { train = false, ignore_index = -100, shift = false }, { "rng" })
+
 local resize_options = arguments("model.resize_token_embeddings", { mean_resizing = true },
   { "generator", "pad_to_multiple_of", "params" })
 
@@ -54,7 +57,7 @@ local function shifted_right(family, c, labels)
 end
 
 local takes_inputs = { encode = true, generate = true, get_image_features = true,
-  get_text_features = true, hidden_states = true, loss = true, output = true }
+  get_text_features = true, hidden_states = true, logprobs = true, loss = true, output = true }
 
 -- Returns the inputs with decoder_input_ids added.
 local function with_decoder_inputs(family, c, inputs)
@@ -150,25 +153,34 @@ local function new_model(family, config, params)
     return last_layer(p, head_input and head_input(p, hidden, inputs or {}, o) or hidden, o)
   end
 
+  -- The input of the last layer, and the routers' logits.
+  local function head_rows(p, inputs, o)
+    local hidden, routers = model.hidden_states(p, inputs, { train = o.train, rng = o.rng })
+    return head_input and head_input(p, hidden, inputs, o) or hidden, routers
+  end
+
+  -- Calls `fused` with the input of the last layer, or `of_logits` with the logits where that layer
+  -- is not only a product.
+  local function with_labels(p, hidden, labels, o, settings, fused, of_logits)
+    local last, b, name = head(p)
+    if cap or p[name .. ".lora_A.weight"] then
+      return of_logits(last_layer(p, hidden, o), labels, settings)
+    end
+    settings.bias = b
+    return fused(hidden, last, labels, settings)
+  end
+
   function model.loss(p, inputs, options)
     local o = loss_options(options)
     if not family.loss and inputs.labels == nil then
       fail "model.loss: inputs.labels is missing; without labels there is model.hidden_states"
     end
     if encode then inputs = with_decoder_inputs(family, config, inputs) end
-    local hidden, routers = model.hidden_states(p, inputs, { train = o.train, rng = o.rng })
-    if head_input then hidden = head_input(p, hidden, inputs, o) end
+    local hidden, routers = head_rows(p, inputs, o)
     if family.loss then return family.loss(config, last_layer(p, hidden, o), inputs, o) end
-    local last, b, name = head(p)
-    local labels = labels_of(inputs, o)
-    local settings = { ignore_index = o.ignore_index, label_smoothing = o.label_smoothing }
-    local loss, count
-    if cap or p[name .. ".lora_A.weight"] then
-      loss, count = nn.cross_entropy(last_layer(p, hidden, o), labels, settings)
-    else
-      settings.bias = b
-      loss, count = nn.linear_cross_entropy(hidden, last, labels, settings)
-    end
+    local loss, count = with_labels(p, hidden, labels_of(inputs, o), o,
+      { ignore_index = o.ignore_index, label_smoothing = o.label_smoothing },
+      nn.linear_cross_entropy, nn.cross_entropy)
     if not routers or not routers[1] then return loss, count end
     local mask = inputs.attention_mask
     local metrics = torch.is_grad_enabled() and experts.metrics(routers, mask) or nil
@@ -178,6 +190,20 @@ local function new_model(family, config, params)
       if metrics then metrics.router_loss = balance end
     end
     return loss, count, metrics
+  end
+
+  function model.logprobs(p, inputs, options)
+    local o = logprobs_options(options)
+    if family.loss or family.task or not weight then
+      fail("model.logprobs: a %s gives tokens no probabilities",
+        family.architecture or config.model_type)
+    end
+    if inputs.labels == nil then fail "model.logprobs: inputs.labels is missing" end
+    if encode then inputs = with_decoder_inputs(family, config, inputs) end
+    local labels = labels_of(inputs, o)
+    local each = with_labels(p, (head_rows(p, inputs, o)), labels, o,
+      { ignore_index = o.ignore_index }, nn.linear_logprobs, nn.logprobs)
+    return each, labels
   end
 
   function model.loss_fn(rng, _, p, batch, is_training)

@@ -135,6 +135,12 @@ before they are divided by their lengths. Only for these.]],
 get_image_features(params, inputs, {train = false, rng = nil}) -> features [batch, size]
 Returns the features of inputs.pixel_values, as `Model.get_text_features` does those of texts.]],
 
+  ["Model.logprobs"] = [[
+logprobs(params, inputs, {train = false, rng = nil, ignore_index = -100, shift = false}) -> logprobs [batch, length], labels [batch, length]
+Returns the log-probability of each of inputs.labels, 0 for those equal to ignore_index, without
+holding all logits. The second result is the labels that belong to them. Labels and `shift` are as in
+`Model.loss`. Only for models that predict tokens.]],
+
   ["Model.logits"] = [[
 logits(params, hidden_states [batch, length, size], inputs = nil, {train = false, rng = nil}) -> logits [batch, length, vocab_size]
 Applies the head to hidden states. Classifiers of sequences and multiple choice need the inputs of

@@ -20,6 +20,12 @@ local function weighted_mean(total, labels, ignore_index, weight)
   return torch.where(sum:gt(0), total / sum, total * 0), sum
 end
 
+-- 16 bits are too few for log-probabilities.
+local function widened(logits)
+  if logits.dtype == "bfloat16" or logits.dtype == "float16" then return logits:float() end
+  return logits
+end
+
 local cross_entropy = arguments("nn.cross_entropy",
   { ignore_index = -100, label_smoothing = 0 }, { "weight" })
 losses.cross_entropy = registry.define("redco.nn.cross_entropy", [[
@@ -31,8 +37,7 @@ means over micro-batches and processes. The loss is 0 if there is no such label.
 32 bits are converted to float32 first.]],
 function(logits, labels, options)
   local o = cross_entropy(options)
-  if logits.dtype == "bfloat16" or logits.dtype == "float16" then logits = logits:float() end
-  local total = torch.cross_entropy_loss(logits:reshape { -1, logits:size(-1) },
+  local total = torch.cross_entropy_loss(widened(logits):reshape { -1, logits:size(-1) },
     labels:reshape { -1 }, {
       reduction = 2,  -- the sum, by LibTorch's number for it
       weight = o.weight,
@@ -55,6 +60,27 @@ function(x, weight, labels, options)
   local total = native.linear_cross_entropy(x, weight, labels, o.ignore_index, o.label_smoothing,
     o.bias)
   return mean(total, labels, o.ignore_index)
+end)
+
+local logprobs = arguments("nn.logprobs", { ignore_index = -100 })
+losses.logprobs = registry.define("redco.nn.logprobs", [[
+logprobs(logits [..., classes], labels [...], {ignore_index = -100}) -> [...]
+Returns the log-probability of each label, a class from 0, and 0 for labels equal to ignore_index:
+minus the terms of `cross_entropy`.]], function(logits, labels, options)
+  local o = logprobs(options)
+  local each = torch.cross_entropy_loss(widened(logits):reshape { -1, logits:size(-1) },
+    labels:reshape { -1 }, { reduction = 0, ignore_index = o.ignore_index })
+  return 0 - each:reshape(labels.shape)
+end)
+
+local fused_logprobs = arguments("nn.linear_logprobs", { ignore_index = -100 }, { "bias" })
+losses.linear_logprobs = registry.define("redco.nn.linear_logprobs", [[
+linear_logprobs(x [..., in], weight [classes, in], labels [...], {bias [classes] = nil, ignore_index = -100}) -> [...]
+Computes `logprobs` of x weight^T + bias and the labels without holding all logits, as
+`linear_cross_entropy` does. Backward computes the logits again.]],
+function(x, weight, labels, options)
+  local o = fused_logprobs(options)
+  return native.linear_logprobs(x, weight, labels, o.ignore_index, o.bias)
 end)
 
 return losses

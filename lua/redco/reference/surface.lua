@@ -27,6 +27,7 @@ surface.pages = {
   { "augment", "redco.augment" },
   { "metrics", "redco.metrics" },
   { "federated", "redco.federated" },
+  { "preference", "redco.preference" },
   { "privacy", "redco.privacy" },
   { "rl", "redco.rl", "Environment" },
   { "tree", "redco.tree" },

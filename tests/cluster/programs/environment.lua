@@ -50,6 +50,8 @@ end
 --- The mean loss of labels with the logits x w^T, which are never held at once.
 function globals.linear_cross_entropy(...) return (redco.nn.linear_cross_entropy(...)) end
 
+globals.linear_logprobs = redco.nn.linear_logprobs
+
 --- Row i of x [N, in] by each of the weights numbers[i]: [N, k, out].
 globals.grouped_linear = native.grouped_linear
 

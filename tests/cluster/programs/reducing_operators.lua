@@ -173,6 +173,7 @@ for _, row in ipairs {
   { "linear_cross_entropy(<x>, <w>, <row_classes>, { bias = <w2>, ignore_index = 1 })",
     w2 = { "n" } },
   { "linear_cross_entropy(<x>, <w>, <row_classes>, { label_smoothing = 0.1 })" },
+  { "linear_logprobs(<x>, <w>, <row_classes>, { bias = <w2>, ignore_index = 1 })", w2 = { "n" } },
 } do
   row.dims, row.w, row.weight = { 2, 3 }, { "n", -1 }, 3
   losses[#losses + 1] = row

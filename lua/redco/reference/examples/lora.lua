@@ -25,6 +25,11 @@ params = redco.lora.add(model.params, {
 print(redco.lora.is_frozen("transformer.h.0.ln_1.weight",
   params["transformer.h.0.ln_1.weight"]))  --> false
 
+--- redco.lora.base (after redco.lora.add)
+params = redco.lora.add(model.params, { target_modules = { "c_attn" } })
+local base = redco.lora.base(params)
+print(redco.tree.count(base) == redco.tree.count(model.params))  --> true
+
 --- redco.lora.freeze_base
 local adamw = redco.optim.adamw { learning_rate = 1e-3 }
 local optimizer = redco.lora.freeze_base(adamw)

@@ -85,6 +85,13 @@ print(hidden.shape)  --> torch.Size([2, 5, 48])
 --- Model.logits (after Model.hidden_states)
 print(model.logits(model.params, hidden).shape)  --> torch.Size([2, 5, 768])
 
+--- Model.logprobs (after Model)
+local ids = torch.tensor { { 64, 331, 67, 297, 471 } }
+local batch = { input_ids = ids, labels = ids }
+local logprobs, labels = model.logprobs(model.params, batch, { shift = true })
+print(logprobs.shape, labels)
+--> torch.Size([1, 5])  tensor([[ 331,   67,  297,  471, -100]])
+
 --- Model.loss (after Model)
 local ids = torch.tensor { { 64, 331, 67, 297, 471 } }
 local batch = {

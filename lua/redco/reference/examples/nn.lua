@@ -123,6 +123,18 @@ local labels = torch.randint(0, 32000, { 2, 16 })
 local loss, count = nn.linear_cross_entropy(hidden, embedding.weight, labels)
 print(loss.shape, count)  --> torch.Size([])  tensor(32)
 
+--- redco.nn.linear_logprobs
+local hidden = torch.randn { 2, 16, 64 }  -- [batch, length, size]
+local embedding = nn.Embedding(32000, 64)
+local labels = torch.randint(0, 32000, { 2, 16 })
+local logprobs = nn.linear_logprobs(hidden, embedding.weight, labels)
+print(logprobs.shape)  --> torch.Size([2, 16])
+
+--- redco.nn.logprobs
+local logits = torch.tensor { { 2.5, 1.5, 0.5 }, { 0.5, 0.5, 0.5 } }
+local labels = torch.tensor { 0, -100 }
+print(nn.logprobs(logits, labels))  --> tensor([-0.4076,  0.0000])
+
 --- redco.nn.lstm_cell
 local params = nn.LSTMCell(16, 32)
 local h, c = torch.zeros { 4, 32 }, torch.zeros { 4, 32 }

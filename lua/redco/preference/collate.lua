@@ -1,0 +1,165 @@
+--- Batches of preferences from tokens.
+local arguments = require "redco.arguments"
+local check_integer = require "redco.check_integer"
+local fail = require "redco.fail"
+local native = require "redco.native"
+local registry = require "redco.registry"
+local torch = require "redco.torch"
+
+local where = "preference.collate"
+local options = arguments(where, { pad_token_id = 0, truncation_mode = "keep_end" },
+  { "max_length", "pad_to_multiple_of" })
+
+local truncations = { keep_end = true, keep_start = true }
+
+-- Returns a field of example i as a list of tokens.
+local function tokens_of(example, name, i)
+  local value = example[name]
+  if torch.is_tensor(value) then value = value:tolist() end
+  if type(value) ~= "table" then
+    fail("%s: example %d: %s: expected a list of tokens, got %s%s", where, i, name,
+      native.describe(value), type(value) == "string" and "; encode texts with a tokenizer" or "")
+  end
+  if #value == 0 and name ~= "prompt" then
+    fail("%s: example %d: %s has no tokens", where, i, name)
+  end
+  for _, token in ipairs(value) do
+    if type(token) ~= "number" or token < 0 or token % 1 ~= 0 then
+      fail("%s: example %d: %s: expected tokens, integers from 0, got %s", where, i, name,
+        tostring(token))
+    end
+  end
+  return value
+end
+
+-- Returns the tokens of a prompt and a completion, at most max_length, and where the completion
+-- begins, counted from 0.
+local function joined(prompt, completion, o, i, name)
+  local n = #prompt + #completion
+  local excess = o.max_length and math.max(0, n - o.max_length) or 0
+  local first = o.truncation_mode == "keep_end" and excess or 0
+  local row = {}
+  for at = first + 1, first + n - excess do
+    row[#row + 1] = at <= #prompt and prompt[at] or completion[at - #prompt]
+  end
+  local begins = math.max(0, #prompt - first)
+  -- The first token has no place that predicts it.
+  if #row <= math.max(begins, 1) then
+    fail("%s: example %d: no token of %s is left to be predicted: prompt and completion have %d "
+      .. "and %d tokens%s", where, i, name, #prompt, #completion,
+      o.max_length and (", max_length is %d"):format(o.max_length) or "")
+  end
+  return row, begins
+end
+
+-- Returns input_ids, labels and attention_mask [rows, length] of lists of tokens.
+local function padded(rows, begins, o)
+  local length = 0
+  for _, row in ipairs(rows) do length = math.max(length, #row) end
+  local multiple = o.pad_to_multiple_of or 1
+  length = math.ceil(length / multiple) * multiple
+  local ids, labels, mask = {}, {}, {}
+  for r, row in ipairs(rows) do
+    ids[r], labels[r], mask[r] = {}, {}, {}
+    for at = 1, length do
+      ids[r][at] = row[at] or o.pad_token_id
+      labels[r][at] = at >= begins[r] and row[at + 1] or -100
+      mask[r][at] = row[at] and 1 or 0
+    end
+  end
+  local function tensor(lists) return torch.tensor(lists, { dtype = "int64" }) end
+  return tensor(ids), tensor(labels), tensor(mask)
+end
+
+-- Adds the numbers that all examples have: the reference's log-probabilities, margins.
+local function add_numbers(batch, examples, name, n_each)
+  if examples[1][name] == nil then return end
+  local lists = {}
+  for i, example in ipairs(examples) do
+    local value = example[name]
+    if torch.is_tensor(value) then value = value:tolist() end
+    local list = type(value) == "table" and value or { value }
+    for at = 1, n_each or 1 do
+      if type(list[at]) ~= "number" or list[at] - list[at] ~= 0 or #list ~= (n_each or 1) then
+        fail("%s: example %d: %s: expected %s, got %s", where, i, name,
+          n_each and n_each .. " finite numbers" or "a finite number",
+          native.describe(list[at] == nil and value or list[at]))
+      end
+    end
+    lists[i] = n_each and list or list[1]
+  end
+  batch[name] = torch.tensor(lists, { dtype = "float32" })
+end
+
+-- Returns the names of the two completions of example i, and what they are.
+local function kind_of(example, i)
+  if type(example) ~= "table" then
+    fail("%s: example %d: expected a table, got %s", where, i, native.describe(example))
+  end
+  if example.chosen ~= nil then return { "chosen", "rejected" } end
+  if example.completion ~= nil then return { "completion", "kl_completion" } end
+  fail("%s: example %d has neither chosen and rejected nor completion", where, i)
+end
+
+return registry.define("redco.preference.collate", [[
+collate(examples, {max_length = nil, truncation_mode = "keep_end", pad_token_id = 0, pad_to_multiple_of = nil}) -> batch
+Makes a batch of preferences, as part of a collate_fn. An example has lists or tensors of tokens:
+{prompt, chosen, rejected}, or for `redco.preference.kto` {prompt, completion, kl_completion,
+desirable}, in which kl_completion is the completion of another prompt. The tokens of a chat are those
+of the tokenizer's chat template, those that end a completion included.
+
+The batch has input_ids, attention_mask and labels [examples, 2, length], for
+`redco.preference.sequence_logprobs`. Labels are the next tokens, and -100 in prompts and padding.
+Also, if the examples have them: ref_logps [examples, 2], margin [examples], and desirable [examples].
+An example without kl_completion gives [examples, 1, length].
+  max_length: of prompt and completion. truncation_mode = "keep_end" drops the first tokens,
+    "keep_start" the last ones. An example of which no token remains to be predicted raises an error
+  pad_to_multiple_of: rounds the length up]],
+function(examples, given)
+  local o = options(given)
+  if type(examples) ~= "table" or #examples == 0 then
+    fail("%s: expected a list of examples, got %s", where,
+      type(examples) == "table" and "an empty one" or native.describe(examples))
+  end
+  if o.max_length then check_integer(where, "max_length", o.max_length, 2) end
+  if o.pad_to_multiple_of then
+    check_integer(where, "pad_to_multiple_of", o.pad_to_multiple_of, 1)
+  end
+  if not truncations[o.truncation_mode] then
+    fail("%s: truncation_mode: expected \"keep_end\" or \"keep_start\", got %s", where,
+      tostring(o.truncation_mode))
+  end
+  local names = kind_of(examples[1], 1)
+  if names[1] == "completion" and examples[1].kl_completion == nil then names[2] = nil end
+  local rows, begins = {}, {}
+  for i, example in ipairs(examples) do
+    if kind_of(example, i)[1] ~= names[1] then
+      fail("%s: example %d has %s, but example 1 has %s", where, i, kind_of(example, i)[1],
+        names[1])
+    end
+    local prompt = tokens_of(example, "prompt", i)
+    for _, name in ipairs(names) do
+      local row, begin = joined(prompt, tokens_of(example, name, i), o, i, name)
+      rows[#rows + 1], begins[#begins + 1] = row, begin
+    end
+  end
+  local batch = {}
+  local ids, labels, mask = padded(rows, begins, o)
+  local shape = { #examples, #names, ids:size(1) }
+  batch.input_ids, batch.labels = ids:reshape(shape), labels:reshape(shape)
+  batch.attention_mask = mask:reshape(shape)
+  add_numbers(batch, examples, "ref_logps", #names)
+  add_numbers(batch, examples, "margin")
+  if examples[1].desirable ~= nil then
+    local desirable = {}
+    for i, example in ipairs(examples) do
+      if type(example.desirable) ~= "boolean" then
+        fail("%s: example %d: desirable: expected a boolean, got %s", where, i,
+          native.describe(example.desirable))
+      end
+      desirable[i] = example.desirable
+    end
+    batch.desirable = torch.tensor(desirable)
+  end
+  return batch
+end)
