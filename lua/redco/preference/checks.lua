@@ -33,8 +33,8 @@ local wide = { float32 = true, float64 = true }
 function checks.wide(where, name, t)
   checks.floating(where, name, t)
   if wide[t.dtype] then return end
-  fail("%s: %s: %s is too coarse for log-probabilities; compute_dtype = \"autocast:bfloat16\" keeps "
-    .. "batches in float32, and \"bfloat16\" casts them", where, name, t.dtype)
+  fail("%s: %s: %s is too coarse for log-probabilities; compute_dtype = \"bfloat16\" casts batches,"
+    .. " \"autocast:bfloat16\" keeps them in float32", where, name, t.dtype)
 end
 
 --- Returns the tensor in 32 bits at least.
