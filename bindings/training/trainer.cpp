@@ -486,12 +486,10 @@ Creates a Trainer, which trains a tree of parameters in place.
     A loss_fn may change it in place: the batch that it gets is a copy
   loss_fn: loss_fn(rng, state, params, batch, is_training) returns the mean loss of a batch, and the
     weight of that mean (default: the number of examples), by which micro-batches are combined. A
-    third value is a table of metrics of the training step: numbers and tensors of one element, of
-    which the same means are logged, or tensors of a sum and a count, [2], which are added up and
-    divided.
-    `rng` gives each example the same numbers however the batch is split; operators without a
-    generator, such as torch.dropout, draw from it too. `state` has apply_fn, params, opt_state,
-    custom_state and step, which counts optimizer steps
+    third value is a table of metrics of the training step: numbers and tensors of one element,
+    averaged as the loss is, or tensors [2] of a sum and a count. `rng` gives each example the same
+    numbers however the batch is split; operators without a generator, such as torch.dropout, draw
+    from it too. `state` has apply_fn, params, opt_state, custom_state and step (optimizer steps)
   params: a tree of tensors; the floating-point ones are trained
   optimizer: one of `redco.optim`
   opt_state: the optimizer state of a checkpoint; by default a new one

@@ -28,7 +28,8 @@ test(4, "families saving every_family")
 test(2, "copies", "REDCO_ONEDNN_PRODUCTS=1")
 if testing.is_full then
   test(1, "algorithms")
-  test(4, "optimizers networks algorithms preference precision ranges collate diffusion pictures torchscript")
+  test(4, "optimizers networks algorithms preference precision ranges collate")
+  test(4, "diffusion pictures torchscript")
   test(3, "copies")
 end
 
