@@ -267,7 +267,8 @@ TEST_CASE("one engine's restriction is not another's") {
 
 constexpr auto out_of_instructions = ScriptError::Kind::out_of_instructions;
 
-TEST_CASE("an instruction limit ends what runs too long, whatever it catches, and the engine goes on") {
+TEST_CASE(
+    "an instruction limit ends what runs too long, whatever it catches, and the engine goes on") {
   for (bool restricted : {true, false}) {
     ScriptEngine engine({.restricted = restricted});
     engine.set_instruction_limit(200000);
@@ -331,7 +332,8 @@ TEST_CASE("calls back from the program have the instructions of the run that cal
   engine.register_function("back",
                            [&](const std::vector<Tree>&) { return engine.call("work", {}); });
   engine.run_string("rawset(_G, 'work', function() for i = 1, 10000 do end return true end)");
-  CHECK(has(failure(engine, "while true do back() end", out_of_instructions), "100000 instructions"));
+  CHECK(
+      has(failure(engine, "while true do back() end", out_of_instructions), "100000 instructions"));
   CHECK(engine.call("work", {}).at(0).as<bool>());
 }
 
