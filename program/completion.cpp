@@ -32,8 +32,8 @@ struct Command {
   Value operand;
 };
 
-// Derived from the type name that --help shows: `SHELL:{bash,zsh,fish}`, `FILE`, `WORKDIR`, `N:INT
-// in [1 - 9]`.
+// Derived from the type name that --help shows: `SHELL:{bash,zsh,fish}`, `FILE`, `PATH` of a file
+// or folder, `WORKDIR`, `N:INT in [1 - 9]`.
 Value value_of(const std::string& type) {
   size_t open = type.find('{'), close = type.rfind('}');
   if (open != std::string::npos && close != std::string::npos) {
@@ -41,7 +41,7 @@ Value value_of(const std::string& type) {
     std::replace(words.begin(), words.end(), ',', ' ');
     return {Value::words, words};
   }
-  if (type.ends_with("FILE")) return {Value::file, ""};
+  if (type.ends_with("FILE") || type.ends_with("PATH")) return {Value::file, ""};
   if (type.ends_with("DIR")) return {Value::folder, ""};
   return {};
 }
@@ -65,7 +65,7 @@ Command command_of(const CLI::App& app, const std::string& name) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->nonpositional())
       command.flags.push_back(flag_of(*option));
-    else
+    else if (command.operand.kind == Value::unknown)  // the first
       command.operand = value_of(option->get_name(true));
   }
   return command;

@@ -2,31 +2,16 @@
 
 #include "plan_command.h"
 
+#include "command_code.h"
+
 #include <redco/error.h>
 #include <redco/script_engine.h>
 #include <redco/tree.h>
 
 #include <CLI/CLI.hpp>
 #include <string_view>
-#include <utility>
 
 namespace redco {
-
-namespace {
-
-// An error about the cluster or the plan needs no line of this command's own Lua, "plan:3: ".
-[[noreturn]] void throw_without_place(const ScriptError& error) {
-  std::string text = error.what();
-  if (text.starts_with("plan:")) {
-    size_t end = text.find_first_not_of("0123456789", 5);
-    if (end != 5 && text.compare(end, 2, ": ") == 0) text.erase(0, end + 2);
-  }
-  if (error.kind() == ScriptError::Kind::usage) throw UsageError(text);
-  if (error.kind() == ScriptError::Kind::script) throw Error(text);
-  throw;
-}
-
-}  // namespace
 
 void PlanCommand::add_to(CLI::App& program) {
   command_ = program.add_subcommand(
@@ -108,11 +93,7 @@ std::vector<std::string> PlanCommand::calibration_words() const {
 void PlanCommand::run(ScriptEngine& engine) const {
   std::vector<std::string> script = command_->remaining();
   auto run_own = [&engine](const char* code, const std::vector<std::string>& args) {
-    try {
-      engine.run_string(code, "plan", args);
-    } catch (const ScriptError& error) {
-      throw_without_place(error);
-    }
+    run_command_code(engine, code, "plan", args);
   };
   if (is_calibration()) {
     if (!script.empty()) throw UsageError("plan: --calibrate takes no script");

@@ -591,7 +591,7 @@ Description-en: no more than a line
 end)
 
 -- With a model of random weights: that it learns says that the answers are where they are sought.
-testing.test("chat: adapters learn answers, and chat.lua takes them", function()
+testing.test("chat: adapters learn answers, and redco-lua chat takes them", function()
   local case, model = source .. "/tests/cases/llama3", scratch .. "/model.gguf"
   gguf_files.write(model, gguf_files.add_byte_level(gguf_files.metadata(case), case),
     gguf_files.tensors(case, "F32"))
@@ -602,9 +602,7 @@ testing.test("chat: adapters learn answers, and chat.lua takes them", function()
     .. "--n-epochs=12 --learning-rate=0.05 --n-samples=1"):format(model, scratch))
   assert(steps[1].loss > 4 and evaluations[#evaluations].loss < 0.1,
     steps[1].loss .. " " .. evaluations[#evaluations].loss)
-  local pipe = io.popen(("'%s' '%s/examples/chat/chat.lua' --temperature=0 --model=%s "
-    .. "--adapter=$(echo %s/*/adapter) --prompt='What is 77?'"):format(program, source, model,
-    scratch))
+  local pipe = io.popen(("echo 'What is 77?' | '%s' chat %s/*/adapter"):format(program, scratch))
   testing.expect_equal(pipe:read "*a", "the sea\n")
   pipe:close()
 end)

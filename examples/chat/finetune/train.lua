@@ -105,5 +105,6 @@ trainer:fit {
   per_device_batch_size = o.per_device_batch_size,
 }
 show "After the training"
-redco.lora.save_pretrained(o.workdir .. "/adapter", trainer.params, { task_type = "CAUSAL_LM" })
+redco.lora.save_pretrained(o.workdir .. "/adapter", trainer.params,
+  { task_type = "CAUSAL_LM", base_model_name_or_path = path })
 deployer:log_info("the adapter is in " .. o.workdir .. "/adapter")
