@@ -45,6 +45,12 @@ local function place_of(set, i)
   return place and place(i) or ("example %.0f"):format(i)
 end
 
+-- Returns the data set whose example i is example index_of(i) of a list or a data set.
+local function view(set, size, index_of)
+  return new_dataset(size, function(i) return set[index_of(i)] end, nil,
+    function(i) return place_of(set, index_of(i)) end)
+end
+
 methods.place = registry.define("Dataset:place", [[
 place(self, i: integer) -> string
 Returns where example i comes from, for messages: "train.jsonl:17" for line 17 of a text file,
@@ -91,8 +97,7 @@ function(self, indices)
         #self)
     end
   end
-  return new_dataset(#indices, function(i) return self[indices[i]] end, nil,
-    function(i) return place_of(self, indices[i]) end)
+  return view(self, #indices, function(i) return indices[i] end)
 end)
 
 methods.slice = registry.define("Dataset:slice", [[
@@ -104,8 +109,7 @@ Returns the examples from number first to number last, both included.]], functio
     fail("Dataset:slice: %s to %s; the examples are 1 to %.0f", first, last,
       #self)
   end
-  return new_dataset(math.max(0, last - first + 1), function(i) return self[first + i - 1] end, nil,
-    function(i) return place_of(self, first + i - 1) end)
+  return view(self, math.max(0, last - first + 1), function(i) return first + i - 1 end)
 end)
 
 methods.ipairs = registry.define("Dataset:ipairs", [[
@@ -150,4 +154,4 @@ concat(sets) -> Dataset
 Concatenates several data sets or lists.]], function(sets) return joined(sets) end)
 
 return { new = new_dataset, dataset = dataset, concat = concat, joined = joined,
-  place_of = place_of }
+  place_of = place_of, view = view }

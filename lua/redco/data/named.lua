@@ -1,5 +1,6 @@
 --- Errors of memory that name the file.
 local fail = require "redco.fail"
+local without_position = require "redco.without_position"
 
 local of_memory = { "not enough memory", "out of memory", "can't allocate memory",
   "string length overflow" }
@@ -17,7 +18,7 @@ local function results(place, first, ok, ...)
     if type(place) == "function" then place = place(first) end
     if not message:find(place, 1, true) then
       fail("%s: the file, or what it unpacks to, is larger than the memory: %s", place,
-        message:gsub("^[^ ]*:%d+: ", ""))
+        without_position(message))
     end
   end
   error((...), 0)

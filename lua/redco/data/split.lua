@@ -21,14 +21,10 @@ function(set, given)
     fail("split: expected a list or a data set, got %s", native.describe(set))
   end
   local n_held_out = math.floor(#set / every)
-  local function part(size, index_of)
-    return dataset.new(size, function(i) return set[index_of(i)] end, nil,
-      function(i) return dataset.place_of(set, index_of(i)) end)
-  end
-  local train = part(#set - n_held_out, function(i)
+  local train = dataset.view(set, #set - n_held_out, function(i)
     return i + math.floor((i - 1) / (every - 1))
   end)
-  local held_out = part(n_held_out, function(i) return i * every end)
+  local held_out = dataset.view(set, n_held_out, function(i) return i * every end)
   if is_list then return train:tolist(), held_out:tolist() end
   return train, held_out
 end)

@@ -3,6 +3,7 @@ local arguments = require "redco.arguments"
 local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
+local widened = require "redco.nn.widened"
 
 local losses = {}
 
@@ -18,12 +19,6 @@ local function weighted_mean(total, labels, ignore_index, weight)
   local of_labels = weight:index_select(0, labels:reshape { -1 }:masked_fill(is_ignored, 0))
   local sum = of_labels:masked_fill(is_ignored, 0):sum()
   return torch.where(sum:gt(0), total / sum, total * 0), sum
-end
-
--- 16 bits are too few for log-probabilities.
-local function widened(logits)
-  if logits.dtype == "bfloat16" or logits.dtype == "float16" then return logits:float() end
-  return logits
 end
 
 local cross_entropy = arguments("nn.cross_entropy",

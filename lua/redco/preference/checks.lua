@@ -37,9 +37,6 @@ function checks.wide(where, name, t)
     .. " \"autocast:bfloat16\" keeps them in float32", where, name, t.dtype)
 end
 
---- Returns the tensor in 32 bits at least.
-function checks.widened(t) return wide[t.dtype] and t or t:float() end
-
 --- Raises an error for a tensor of integers.
 function checks.floating(where, name, t)
   if t.dtype:sub(1, 5) ~= "float" and t.dtype ~= "bfloat16" then

@@ -3,6 +3,7 @@ local arguments = require "redco.arguments"
 local check_integer = require "redco.check_integer"
 local fail = require "redco.fail"
 local native = require "redco.native"
+local padding_collate = require "redco.data.padding_collate"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -52,23 +53,11 @@ local function joined(prompt, completion, o, i, name)
   return row, begins
 end
 
--- Returns input_ids, labels and attention_mask [rows, length] of lists of tokens.
-local function padded(rows, begins, o)
-  local length = 0
-  for _, row in ipairs(rows) do length = math.max(length, #row) end
-  local multiple = o.pad_to_multiple_of or 1
-  length = math.ceil(length / multiple) * multiple
-  local ids, labels, mask = {}, {}, {}
-  for r, row in ipairs(rows) do
-    ids[r], labels[r], mask[r] = {}, {}, {}
-    for at = 1, length do
-      ids[r][at] = row[at] or o.pad_token_id
-      labels[r][at] = at >= begins[r] and row[at + 1] or -100
-      mask[r][at] = row[at] and 1 or 0
-    end
-  end
-  local function tensor(lists) return torch.tensor(lists, { dtype = "int64" }) end
-  return tensor(ids), tensor(labels), tensor(mask)
+-- Returns the tokens, and the next token as label where that is one of the completion's.
+local function with_labels(row, begins)
+  local labels = {}
+  for at = 1, #row do labels[at] = at >= begins and row[at + 1] or -100 end
+  return { input_ids = row, labels = labels }
 end
 
 -- Adds the numbers that all examples have: the reference's log-probabilities, margins.
@@ -131,7 +120,7 @@ function(examples, given)
   end
   local names = kind_of(examples[1], 1)
   if names[1] == "completion" and examples[1].kl_completion == nil then names[2] = nil end
-  local rows, begins = {}, {}
+  local rows = {}
   for i, example in ipairs(examples) do
     if kind_of(example, i)[1] ~= names[1] then
       fail("%s: example %d has %s, but example 1 has %s", where, i, kind_of(example, i)[1],
@@ -139,15 +128,15 @@ function(examples, given)
     end
     local prompt = tokens_of(example, "prompt", i)
     for _, name in ipairs(names) do
-      local row, begin = joined(prompt, tokens_of(example, name, i), o, i, name)
-      rows[#rows + 1], begins[#begins + 1] = row, begin
+      rows[#rows + 1] = with_labels(joined(prompt, tokens_of(example, name, i), o, i, name))
     end
   end
-  local batch = {}
-  local ids, labels, mask = padded(rows, begins, o)
-  local shape = { #examples, #names, ids:size(1) }
-  batch.input_ids, batch.labels = ids:reshape(shape), labels:reshape(shape)
-  batch.attention_mask = mask:reshape(shape)
+  local batch = padding_collate {
+    pad_token_id = o.pad_token_id, pad_to_multiple_of = o.pad_to_multiple_of,
+  } (rows)
+  for name, tensor in pairs(batch) do
+    batch[name] = tensor:reshape { #examples, #names, tensor:size(1) }
+  end
   add_numbers(batch, examples, "ref_logps", #names)
   add_numbers(batch, examples, "margin")
   if examples[1].desirable ~= nil then

@@ -3,6 +3,7 @@ local arguments = require "redco.arguments"
 local checks = require "redco.preference.checks"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
+local widened = require "redco.nn.widened"
 
 local where = "preference.distillation"
 local options = arguments(where, { beta = 0.5, temperature = 1, ignore_index = -100 },
@@ -30,8 +31,8 @@ function(given)
   checks.same(where, "teacher_logits", o.teacher_logits, o.logits, "logits")
   checks.number(where, o, "beta", 0, 1)
   checks.number(where, o, "temperature", 0, math.huge, true)
-  local student = (checks.widened(o.logits) / o.temperature):log_softmax(-1)
-  local teacher = (checks.widened(o.teacher_logits:detach()) / o.temperature):log_softmax(-1)
+  local student = (widened(o.logits) / o.temperature):log_softmax(-1)
+  local teacher = (widened(o.teacher_logits:detach()) / o.temperature):log_softmax(-1)
   local terms
   if o.beta == 0 then
     terms = divergence(teacher, student)

@@ -3,6 +3,7 @@ local arguments = require "redco.arguments"
 local checks = require "redco.preference.checks"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
+local widened = require "redco.nn.widened"
 
 local where = "preference.reward"
 local options = arguments(where, {}, { "rewards", "margin", "center_rewards_coefficient" })
@@ -20,7 +21,7 @@ rewards are means over micro-batches.
 function(given)
   local o = options(given)
   checks.tensor(where, "rewards", o.rewards, "[pairs, 2]")
-  local all = checks.widened(o.rewards)
+  local all = widened(o.rewards)
   local chosen, rejected = all:select(1, 0), all:select(1, 1)
   local margins = chosen - rejected
   local wanted = margins

@@ -2,6 +2,7 @@
 local fail = require "redco.fail"
 local names_of = require "redco.names_of"
 local native = require "redco.native"
+local without_position = require "redco.without_position"
 
 local function is_list(value) return type(value) == "table" and #value > 0 end
 
@@ -102,7 +103,7 @@ end
 local function at_message(i, f, ...)
   local results = { pcall(f, ...) }
   if results[1] then return results[2] end
-  fail("message %d %s", i, (tostring(results[2]):gsub("^[^ ]*:%d+: ", "")))
+  fail("message %d %s", i, without_position(results[2]))
 end
 
 local function check_order(messages)

@@ -10,6 +10,7 @@ local parquet = require "redco.data.parquet"
 local readers = require "redco.data.readers"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
+local without_position = require "redco.without_position"
 
 local function json_records(path)
   local list = readers.json(path)
@@ -41,8 +42,6 @@ local function records_of(source)
   fail("conversations: expected a path, a list of paths, a list of records or a data set, got %s",
     native.describe(source))
 end
-
-local function without_position(message) return (tostring(message):gsub("^[^ ]*:%d+: ", "")) end
 
 -- Returns the longest beginning of a conversation that ends in an answer and has at most
 -- `max_length` tokens, or nil.
@@ -206,8 +205,8 @@ data set of them. A record has one of these forms, or is a list of messages itse
 is the table `variables` for all records. `roles` adds names of roles: {ai = "assistant"}.
 
 An example is {input_ids, labels}, int64 tensors [length]. A label is the token after it if the
-assistant says that token, else -100. The template tells what the assistant says by
-{% generation %} blocks. Without these, the tokens of the messages before an answer, with the
+assistant says that token, else -100. The {% generation %} blocks of the
+template mark these tokens. Without such blocks, the tokens of the messages before an answer, with the
 generation prompt, and those up to its end must begin the tokens of the whole conversation; what is
 between them is the answer. An error says why a template cannot be masked so.
   turns: "all" trains on every answer, "last" only on the last one
