@@ -1,5 +1,5 @@
 """Random configurations of decoders."""
-from .draw import ACTIVATIONS, common, heads
+from .draw import ACTIVATIONS, DECODERS, common, draws, heads
 
 
 def rope_scaling(draw, pairs):
@@ -32,6 +32,7 @@ def rope_scaling(draw, pairs):
     return scaling
 
 
+@draws("llama", of=DECODERS)
 def llama(draw):
     config = common(draw)
     n_kv = draw.randint(1, 2)
@@ -78,6 +79,7 @@ def layer_types(draw, config):
                                  for _ in range(config["num_hidden_layers"])]
 
 
+@draws("qwen2", of=DECODERS)
 def qwen2(draw):
     config = like_llama(draw, use_sliding_window=draw.maybe(0.7),
                         sliding_window=draw.randint(2, 6), max_window_layers=draw.randint(0, 2))
@@ -86,6 +88,7 @@ def qwen2(draw):
     return config
 
 
+@draws("qwen3", of=DECODERS)
 def qwen3(draw):
     config = qwen2(draw)
     config.update(attention_bias=draw.maybe())
@@ -93,6 +96,7 @@ def qwen3(draw):
     return config
 
 
+@draws("mistral", of=DECODERS)
 def mistral(draw):
     config = like_llama(draw, sliding_window=draw.choice([None, 2, 3, 5, 30]))
     if config["rope_scaling"] or draw.maybe():  # some scalings fail without it
@@ -100,6 +104,7 @@ def mistral(draw):
     return config
 
 
+@draws("gemma2", of=DECODERS)
 def gemma2(draw):
     config = like_llama(
         draw, hidden_activation=draw.choice(ACTIVATIONS), attention_bias=draw.maybe(),
@@ -112,6 +117,7 @@ def gemma2(draw):
     return config
 
 
+@draws("gemma3_text", of=DECODERS)
 def gemma3(draw):
     config = gemma2(draw)
     config.update(rope_local_base_freq=draw.choice([100.0, 10000.0]), attn_logit_softcapping=None,
@@ -119,6 +125,7 @@ def gemma3(draw):
     return config
 
 
+@draws("phi3", of=DECODERS)
 def phi3(draw):
     size = 2 * draw.randint(2, 6)
     n_kv = draw.randint(1, 2)
@@ -143,6 +150,7 @@ def phi3(draw):
     return config
 
 
+@draws("smollm3", of=DECODERS)
 def smollm3(draw):
     config = like_llama(draw, attention_bias=draw.maybe(), mlp_bias=draw.maybe(),
                         use_sliding_window=draw.maybe(), sliding_window=draw.randint(2, 6),
@@ -155,12 +163,14 @@ def smollm3(draw):
     return config
 
 
+@draws("olmo2", of=DECODERS)
 def olmo2(draw):
     config = like_llama(draw, attention_bias=draw.maybe())
     config["rope_scaling"] = draw.choice([None, dict(type="linear", factor=2.5)])
     return config
 
 
+@draws("granite", of=DECODERS)
 def granite(draw):
     return like_llama(draw, attention_bias=draw.maybe(), mlp_bias=draw.maybe(),
                       embedding_multiplier=draw.number(0.5, 12),
@@ -169,6 +179,7 @@ def granite(draw):
                       attention_multiplier=draw.number(0.01, 1))
 
 
+@draws("mixtral", of=DECODERS)
 def mixtral(draw):
     n = draw.randint(2, 5)
     return like_llama(draw, sliding_window=draw.choice([None, 2, 5]), num_local_experts=n,
@@ -177,6 +188,7 @@ def mixtral(draw):
                       head_dim=2 * draw.randint(2, 4), rope_scaling=None)
 
 
+@draws("qwen3_moe", of=DECODERS)
 def qwen3_moe(draw):
     n = draw.randint(2, 5)
     return like_llama(draw, attention_bias=draw.maybe(), num_experts=n,
@@ -188,6 +200,7 @@ def qwen3_moe(draw):
                       sliding_window=draw.randint(2, 6))
 
 
+@draws("olmoe", of=DECODERS)
 def olmoe(draw):
     n = draw.randint(2, 5)
     config = like_llama(draw, attention_bias=draw.maybe(), num_experts=n,
@@ -200,6 +213,7 @@ def olmoe(draw):
     return config
 
 
+@draws("deepseek_v3", of=DECODERS)
 def deepseek_v3(draw):
     n_heads, turned = draw.randint(1, 4), 2 * draw.randint(1, 4)
     n_group, in_group = draw.randint(1, 3), draw.randint(2, 3)
@@ -224,6 +238,7 @@ def deepseek_v3(draw):
     return config
 
 
+@draws("starcoder2", of=DECODERS)
 def starcoder2(draw):
     config = like_llama(draw, use_bias=draw.maybe(0.7), norm_epsilon=draw.choice([1e-5, 0.1]),
                         sliding_window=draw.choice([None, 2, 3, 30]))
@@ -231,6 +246,7 @@ def starcoder2(draw):
     return config
 
 
+@draws("gpt_neox", of=DECODERS)
 def gpt_neox(draw):
     config = common(draw)
     size = 2 * draw.randint(2, 6)
@@ -247,6 +263,7 @@ def gpt_neox(draw):
     return config
 
 
+@draws("falcon", of=DECODERS)
 def falcon(draw):
     config = common(draw)
     n_kv = draw.randint(1, 2)
@@ -267,6 +284,7 @@ def falcon(draw):
     return config
 
 
+@draws("bloom", of=DECODERS)
 def bloom(draw):
     config = common(draw)
     n_heads, width = heads(draw, 6)
@@ -277,6 +295,7 @@ def bloom(draw):
     return config
 
 
+@draws("gpt2", of=DECODERS)
 def gpt2(draw, padding=True):
     config = common(draw, padding)
     n_heads, width = heads(draw)
@@ -289,6 +308,7 @@ def gpt2(draw, padding=True):
     return config
 
 
+@draws("gptj", of=DECODERS)
 def gptj(draw):
     config = gpt2(draw)
     del config["reorder_and_upcast_attn"]
@@ -297,6 +317,7 @@ def gptj(draw):
     return config
 
 
+@draws("opt", of=DECODERS)
 def opt(draw):
     config = common(draw)
     n_heads, width = heads(draw)

@@ -5,6 +5,19 @@ ACTIVATIONS = ["gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu
                "swish", "tanh"]
 
 
+# How to draw a configuration, by `model_type`. The class in transformers is the one that AutoModel
+# finds.
+DECODERS, ENCODER_DECODERS, ENCODERS = {}, {}, {}
+
+
+def draws(*model_types, of):
+    """The function draws configurations of these families."""
+    def add(function):
+        of.update(dict.fromkeys(model_types, function))
+        return function
+    return add
+
+
 class Draw(random.Random):
     """Random choices of one case."""
 

@@ -1,9 +1,10 @@
 """Random configurations of models with an encoder and a decoder."""
 from .decoders import gpt2
-from .draw import ACTIVATIONS, common, heads
+from .draw import ACTIVATIONS, ENCODER_DECODERS, common, draws, heads
 from .pictures import vit
 
 
+@draws("bart", of=ENCODER_DECODERS)
 def bart(draw):
     config = common(draw)
     n_heads, width = heads(draw, 3)
@@ -18,6 +19,7 @@ def bart(draw):
     return config
 
 
+@draws("t5", "mt5", "umt5", of=ENCODER_DECODERS)
 def t5(draw):
     config = common(draw)
     gate = draw.choice(["", "gated-"])
@@ -36,6 +38,7 @@ def t5(draw):
     return config
 
 
+@draws("marian", of=ENCODER_DECODERS)
 def marian(draw):
     config = bart(draw)
     config["share_encoder_decoder_embeddings"] = draw.maybe(0.7)
@@ -45,12 +48,14 @@ def marian(draw):
     return config
 
 
+@draws("mbart", "pegasus", of=ENCODER_DECODERS)
 def mbart(draw):
     config = bart(draw)
     config.setdefault("pad_token_id", 1)
     return config
 
 
+@draws("whisper", of=ENCODER_DECODERS)
 def whisper(draw):
     config = bart(draw)
     config.setdefault("pad_token_id", 0)
@@ -63,6 +68,7 @@ def whisper(draw):
     return config
 
 
+@draws("vision-encoder-decoder", of=ENCODER_DECODERS)
 def captioner(draw):
     encoder, decoder = vit(draw), gpt2(draw, padding=False)
     decoder.update(add_cross_attention=True, is_decoder=True, tie_word_embeddings=True)

@@ -1,7 +1,8 @@
 """Random configurations of encoders of texts."""
-from .draw import ACTIVATIONS, common, heads
+from .draw import ACTIVATIONS, ENCODERS, common, draws, heads
 
 
+@draws("bert", of=ENCODERS)
 def bert(draw, **more):
     config = common(draw)
     n_heads, width = heads(draw)
@@ -14,6 +15,7 @@ def bert(draw, **more):
     return config
 
 
+@draws("roberta", "xlm-roberta", of=ENCODERS)
 def roberta(draw):
     config = bert(draw)
     config.setdefault("pad_token_id", 1)
@@ -21,12 +23,14 @@ def roberta(draw):
     return config
 
 
+@draws("electra", of=ENCODERS)
 def electra(draw):
     config = bert(draw)
     config["embedding_size"] = draw.choice([config["hidden_size"], draw.randint(3, 20)])
     return config
 
 
+@draws("distilbert", of=ENCODERS)
 def distilbert(draw):
     config = common(draw)
     n_heads, width = heads(draw)
@@ -37,6 +41,7 @@ def distilbert(draw):
     return config
 
 
+@draws("deberta-v2", of=ENCODERS)
 def deberta(draw):
     config = bert(draw)
     config.update(
@@ -57,6 +62,7 @@ def deberta(draw):
     return config
 
 
+@draws("modernbert", of=ENCODERS)
 def modernbert(draw):
     config = common(draw)
     n_heads, width = heads(draw)

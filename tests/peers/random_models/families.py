@@ -5,36 +5,23 @@ import inspect
 import transformers
 from transformers.models.auto import modeling_auto
 
-from .decoders import (bloom, deepseek_v3, falcon, gemma2, gemma3, gpt2, gpt_neox, gptj, granite,
-                       llama, mistral, mixtral, olmo2, olmoe, opt, phi3, qwen2, qwen3, qwen3_moe,
-                       smollm3, starcoder2)
-from .encoder_decoders import (bart, captioner, marian, mbart, t5, whisper,
-                               whisper_classes)
-from .encoders import bert, deberta, distilbert, electra, modernbert, roberta
+# decoders, encoder_decoders and encoders fill the tables of draw.
+from . import decoders, encoder_decoders, encoders  # noqa: F401
+from .draw import DECODERS, ENCODER_DECODERS, ENCODERS
+from .encoder_decoders import whisper_classes
+from .encoders import electra
 from .pictures import (classifier, clip, clip_image, clip_text, siglip, siglip_image, siglip_text,
                        vit, vit_features)
 
+# The draw and the class of each, with the names that AutoModel has.
+GENERATORS = {**modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+              **modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
+              "vision-encoder-decoder": "VisionEncoderDecoderModel"}
 FAMILIES = {
-    "llama": (llama, "LlamaForCausalLM"), "gpt2": (gpt2, "GPT2LMHeadModel"),
-    "gptj": (gptj, "GPTJForCausalLM"), "opt": (opt, "OPTForCausalLM"),
-    "bart": (bart, "BartForConditionalGeneration"), "t5": (t5, "T5ForConditionalGeneration"),
-    "vision-encoder-decoder": (captioner, "VisionEncoderDecoderModel"),
-    "qwen2": (qwen2, "Qwen2ForCausalLM"), "qwen3": (qwen3, "Qwen3ForCausalLM"),
-    "mistral": (mistral, "MistralForCausalLM"), "gemma2": (gemma2, "Gemma2ForCausalLM"),
-    "gemma3_text": (gemma3, "Gemma3ForCausalLM"), "phi3": (phi3, "Phi3ForCausalLM"),
-    "smollm3": (smollm3, "SmolLM3ForCausalLM"), "olmo2": (olmo2, "Olmo2ForCausalLM"),
-    "gpt_neox": (gpt_neox, "GPTNeoXForCausalLM"), "falcon": (falcon, "FalconForCausalLM"),
-    "mt5": (t5, "MT5ForConditionalGeneration"), "umt5": (t5, "UMT5ForConditionalGeneration"),
-    "mbart": (mbart, "MBartForConditionalGeneration"), "marian": (marian, "MarianMTModel"),
-    "pegasus": (mbart, "PegasusForConditionalGeneration"),
-    "mixtral": (mixtral, "MixtralForCausalLM"), "qwen3_moe": (qwen3_moe, "Qwen3MoeForCausalLM"),
-    "olmoe": (olmoe, "OlmoeForCausalLM"), "deepseek_v3": (deepseek_v3, "DeepseekV3ForCausalLM"),
-    "bloom": (bloom, "BloomForCausalLM"),
-    "granite": (granite, "GraniteForCausalLM"), "starcoder2": (starcoder2, "Starcoder2ForCausalLM"),
-    "whisper": (whisper, "WhisperForConditionalGeneration"),
+    **{name: (draw, modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name])
+       for name, draw in DECODERS.items()},
+    **{name: (draw, GENERATORS[name]) for name, draw in ENCODER_DECODERS.items()},
 }
-ENCODER_DECODERS = {"bart", "marian", "mbart", "mt5", "pegasus", "t5", "umt5",
-                    "vision-encoder-decoder", "whisper"}
 # Other heads, as FAMILY.TASK.
 HEADS = {"sequence_classification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
          "token_classification": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
@@ -63,29 +50,25 @@ OF_IMAGES = {
     "siglip_vision_model.features": (siglip_image, "SiglipVisionModel"),
 }
 FAMILIES.update({**PAIRED, **OF_TEXTS, **OF_IMAGES})
-ENCODERS = {
-    "bert": (bert, "Bert"), "roberta": (roberta, "Roberta"), "electra": (electra, "Electra"),
-    "distilbert": (distilbert, "DistilBert"), "xlm-roberta": (roberta, "XLMRoberta"),
-    "deberta-v2": (deberta, "DebertaV2"), "modernbert": (modernbert, "ModernBert"),
-}
 ENCODER_TASKS = {
     "masked_lm": "ForMaskedLM", "sequence_classification": "ForSequenceClassification",
     "token_classification": "ForTokenClassification",
     "question_answering": "ForQuestionAnswering", "multiple_choice": "ForMultipleChoice",
 }
-for _family, (_draw, _name) in ENCODERS.items():
+_PREFIXES = {_family: modeling_auto.MODEL_MAPPING_NAMES[_family].removesuffix("Model")
+             for _family in ENCODERS}
+for _family, _draw in ENCODERS.items():
     for _task, _class in ENCODER_TASKS.items():
-        FAMILIES[f"{_family}.{_task}"] = (_draw, _name + _class)
+        FAMILIES[f"{_family}.{_task}"] = (_draw, _PREFIXES[_family] + _class)
 FAMILIES["electra.replaced_token_detection"] = (electra, "ElectraForPreTraining")
 # Text models without a head.
-HEADLESS = {f"{_family}.features": (_draw, f"{_name}Model")
-            for _family, (_draw, _name) in ENCODERS.items()}
+HEADLESS = {f"{_family}.features": (_draw, modeling_auto.MODEL_MAPPING_NAMES[_family])
+            for _family, _draw in ENCODERS.items()}
 HEADLESS.update({f"{_family}.features": (FAMILIES[_family][0], _class.replace(
     "ForConditionalGeneration", "EncoderModel"))
     for _family, (_, _class) in FAMILIES.items() if _family in ("t5", "mt5", "umt5")})
 HEADLESS.update({f"{_family}.features": (_draw, modeling_auto.MODEL_MAPPING_NAMES[_family])
-                 for _family, (_draw, _class) in FAMILIES.items()
-                 if "." not in _family and _class.endswith(("ForCausalLM", "LMHeadModel"))})
+                 for _family, _draw in DECODERS.items()})
 FAMILIES.update(HEADLESS)
 HAVE_POOLER = {"bert.features", "roberta.features", "xlm-roberta.features"}
 ATTENTION = dict(gemma2="eager")  # the only one with soft caps
