@@ -64,7 +64,8 @@ void PlanCommand::add_to(CLI::App& program) {
   plan.add_option("--margin", margin_, "The percentage of memory to keep free; default: 6")
       ->type_name("PERCENT")
       ->check(CLI::Range(0.0, 99.0));
-  plan.add_option("--timeout", timeout_, "Try layouts for this long; default: 60")
+  plan.add_option("--timeout", timeout_,
+                  "Try layouts for this long, or calibrate; default: 60, or 20")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.0, 1e6));
   plan.add_option("--layouts", n_layouts_, "Print at most N layouts; default: 8")
@@ -87,7 +88,9 @@ void PlanCommand::add_to(CLI::App& program) {
 bool PlanCommand::is_given() const { return command_->parsed(); }
 
 std::vector<std::string> PlanCommand::calibration_words() const {
-  return {"plan", "--calibrate", *calibration_};
+  std::vector<std::string> words{"plan", "--calibrate", *calibration_};
+  if (timeout_) words.insert(words.end(), {"--timeout", std::to_string(*timeout_)});
+  return words;
 }
 
 void PlanCommand::run(ScriptEngine& engine) const {
@@ -97,7 +100,11 @@ void PlanCommand::run(ScriptEngine& engine) const {
   };
   if (is_calibration()) {
     if (!script.empty()) throw UsageError("plan: --calibrate takes no script");
-    return run_own("require 'redco.plan'.calibrate(...)", {*calibration_});
+    // Measuring takes about twice the seconds that it is given.
+    return run_own(
+        "local path, seconds = ... "
+        "require 'redco.plan'.calibrate(path, tonumber(seconds))",
+        {*calibration_, std::to_string(timeout_.value_or(20) / 2)});
   }
   if (script.empty()) throw UsageError("plan: give the script: redco-lua plan [OPTIONS] FILE");
   if (script[0].starts_with("-"))
@@ -123,10 +130,10 @@ void PlanCommand::run(ScriptEngine& engine) const {
   const std::string name = script[0];
   script.erase(script.begin());
   run_own(begin, {cluster_.value_or(servers_.value_or("")), devices_.value_or(""),
-                  text_of(max_model_shards_), std::to_string(margin_), std::to_string(timeout_),
-                  text_of(n_layouts_), scaling_.value_or(""), text_of(global_batch_), text_of(fit_),
-                  out_ ? "true" : "false", objective_.value_or(""), keep_.value_or(""),
-                  allow_.value_or("")});
+                  text_of(max_model_shards_), std::to_string(margin_),
+                  std::to_string(timeout_.value_or(60)), text_of(n_layouts_), scaling_.value_or(""),
+                  text_of(global_batch_), text_of(fit_), out_ ? "true" : "false",
+                  objective_.value_or(""), keep_.value_or(""), allow_.value_or("")});
   try {
     engine.run_file(name, script);
   } catch (const ScriptError& error) {

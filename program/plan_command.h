@@ -33,7 +33,7 @@ class PlanCommand {
   bool is_here_ = false;
   std::optional<int64_t> max_model_shards_, n_layouts_, row_, global_batch_, fit_;
   double margin_ = 6;  // percent
-  double timeout_ = 60;
+  std::optional<double> timeout_;
 };
 
 }  // namespace redco

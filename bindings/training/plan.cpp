@@ -132,11 +132,14 @@ int finish(lua_State* L) {
   return 2;
 }
 
-// Measures the devices and links of this run; process 0 returns the text of a cluster.toml.
+// Measures the devices and links of this run; process 0 returns the text of a cluster.toml. The
+// argument is CalibrationOptions::seconds.
 int calibrate(lua_State* L) {
+  plan::CalibrationOptions how;
+  how.seconds = luaL_optnumber(L, 1, how.seconds);
   MeshOptions options{.processes = find_processes()};
   if (at::hasCUDA()) options.device_type = c10::kCUDA;
-  ClusterSpec measured = plan::calibrate(*Mesh::make(options));
+  ClusterSpec measured = plan::calibrate(*Mesh::make(options), how);
   if (options.processes.rank != 0) return 0;
   lua_pushstring(L, measured.to_toml().c_str());
   lua_pushstring(L, plan::calibration_file().c_str());

@@ -290,7 +290,7 @@ end)
 
 test("a calibration of two processes", function()
   local code, out, err = program.shell(("XDG_CACHE_HOME='%s/cache' \"$REDCO_LUA\" --nproc 2 plan "
-    .. "--calibrate measured.toml"):format(program.folder))
+    .. "--calibrate measured.toml --timeout 1"):format(program.folder))
   expect_equal(err, "")
   expect_equal(code, 0)
   expect_has(out, "written to measured.toml, and to ", "calibration.toml")

@@ -64,10 +64,10 @@ function plan.finish(name, options)
   if result.why ~= "" then error("plan: " .. result.why, 0) end
 end
 
---- Measures the devices and links of this run, and writes them to `path`, and to the file from
---- which plans for this machine read them.
-function plan.calibrate(path)
-  local text, of_user = native.calibrate()
+--- Measures the devices and links of this run for about twice `seconds`, 10 by default, and writes
+--- them to `path`, and to the file from which plans for this machine read them.
+function plan.calibrate(path, seconds)
+  local text, of_user = native.calibrate(seconds)
   if not text then return end
   write(path, text)
   local also = ""
