@@ -174,6 +174,15 @@ int open(lua_State* L) {
   return 1;
 }
 
+int packed_tensor(lua_State* L) {
+  auto [file, name] = check_named<GgufObject>(L, "blocks");
+  const char* type = file->quantized_type(name);
+  if (type == nullptr) return 0;
+  push_tensor(L, file->blocks(name), 0);
+  lua_pushstring(L, type);
+  return 2;
+}
+
 template <class T>
 void make_reader_type(lua_State* L, const char* type_text, lua_CFunction tensor, const char* text) {
   make_object_type<T>(L, type_text,
@@ -277,9 +286,14 @@ void add_weights(lua_State* L) {
         "one such file. `path` is a field of the result."},
        {"open_gguf", open<GgufObject>,
         "open_gguf(path) -> GgufFile\n"
-        "Opens a model file of llama.cpp with tensors of F32, F16, BF16, Q8_0, Q4_0 or Q4_1. "
+        "Opens a model file of llama.cpp. "
         "The fields of the result are `path` and `metadata`, a table of numbers, strings, "
         "booleans and lists by key."},
+       {"gguf_blocks", packed_tensor,
+        "gguf_blocks(file: GgufFile, name) -> Tensor, string\n"
+        "Returns the blocks of a quantised tensor as they are in the file, memory-mapped, and "
+        "their "
+        "type (redco.quant.types); nil for another tensor."},
        {"save_weights", save_weights,
         "save_weights(folder, params, {stem = \"model\", max_shard_size = \"5GB\", metadata, "
         "texts})\n"

@@ -16,6 +16,7 @@
 #include "state/registry.h"
 #include "state/tensor.h"
 #include "state/values.h"
+#include "torch/quantized.h"
 #include "torch/recompute.h"
 #include "torch/sharding.h"
 #include "torch/torch.h"
@@ -249,6 +250,7 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "device_type");
   lua_pushcfunction(L, linear_layer);
   lua_setfield(L, -2, "linear");
+  add_quantized_functions(L);
   lua_pushcfunction(L, is_recomputing);
   lua_setfield(L, -2, "is_recomputing");
   lua_pushcfunction(L, begins_recomputed_block);

@@ -8,6 +8,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/functorch/DynamicLayer.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/zeros.h>
@@ -62,6 +63,8 @@ thread_local bool are_training_kernels_forced = false;
 
 bool is_few_rows(const at::Tensor& x, const at::Tensor& weight) {
   if (are_training_kernels_forced) return false;
+  // A tensor may need a gradient of an outer transform that its own level does not show.
+  if (at::functorch::maybeCurrentDynamicLayer()) return false;
   if (autocast_dtype(at::kCPU)) return false;
   if (at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad())) return false;
   return x.is_cpu() && x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat &&
@@ -73,6 +76,7 @@ bool is_few_rows(const at::Tensor& x, const at::Tensor& weight) {
 
 TrainingKernels::TrainingKernels() : outer_(std::exchange(are_training_kernels_forced, true)) {}
 TrainingKernels::~TrainingKernels() { are_training_kernels_forced = outer_; }
+bool TrainingKernels::are_forced() { return are_training_kernels_forced; }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   if (!is_few_rows(x, weight)) return at::linear(x, weight, bias);

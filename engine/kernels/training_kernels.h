@@ -8,6 +8,7 @@ class TrainingKernels {
  public:
   TrainingKernels();
   ~TrainingKernels();
+  static bool are_forced();  ///< on this thread
   TrainingKernels(const TrainingKernels&) = delete;
   TrainingKernels& operator=(const TrainingKernels&) = delete;
 

@@ -231,7 +231,7 @@ const Malformed malformed[] = {
     {one(tensor("t", {huge}, f32, 0)), "a dimension has 18446744073709551615 elements"},
     {one(tensor("t", {1ull << 62, 2}, f32, 0)), "the sizes have a product beyond 2^63-1"},
     {one(tensor("t", {1ull << 40, 1ull << 40, 0}, f32, 0)), "a product beyond 2^63-1"},
-    {one(tensor("t", {8}, 14, 0)), "tensor 't': the type Q6_K is not read, expected one of F32"},
+    {one(tensor("t", {8}, 16, 0)), "tensor 't': the type IQ2_XXS is not read, expected one of F32"},
     {one(tensor("t", {8}, 4, 0)), "the type number 4 is not read"},
     {one(tensor("t", {8}, 0xFFFFFFFF, 0)), "the type number 4294967295 is not read"},
     {one(tensor("t", {8}, q8_0, 0)), "the last dimension is 8, expected a multiple of 32"},

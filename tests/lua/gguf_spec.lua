@@ -86,7 +86,7 @@ test("quantised weights, and those in float16", function()
     local kind, rounded = unpack(entry)
     gguf_files.write(path, metadata_of "llama", tensors_of("llama", kind))
     local n_rounded = 0
-    for name, t in pairs(redco.models.from_pretrained(path).params) do
+    for name, t in pairs(redco.models.from_pretrained(path, { quantize = false }).params) do
       local can_be = t:dim() == 2 and t:size(1) % 32 == 0
       expect_close(t, can_be and rounded(original[name]) or original[name], 0, 0)
       n_rounded = n_rounded + (torch.equal(t, original[name]) and 0 or 1)
@@ -96,6 +96,18 @@ test("quantised weights, and those in float16", function()
   local half = redco.models.from_pretrained(path, { dtype = "auto", low_memory = true })
   expect_equal(half.params["model.embed_tokens.weight"].dtype, "float16")
   expect_equal(half.params["model.norm.weight"].dtype, "float32")
+end)
+
+test("quantised weights stay as they are in the file", function()
+  gguf_files.write(path, metadata_of "llama", tensors_of("llama", "Q8_0"))
+  local inputs = { input_ids = torch.tensor { { 5, 6, 7, 8 } } }
+  local floats = redco.models.from_pretrained(path, { quantize = false })
+  for _, low_memory in ipairs { false, true } do
+    local model = redco.models.from_pretrained(path, { low_memory = low_memory })
+    expect_equal(model.params["model.layers.0.self_attn.q_proj.weight_type"], "q8_0")
+    expect_equal(model.params["model.embed_tokens.weight"].dtype, "uint8")
+    expect_close(model(model.params, inputs), floats(floats.params, inputs), 1e-5, 1e-5)
+  end
 end)
 
 -- Writes the file of llama after `change(metadata, tensors)`, with keys that have a table's value

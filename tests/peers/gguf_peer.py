@@ -9,9 +9,25 @@ import tempfile
 
 import gguf
 import numpy
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 here = pathlib.Path(__file__).parent
+
+# The types, and where their blocks have scales of 16 bits.
+QUANTIZED = {"Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2],
+             "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208],
+             "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": []}
+ENCODED = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"]
+
+
+def random_blocks(rng, name):
+    size, n_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
+    blocks = rng.integers(0, 256, (5, 3, 512 // size, n_bytes), dtype=numpy.uint8)
+    for offset in QUANTIZED[name]:
+        blocks[..., offset + 1] &= 0xBF  # below 2: no infinity, no NaN
+    if name == "MXFP4":
+        blocks[..., 0] = rng.integers(0, 250, blocks.shape[:-1])
+    return blocks.reshape(5, 3, -1)
 
 
 def opened(path):
@@ -45,22 +61,37 @@ def write(path):
     writer.add_array("tokens", ["a", "é", "b c"])
     writer.add_array("scores", [1, -2, 3])
     rng = numpy.random.default_rng(1)
-    for name in "F32", "F16", "Q8_0", "Q4_0", "Q4_1":
+    for name in "F32", "F16", *QUANTIZED:
         kind = gguf.GGMLQuantizationType[name]
-        values = rng.standard_normal((5, 3, 96)).astype(numpy.float32)
+        values = rng.standard_normal((5, 3, 512)).astype(numpy.float32)
         if name == "F32":
             writer.add_tensor(name, values)
         elif name == "F16":
             writer.add_tensor(name, values.astype(numpy.float16))
         else:
-            writer.add_tensor(name, gguf.quantize(values, kind), raw_dtype=kind)
+            writer.add_tensor(name, random_blocks(rng, name), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
+def check_rounding(folder):
+    """redco-lua rounds numbers to the same blocks."""
+    rng = numpy.random.default_rng()
+    values = rng.standard_normal((40, 512)) * numpy.exp(2 * rng.standard_normal((40, 1)))
+    values = values.astype(numpy.float32)
+    save_file({"values": values}, f"{folder}/values.safetensors")
+    subprocess.run([sys.argv[1], here / "quantize.lua", folder, *ENCODED], check=True)
+    made = load_file(f"{folder}/blocks.safetensors")
+    for name in ENCODED:
+        expected = gguf.quantize(values, gguf.GGMLQuantizationType[name])
+        assert numpy.array_equal(made[name].reshape(expected.shape), expected), name
+    print(f"{len(ENCODED)} types of blocks agree")
+
+
 with tempfile.TemporaryDirectory() as folder:
+    check_rounding(folder)
     path = f"{folder}/small.gguf"
     write(path)
     check(path)

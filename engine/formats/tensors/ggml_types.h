@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace redco::ggml {
@@ -17,12 +18,11 @@ struct Type {
   at::ScalarType dtype;  ///< of the resulting tensor
   int64_t block_size;
   int64_t block_bytes;
-  /// Converts blocks [begin, end) of `source` to floats; null if the file stores plain elements.
-  void (*dequantize)(const std::byte* source, float* target, int64_t begin, int64_t end);
+  const char* quantized = nullptr;  ///< the name of its BlockType; null for plain elements
 };
 
-/// Null for an unsupported type.
-const Type* find_type(uint32_t number);
+/// Nothing for an unsupported type.
+std::optional<Type> find_type(uint32_t number);
 
 /// "Q5_K"; "number 99" for one that does not exist.
 std::string type_name(uint32_t number);

@@ -7,8 +7,8 @@
 #include "ggml_types.h"
 
 #include <redco/error.h>
+#include <redco/quantized.h>
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
@@ -16,6 +16,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -240,8 +241,8 @@ size_t GgufFile::parse(const std::byte* bytes, size_t size) {
       entry.shape[dim] = int64_t(length);
     }
     entry.type = reader.number<uint32_t>("the type of a tensor");
-    const ggml::Type* type = ggml::find_type(entry.type);
-    require(type != nullptr, where, "the type ", ggml::type_name(entry.type),
+    const std::optional<ggml::Type> type = ggml::find_type(entry.type);
+    require(type.has_value(), where, "the type ", ggml::type_name(entry.type),
             " is not read, expected one of ", ggml::known_types(),
             "; llama-quantize of llama.cpp makes such files");
     auto offset = reader.number<uint64_t>("the offset of a tensor");
@@ -262,7 +263,7 @@ size_t GgufFile::parse(const std::byte* bytes, size_t size) {
   uint64_t data_size = size - begin;
   // The last tensor may lack its padding.
   for (const auto& [name, entry] : entries_) {
-    const ggml::Type* type = ggml::find_type(entry.type);
+    const std::optional<ggml::Type> type = ggml::find_type(entry.type);
     uint64_t bytes_there = data_size - std::min<uint64_t>(entry.begin, data_size);
     uint64_t expected = bytes_of("", *type, entry.shape);
     require(expected <= bytes_there, path_, ": tensor ", in_quotes(name), ": has ", expected,
@@ -293,24 +294,34 @@ at::ScalarType GgufFile::dtype(const std::string& name) const {
 }
 
 at::Tensor GgufFile::tensor(const std::string& name) const {
+  if (quantized_type(name) != nullptr) return dequantize(blocks(name), quantized_type(name));
   const Entry& found = entry(name);
-  const ggml::Type& type = *ggml::find_type(found.type);
+  const ggml::Type type = *ggml::find_type(found.type);
   at::TensorOptions options(type.dtype);
   std::byte* begin = data_.get() + found.begin;
   bool is_aligned = reinterpret_cast<uintptr_t>(begin) % c10::elementSize(type.dtype) == 0;
-  if (type.dequantize == nullptr && is_aligned)
+  if (is_aligned)
     return at::from_blob(
         begin, found.shape, [owner = data_](void*) {}, options);
   at::Tensor result = at::empty(found.shape, options);
-  if (type.dequantize == nullptr) {
-    if (result.nbytes() > 0) std::memcpy(result.mutable_data_ptr(), begin, result.nbytes());
-    return result;
-  }
-  auto* values = result.mutable_data_ptr<float>();
-  at::parallel_for(0, result.numel() / type.block_size, 1024, [&](int64_t first, int64_t last) {
-    type.dequantize(begin, values, first, last);
-  });
+  if (result.nbytes() > 0) std::memcpy(result.mutable_data_ptr(), begin, result.nbytes());
   return result;
+}
+
+const char* GgufFile::quantized_type(const std::string& name) const {
+  return ggml::find_type(entry(name).type)->quantized;
+}
+
+at::Tensor GgufFile::blocks(const std::string& name) const {
+  const Entry& found = entry(name);
+  const ggml::Type type = *ggml::find_type(found.type);
+  require(type.quantized != nullptr, path_, ": tensor ", in_quotes(name), " is ", type.name,
+          ", which is not quantized");
+  std::vector<int64_t> shape = found.shape;
+  shape.back() /= type.block_size;
+  shape.push_back(type.block_bytes);
+  return at::from_blob(
+      data_.get() + found.begin, shape, [owner = data_](void*) {}, at::kByte);
 }
 
 }  // namespace redco

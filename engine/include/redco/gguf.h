@@ -38,9 +38,13 @@ class REDCO_API GgufFile {
   const std::vector<int64_t>& shape(const std::string& name) const { return entry(name).shape; }
 
   /// The tensor, on the CPU and contiguous. F32, F16 and BF16 tensors are mapped, as those of
-  /// SafetensorsFile are; Q8_0, Q4_0 and Q4_1 are dequantised into new memory. Throws Error, with
-  /// the nearest name, if there is no tensor of this name.
+  /// SafetensorsFile are; quantised ones are dequantised into new memory. Throws Error, with the
+  /// nearest name, if there is no tensor of this name.
   at::Tensor tensor(const std::string& name) const;
+  /// The name of a quantised tensor's BlockType (redco/quantized.h); null for others.
+  const char* quantized_type(const std::string& name) const;
+  /// The blocks of a quantised tensor, mapped. Throws Error for another.
+  at::Tensor blocks(const std::string& name) const;
 
  private:
   struct Entry {

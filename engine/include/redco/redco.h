@@ -28,6 +28,7 @@
 #include <redco/plan_scaling.h>
 #include <redco/predictor.h>
 #include <redco/product_kind.h>
+#include <redco/quantized.h>
 #include <redco/random.h>
 #include <redco/record_file.h>
 #include <redco/run_log.h>

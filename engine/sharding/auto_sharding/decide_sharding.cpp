@@ -206,7 +206,8 @@ std::vector<ShardingDecision> decide_sharding(
   std::vector<TracedParameter> parameters;
   std::map<const void*, int> places;
   for (const auto& [name, tensor] : named_tensors(params)) {
-    if (!tensor.is_floating_point()) continue;
+    // Quantized weights are bytes; other integers stay whole.
+    if (!tensor.is_floating_point() && tensor.scalar_type() != at::kByte) continue;
     auto [place, is_new] = places.emplace(tensor.unsafeGetTensorImpl(), int(parameters.size()));
     if (is_new)
       parameters.push_back({name, {}, tensor});

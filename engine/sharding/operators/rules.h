@@ -26,6 +26,7 @@ inline OperatorFacts with_cost(OperatorFacts facts, GpuCost cost) {
 
 // The rule tables, each defined in the file of its name.
 const RuleTable& product_rules();
+const RuleTable& quantized_rules();
 const RuleTable& pointwise_rules();
 const RuleTable& reduction_rules();
 const RuleTable& view_rules();

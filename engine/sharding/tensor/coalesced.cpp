@@ -8,6 +8,9 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
+#include <c10/util/accumulate.h>
+
+#include <algorithm>
 
 namespace redco {
 
@@ -21,6 +24,13 @@ Split split_of(at::IntArrayRef sizes, const Placement& placement, Mesh::Dim dim,
 
 // A tensor's row of the buffer. Each rank's row joins its parts of all tensors.
 at::Tensor row_of(const at::Tensor& part) { return part.reshape({-1}); }
+
+// Tensors of several dtypes are gathered as bytes.
+bool have_one_dtype(const std::vector<at::Tensor>& tensors) {
+  return std::ranges::all_of(tensors, [&](const at::Tensor& tensor) {
+    return tensor.scalar_type() == tensors[0].scalar_type();
+  });
+}
 
 }  // namespace
 
@@ -49,16 +59,21 @@ CoalescedChange start_change(const std::vector<at::Tensor>& tensors,
       sent.push_back(row_of(part));
       received = part.sizes();
     }
-    change.members_.push_back({sizes.vec(), placements, targets[i], received.vec()});
+    change.members_.push_back(
+        {sizes.vec(), placements, targets[i], received.vec(), part.scalar_type()});
   }
   const Placement& from = change.members_[0].placements[dim];
   Group& group = mesh.group(dim);
-  if (from.is_sharded())
+  if (from.is_sharded()) {
+    change.is_bytes_ = !have_one_dtype(sent);
+    if (change.is_bytes_)
+      for (at::Tensor& row : sent) row = row.view(at::kByte);
     change.pending_ = group.start_all_gather(at::cat(sent));
-  else if (targets[0].is_sharded())
+  } else if (targets[0].is_sharded()) {
     change.pending_ = group.start_reduce_scatter(at::cat(sent, 1), from.op);
-  else
+  } else {
     change.pending_ = group.start_all_reduce(at::cat(sent), from.op);
+  }
   return change;
 }
 
@@ -69,8 +84,11 @@ std::vector<at::Tensor> CoalescedChange::wait() {
   int64_t offset = 0;
   for (Member& member : members_) {
     int64_t length = c10::multiply_integers(member.received);
+    if (is_bytes_) length *= int64_t(c10::elementSize(member.dtype));
     at::Tensor local = received.narrow(-1, offset, length);
     offset += length;
+    // A copy is aligned.
+    if (is_bytes_) local = local.clone(at::MemoryFormat::Contiguous).view(member.dtype);
     if (member.placements[dim_].is_sharded()) {
       std::vector<int64_t> sizes = member.received;
       sizes.insert(sizes.begin(), received.size(0));

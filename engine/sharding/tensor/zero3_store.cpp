@@ -71,13 +71,21 @@ at::ScalarType Zero3Store::type_of(const Block& block, at::ScalarType otherwise)
   return c10::promoteTypes(*block.wanted, *block.wanted_before);
 }
 
+// That of the floats among the members.
+at::ScalarType Zero3Store::own_type(const Block& block) const {
+  for (size_t member : block.members)
+    if (params_[member].is_floating_point()) return params_[member].scalar_type();
+  return at::kFloat;
+}
+
 void Zero3Store::start(Block& block, at::ScalarType type) {
   std::vector<at::Tensor> parts;
   for (size_t member : block.members) {
     // Converts the local tensor, below sharding.
     ShardedTensorImpl* impl = sharded_impl(params_[member]);
-    parts.push_back(wrap(impl->local().to(type), impl->placements(), impl->mesh(),
-                         geometry_of(params_[member])));
+    const at::Tensor& own = impl->local();
+    parts.push_back(wrap(own.is_floating_point() ? own.to(type) : own, impl->placements(),
+                         impl->mesh(), geometry_of(params_[member])));
   }
   block.type = type;
   block.version = version_of(block);
@@ -131,7 +139,11 @@ at::Tensor Zero3Store::gathered(size_t param, at::ScalarType type) {
   rejoin();
   size_t index = block_of_[param];
   Block& block = blocks_[index];
-  block.wanted = c10::promoteTypes(type, block.wanted.value_or(type));
+  // Quantized weights are gathered as they are, beside floats of whatever type is wanted.
+  if (c10::isFloatingType(type))
+    block.wanted = c10::promoteTypes(type, block.wanted.value_or(type));
+  else
+    type = block.whole.empty() && !block.on_its_way ? own_type(block) : block.type;
   if ((!block.whole.empty() || block.on_its_way) &&
       (c10::promoteTypes(block.type, type) != block.type || block.version != version_of(block)))
     drop(block);
@@ -142,7 +154,8 @@ at::Tensor Zero3Store::gathered(size_t param, at::ScalarType type) {
       block.whole.push_back(sharded_impl(whole)->local());
     block.on_its_way.reset();
   }
-  return block.whole[place_of_[param]].to(type);
+  const at::Tensor& whole = block.whole[place_of_[param]];
+  return whole.is_floating_point() ? whole.to(type) : whole;
 }
 
 bool is_stored(const at::Tensor& param) {

@@ -1,6 +1,7 @@
 --- Low-rank adapters (Hu et al., 2021). The weight of a layer stays fixed; two small matrices A and
 --- B are trained, and the layer adds scaling * B A x to its output.
 local arguments = require "redco.arguments"
+local choose = require "redco.lora.choose"
 local fail = require "redco.fail"
 local folder = require "redco.lora.folder"
 local layers = require "redco.lora.layers"
@@ -13,6 +14,7 @@ local strict = require "redco.strict"
 local tied = require "redco.lora.tied"
 local torch = require "redco.torch"
 local tree = require "redco.tree"
+local weights = require "redco.quant.weights"
 
 local lora = {}
 
@@ -36,68 +38,14 @@ local function copy_of(params)
   return tree.map(function(leaf) return leaf end, params)
 end
 
-local function ends_with(name, suffix)
-  return name == suffix or name:sub(-#suffix - 1) == "." .. suffix
-end
-
--- Returns a predicate: whether peft's `target_modules` select the layer of this name.
-local function target(modules)
-  if type(modules) == "string" then
-    return function(name) return name:find("^" .. modules .. "$") ~= nil end
-  end
-  local wrong = type(modules) ~= "table" and type(modules) or #modules == 0 and "{}"
-  for _, module in ipairs(wrong and {} or modules) do
-    if type(module) ~= "string" then wrong = "a " .. type(module) .. " in the list" end
-  end
-  if wrong then
-    fail("lora.add: target_modules: expected the last parts of layers' names, {\"q_proj\"}, or a "
-      .. "pattern of whole names, got %s", wrong)
-  end
-  return function(name)
-    for _, module in ipairs(modules) do
-      if ends_with(name, module) then return true end
-    end
-    return false
-  end
-end
-
--- Lists the last parts of the names of all matrices: the possible target_modules.
-local function names_of(all)
-  local seen, names = {}, {}
-  for _, layer in ipairs(all) do
-    local last = layer.name:match "[^.]*$"
-    if not seen[last] and layer:get("weight"):dim() == 2 then names[#names + 1] = last end
-    seen[last] = true
-  end
-  return table.concat(names, ", ")
-end
-
-local function check_found(chosen, modules, all)
-  if type(modules) == "string" then
-    if #chosen == 0 then
-      fail("lora.add: no layer's name matches the pattern '%s'; layer names end in %s", modules,
-        names_of(all))
-    end
-    return
-  end
-  for _, module in ipairs(modules) do
-    local is_found = false
-    for _, layer in ipairs(chosen) do is_found = is_found or ends_with(layer.name, module) end
-    if not is_found then
-      fail("lora.add: no layer's name ends in '%s'; layer names end in %s", module,
-        names_of(all))
-    end
-  end
-end
-
 -- Returns the numbers of inputs and outputs of a layer. Raises an error if it cannot have an
 -- adapter.
 local function checked_sizes(layer, fan_in_fan_out)
-  local weight, bias = layer:get "weight", layer:get "bias"
+  local bias = layer:get "bias"
   local n_in, n_out = layer:sizes(fan_in_fan_out)
   if bias and bias:numel() ~= n_out then
     fail("lora.add: %s has a weight [%s] and a bias [%d], which do not fit; try "
-      .. "fan_in_fan_out = %s", layer.name, table.concat(weight.shape, ", "), bias:numel(),
+      .. "fan_in_fan_out = %s", layer.name, table.concat(layer:shape(), ", "), bias:numel(),
       not fan_in_fan_out)
   end
   return n_in, n_out
@@ -157,16 +105,10 @@ only those of GPT-2's layers are.]], function(params, options)
   check_tree("lora.add", params)
   check_modules(o.modules_to_save)
   saved.check_task_type("lora.add", o.task_type)
-  local is_target, result = target(o.target_modules), copy_of(params)
+  local result = copy_of(params)
   untie(result, o)
   local whole = saved.choose(result, o)
-  local all, chosen = layers.of(result), {}
-  for _, layer in ipairs(all) do
-    if is_target(layer.name) and not whole[layer.name .. ".weight"] then
-      chosen[#chosen + 1] = layer
-    end
-  end
-  check_found(chosen, o.target_modules, all)
+  local chosen = choose("lora.add", result, o.target_modules, whole)
   for _, layer in ipairs(chosen) do
     if layer:has_adapter() then fail("lora.add: %s has an adapter already", layer.name) end
     local fan_in_fan_out = o.fan_in_fan_out
@@ -175,7 +117,7 @@ only those of GPT-2's layers are.]], function(params, options)
     local n_in, n_out = checked_sizes(layer, fan_in_fan_out or is_embedding)
     -- float32 at least: 16 bits lose small updates.
     local dtype = layer:get("weight").dtype
-    if dtype == "bfloat16" or dtype == "float16" then dtype = "float32" end
+    if dtype ~= "float64" then dtype = "float32" end
     local a = native.parameter({ o.r, n_in }, { dtype = dtype })
     local b = native.parameter({ n_out, o.r }, { dtype = dtype })
     layer:set("lora_scaling", o.lora_alpha / (o.use_rslora and math.sqrt(o.r) or o.r))
@@ -231,7 +173,8 @@ lora.merge = registry.define("redco.lora.merge", [[
 merge(params) -> params
 Returns the tree without adapters: their changes are added to the weights, W + scaling B A. The
 model computes the same, and `model.save_pretrained(dir, {params = ...})` writes it. Other tensors
-are those of `params`. An embedding that is the output layer, too, and has an adapter is copied: the
+are those of `params`. Quantized weights that had an adapter become float32, so that nothing is lost. An
+embedding that is the output layer, too, and has an adapter is copied: the
 output layer keeps it as it was.]], function(params)
   local result, n_merged = without_adapters(params), 0
   local merged = {}
@@ -245,8 +188,10 @@ output layer keeps it as it was.]], function(params)
       if a then
         local change = b:matmul(a):mul(layer:get "lora_scaling")
         if is_embedding or layer:get "lora_fan_in_fan_out" then change = change:t() end
-        local weight = layer:get "weight"
-        merged[layer.name]:set("weight", weight:to(a.dtype):add(change):to(weight.dtype))
+        local weight, own = weights.dequantized(layer.node, layer.stem), merged[layer.name]
+        own:set("weight", weight:to(a.dtype):add(change):to(weight.dtype))
+        own:set("weight_type", nil)
+        own:set("weight_dtype", nil)
         n_merged = n_merged + 1
       end
     end

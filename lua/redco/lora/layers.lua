@@ -4,6 +4,7 @@
 --- lora_fan_in_fan_out (if the weight is [in, out]). lora_saved marks layers that are saved whole.
 local fail = require "redco.fail"
 local torch = require "redco.torch"
+local weights = require "redco.quant.weights"
 
 local layers = {}
 
@@ -85,9 +86,12 @@ function Layer:is_embedding()
   return self.stem ~= "" and embeddings[self.name:match "[^.]*$"] == true
 end
 
+--- Returns the sizes of the weight, also if it is quantized.
+function Layer:shape() return weights.shape(self:get "weight", self:get "weight_type") end
+
 --- Returns the numbers of inputs and outputs. Raises an error if the weight is not a matrix.
 function Layer:sizes(fan_in_fan_out)
-  local shape = self:get("weight").shape
+  local shape = self:shape()
   if #shape ~= 2 then
     fail("the weight of %s is [%s]; adapters are for linear layers", self.name,
       table.concat(shape, ", "))

@@ -5,6 +5,7 @@ local fail = require "redco.fail"
 local native = require "redco.native"
 local nn = require "redco.nn"
 local torch = require "redco.torch"
+local weights = require "redco.quant.weights"
 
 local blocks = {}
 
@@ -45,7 +46,8 @@ function blocks.normal_but_padding(c, std)
   end
 end
 
--- Declarations of the parameters of layers: each calls `add(name, sizes, init)`.
+-- Declarations of the parameters of layers: each calls `add(name, sizes, init, kind)`. The kind
+-- names how the model uses a weight that may be quantized: "linear", "head" or "embedding".
 
 function blocks.add_layer_norm(add, name, size)
   add(name .. ".weight", { size }, blocks.ones)
@@ -55,7 +57,7 @@ end
 --- Adds a weight [out, in] and a bias. `bias` is false for none, or its initialiser, by default
 --- zeros.
 function blocks.add_linear(add, name, n_in, n_out, init, bias)
-  add(name .. ".weight", { n_out, n_in }, init)
+  add(name .. ".weight", { n_out, n_in }, init, "linear")
   if bias == false then return end
   add(name .. ".bias", { n_out }, type(bias) == "function" and bias or blocks.zeros)
 end
@@ -82,7 +84,7 @@ end
 
 --- Computes x W^T + b, plus the output of the layer's adapter.
 function blocks.linear(params, name, x, options)
-  local y = native.linear(x, params[name .. ".weight"], params[name .. ".bias"])
+  local y = weights.linear(params, name .. ".", x, params[name .. ".bias"])
   return adapter.by_name(params, name, x, y, options)
 end
 
@@ -113,7 +115,7 @@ end
 --- Looks up embeddings. The row `padding_idx` gets no gradient.
 function blocks.embedding(params, name, ids, padding_idx)
   adapter.refuse(params, name)
-  local y = torch.embedding(params[name .. ".weight"], ids, padding_idx or -1)
+  local y = weights.rows(params, name .. ".", ids, padding_idx)
   local a = params[name .. ".lora_embedding_A"]
   return a and adapter.embedded(y, ids, a, params[name .. ".lora_embedding_B"],
     params[name .. ".lora_scaling"]) or y

@@ -12,6 +12,32 @@ local warn = require "redco.warn"
 
 local files = {}
 
+-- Returns the number of elements in a block of a type of quantized numbers.
+local function block_size(type)
+  local names = {}
+  for i, known in ipairs(native.block_types) do
+    if known.name == type then return known.size end
+    names[i] = known.name
+  end
+  fail("models.from_pretrained: quantize: expected false or one of %s, got %s",
+    table.concat(names, ", "), type)
+end
+
+-- Names weights that stay floats because blocks do not divide their inputs.
+local function tell_unpacked(params, kinds, options)
+  local names = {}
+  for name, kind in pairs(kinds) do
+    if options.quantize and kind == "linear" and not params[name .. "_type"] then
+      names[#names + 1] = name
+    end
+  end
+  if #names > 0 then
+    table.sort(names)
+    warn("%s has blocks of %d elements, which do not divide the inputs of these weights; they stay "
+      .. "floats: %s", options.quantize, block_size(options.quantize), listed(names, 4))
+  end
+end
+
 local largest_json = 2 ^ 28  -- bytes
 
 --- Reads a JSON file of the folder; returns nil if there is none.
@@ -179,13 +205,37 @@ function files.has_separate_head(family, config, weights)
   return found[own] and found[tied] and not ties.are_equal(weights, own, found[tied])
 end
 
+-- Returns the blocks of a weight and their type: as the file has them, or rounded to the type
+-- `quantize`. Nil if it stays a tensor of floats.
+local function packed(weights, source, kind, quantize)
+  if not kind or quantize == false then return nil end
+  if weights.blocks then
+    local blocks, type = weights:blocks(source)
+    if blocks then return blocks, type end
+  end
+  if quantize and kind == "linear" and weights:shape(source)[2] % block_size(quantize) == 0 then
+    return native.quantize(weights:tensor(source), quantize), quantize
+  end
+end
+
+-- Puts a weight that is packed into the params. Returns whether it is.
+local function add_packed(params, name, weights, source, kind, options)
+  local blocks, type = packed(weights, source, kind, options.quantize)
+  if not blocks then return false end
+  params[name] = options.low_memory and blocks
+    or files.new_parameter(blocks.shape, "uint8"):copy_(blocks)
+  params[name .. "_type"] = type
+  if kind == "embedding" then params[name .. "_dtype"] = options.dtype or "float32" end
+  return true
+end
+
 --- Loads the parameters of a model of this family from a file or folder of weights. options: dtype
---- (nil: as stored), low_memory, generator (of what is new),
---- assumed (sizes that config.json lacks, for errors).
+--- (nil: as stored), low_memory, generator (of what is new), quantize (a type, false for none, or
+--- nil: as stored), assumed (sizes that config.json lacks, for errors).
 function files.load_params(family, config, weights, options)
-  local names, sizes = {}, {}
-  family.add_parameters(config, function(name, shape)
-    names[#names + 1], sizes[name] = name, shape
+  local names, sizes, kinds = {}, {}, {}
+  family.add_parameters(config, function(name, shape, _, kind)
+    names[#names + 1], sizes[name], kinds[name] = name, shape, kind
   end)
   local sources, unused = match(family, config, weights, sizes, options.assumed)
   tell_unused(family, config, weights, unused, sources)
@@ -194,6 +244,8 @@ function files.load_params(family, config, weights, options)
     local source = sources[name]
     if source then
       check_shape(weights, source, name, sizes[name], options.assumed)
+    end
+    if source and not add_packed(params, name, weights, source, kinds[name], options) then
       local stored = weights:tensor(source)
       checks.dtype(weights.path, name, stored.dtype)
       local dtype = options.dtype or stored.dtype
@@ -208,6 +260,7 @@ function files.load_params(family, config, weights, options)
       native.set_source(params[name], weights.path, source)
     end
   end
+  tell_unpacked(params, kinds, options)
   checks.finite(weights.path, copied, params, family.buffers)
   return files.add_new(params, family, config, options.dtype, options.generator, weights.path)
 end
@@ -215,7 +268,13 @@ end
 --- Raises an error unless the names are those of the family, so that the written file can be read.
 function files.check_names(family, config, params)
   local rest, missing = {}, {}
-  for name in pairs(params) do rest[name] = true end
+  for name in pairs(params) do
+    rest[name] = true
+    if name:find "%.weight_type$" then
+      fail("save_pretrained: %s is quantized, and the folder has floats: redco.quant.dequantize("
+        .. "params) makes them", (name:gsub("_type$", "")))
+    end
+  end
   family.add_parameters(config, function(name)
     if not rest[name] then missing[#missing + 1] = name end
     rest[name] = nil

@@ -60,10 +60,18 @@ function Weights:keys() return self.names end
 
 function Weights:shape(name) return self.file:shape(self.sources[name]) end
 
-function Weights:tensor(name)
-  local tensor = self.file:tensor(self.sources[name])
+-- Returns a tensor with the rows in the order of Hugging Face's models.
+function Weights:ordered(name, tensor)
   local n_heads = self.n_heads[name:match "([kq]_proj)"]
   return n_heads and in_halves(tensor, n_heads) or tensor
+end
+
+function Weights:tensor(name) return self:ordered(name, self.file:tensor(self.sources[name])) end
+
+--- Returns the blocks of a quantized tensor and their type, nil for another.
+function Weights:blocks(name)
+  local blocks, type = native.gguf_blocks(self.file, self.sources[name])
+  if blocks then return self:ordered(name, blocks), type end
 end
 
 local function has(file, tensor)

@@ -122,10 +122,11 @@ local function with_changes(given, changes)
 end
 
 local load_options = arguments("models.from_pretrained",
-  { dtype = "float32", low_memory = false, recompute = "none" }, { "task", "config", "generator" })
+  { dtype = "float32", low_memory = false, recompute = "none" },
+  { "task", "config", "generator", "quantize" })
 models.from_pretrained = registry.define("redco.models.from_pretrained", [[
 from_pretrained(dir, {task = nil, config = nil, dtype = "float32", low_memory = false,
-  generator = nil, recompute = "none"}) -> model
+  generator = nil, recompute = "none", quantize: string or boolean = nil}) -> model
 Opens a model folder of Hugging Face: `config.json` with `model.safetensors`, or with the files that
 `model.safetensors.index.json` lists, or else with `pytorch_model.bin` or the files of
 `pytorch_model.bin.index.json`, of which no code is ever run. Each process reads only its part of the
@@ -154,8 +155,13 @@ that the folder lacks are new, drawn from `generator`; a line on standard error 
 has keys that replace those of the folder: {num_labels = 3}.
 Of a model that also reads images and has its text model in `text_config`, only that is read.
 
-`dir` can also be a GGUF file of llama.cpp (`model.gguf`) with the LLaMA architecture. Its quantised
-weights become float32. `redco.Tokenizer.from_pretrained` reads its tokenizer.]],
+`quantize` rounds the weights of linear layers to a type of `redco.quant.types`, "q4_0" or "nf4",
+while they are read: the model is never whole in floats. Embeddings, heads and experts stay floats.
+Such weights are not trained; adapters train on top of them (`redco.lora.add`).
+
+`dir` can also be a GGUF file of llama.cpp (`model.gguf`) with the LLaMA architecture. Its quantized
+weights stay as they are in the file; with `quantize = false` they become numbers of `dtype`.
+`redco.Tokenizer.from_pretrained` reads its tokenizer.]],
 function(dir, options)
   local o = load_options(options)
   if type(dir) ~= "string" then
@@ -191,7 +197,7 @@ function(dir, options)
   end
   local params = files.load_params(family, c, weights, {
     dtype = o.dtype ~= "auto" and o.dtype or nil, low_memory = o.low_memory,
-    generator = o.generator, assumed = assumed,
+    generator = o.generator, quantize = o.quantize, assumed = assumed,
   })
   local model = new_model(family, c, params)
   model.generation_config = files.generation_config(dir)

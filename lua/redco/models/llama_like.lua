@@ -69,7 +69,7 @@ local function add_parameters(c, facts, add)
     add(name .. ".weight", { size }, is_from_one and blocks.zeros or blocks.ones)
   end
   add("model.embed_tokens.weight", { c.vocab_size, width },
-    blocks.normal_but_padding(c, c.initializer_range))
+    blocks.normal_but_padding(c, c.initializer_range), "embedding")
   for i = 0, c.num_hidden_layers - 1 do
     local layer, mlp = ("model.layers.%d."):format(i), mlp_of(i)
     facts.attention.add_parameters(c, facts, layer .. "self_attn", linear, norm)
@@ -79,7 +79,9 @@ local function add_parameters(c, facts, add)
     end
   end
   norm("model.norm", width)
-  if not c.tie_word_embeddings then add("lm_head.weight", { c.vocab_size, width }, normal) end
+  if not c.tie_word_embeddings then
+    add("lm_head.weight", { c.vocab_size, width }, normal, "head")
+  end
 end
 
 local function new_forward(c, facts)

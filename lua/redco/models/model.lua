@@ -7,7 +7,6 @@ local experts = require "redco.models.experts"
 local fail = require "redco.fail"
 local files = require "redco.models.files"
 local generate = require "redco.generation"
-local native = require "redco.native"
 local nn = require "redco.nn"
 local next_labels = require "redco.models.next_labels"
 local resize_token_embeddings = require "redco.models.resize"
@@ -15,6 +14,7 @@ local set_features = require "redco.models.features"
 local set_pooled = require "redco.models.pooled"
 local set_texts = require "redco.models.texts"
 local torch = require "redco.torch"
+local weights = require "redco.quant.weights"
 
 local call_options = arguments("model", { train = false }, { "rng", "cache" })
 local pooling_options = arguments("model", { train = false }, { "rng", "cache", "pooling" })
@@ -142,8 +142,8 @@ local function new_model(family, config, params)
   local cap = family.logits_cap and family.logits_cap(config)
   -- `o` has train and rng, for the dropout of the head's adapter.
   local function last_layer(p, x, o)
-    local w, b, name = head(p)
-    local logits = adapter.by_name(p, name, x, native.linear(x, w, b), o)
+    local _, b, name = head(p)
+    local logits = adapter.by_name(p, name, x, weights.linear(p, name .. ".", x, b), o)
     if family.is_single then logits = logits:squeeze(-1) end
     return cap and torch.tanh(logits / cap) * cap or logits
   end
@@ -163,7 +163,7 @@ local function new_model(family, config, params)
   -- is not only a product.
   local function with_labels(p, hidden, labels, o, settings, fused, of_logits)
     local last, b, name = head(p)
-    if cap or p[name .. ".lora_A.weight"] then
+    if cap or p[name .. ".lora_A.weight"] or p[name .. ".weight_type"] then
       return of_logits(last_layer(p, hidden, o), labels, settings)
     end
     settings.bias = b
@@ -264,8 +264,12 @@ end
 
 function Model:__tostring()
   local n_params, n_tensors = 0, 0
-  for _, leaf in pairs(self.params) do
-    if torch.is_tensor(leaf) then n_params, n_tensors = n_params + leaf:numel(), n_tensors + 1 end
+  for name, leaf in pairs(self.params) do
+    if torch.is_tensor(leaf) then
+      local n = 1
+      for _, size in ipairs(weights.shape(leaf, self.params[name .. "_type"])) do n = n * size end
+      n_params, n_tensors = n_params + n, n_tensors + 1
+    end
   end
   return ("%s: %.0f parameters in %d tensors"):format(self.family.architecture, n_params, n_tensors)
 end

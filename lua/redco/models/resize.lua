@@ -118,6 +118,9 @@ return function(model, new_num_tokens, o)
     if not torch.is_tensor(params[name]) then
       fail("%s: the parameters have no %s", where, name)
     end
+    if params[name .. "_type"] then
+      fail("%s: %s is quantized; open the model with quantize = false", where, name)
+    end
     count = count + sizes[1] * (sizes[2] or 1)
   end
   for name in pairs(params) do

@@ -6,6 +6,7 @@ local fail = require "redco.fail"
 local init = require "redco.nn.initializers"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
+local weights = require "redco.quant.weights"
 local parameter = require("redco.native").parameter
 
 local layers = {}
@@ -34,7 +35,7 @@ linear(params, x [..., in], {train = false, rng = nil}) -> [..., out]
 Computes x weight^T + bias. If the layer has an adapter (`redco.lora.add`), its output is added; its
 dropout needs `train` and `rng`.]], function(params, x, options)
   check_params("linear", "Linear", params, "weight")
-  local o, y = use(options), torch.linear(x, params.weight, params.bias)
+  local o, y = use(options), weights.linear(params, "", x, params.bias)
   return params.lora_A and adapter.of_layer(params, x, y, o) or y
 end)
 
@@ -55,7 +56,7 @@ Returns the rows of params.weight at the integers `ids`.]], function(params, ids
   if params.lora_A then
     fail "nn.embedding: the parameters have an adapter, which only linear layers can have"
   end
-  local y, a = torch.embedding(params.weight, ids), params.lora_embedding_A
+  local y, a = weights.rows(params, "", ids), params.lora_embedding_A
   return a and adapter.embedded(y, ids, a, params.lora_embedding_B, params.lora_scaling) or y
 end)
 

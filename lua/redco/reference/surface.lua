@@ -29,6 +29,7 @@ surface.pages = {
   { "federated", "redco.federated" },
   { "preference", "redco.preference" },
   { "privacy", "redco.privacy" },
+  { "quant", "redco.quant" },
   { "rl", "redco.rl", "Environment" },
   { "tree", "redco.tree" },
   { "torch", "torch", "torch.autograd", "torch.backends", "torch.backends.cuda", "torch.cuda",

@@ -55,6 +55,12 @@ globals.linear_logprobs = redco.nn.linear_logprobs
 --- Row i of x [N, in] by each of the weights numbers[i]: [N, k, out].
 globals.grouped_linear = native.grouped_linear
 
+--- x [..., n] times a quantized w [out, n], with 32 copies of each element.
+function globals.quantized_linear(x, w)
+  local blocks = native.quantize(w:detach():repeat_interleave(32, 1), "q8_0")
+  return native.quantized_linear(x:repeat_interleave(32, -1), blocks, "q8_0")
+end
+
 --- A probability. Where LibTorch refuses a number, NaN here, the process that holds it fails alone.
 function globals.chance(x) return x:sigmoid():nan_to_num(0.5) end
 

@@ -75,6 +75,8 @@ for _, row in ipairs {
   { "torch.tensordot(<x>, <w>, { <d> }, { 0 })", w = { "d", "n" }, weight = 0.5 },
   { "grouped_linear(<x>, <experts>, { <w>, <w2>, <w> })", dims = { 2, 2 }, w = { "n", -1 },
     w2 = { "n", -1 }, weight = 3 },
+  { "quantized_linear(<x>, <w>)", w = { "n", -1 }, weight = 2,
+    when = function(v) return v.x.dtype ~= "float16" end },
 } do
   row.dims = row.dims or { 1 }
   products[#products + 1] = row

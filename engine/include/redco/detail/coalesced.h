@@ -25,15 +25,17 @@ class REDCO_API CoalescedChange {
     Placements placements;  // before the change
     Placement target;
     std::vector<int64_t> received;  // sizes of what the collective returns for it, from one rank
+    c10::ScalarType dtype;
   };
   std::vector<Member> members_;
   std::shared_ptr<const Mesh> mesh_;
   Mesh::Dim dim_ = {};
+  bool is_bytes_ = false;  // what is sent, since the dtypes differ
   std::unique_ptr<Pending> pending_;
 };
 
-/// Starts to redistribute each tensor to its target on `dim`. All have one dtype and make the same
-/// transition: partial to replicated, partial to sharded, or sharded to replicated. A dimension
+/// Starts to redistribute each tensor to its target on `dim`. All make the same transition, partial
+/// to replicated, partial to sharded, or sharded to replicated; sums have one dtype. A dimension
 /// that is split here must not be split by another mesh dimension. The inputs are copied: their
 /// memory may be freed before `wait`.
 REDCO_API CoalescedChange start_change(const std::vector<at::Tensor>& tensors,

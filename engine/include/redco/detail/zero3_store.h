@@ -55,6 +55,7 @@ class REDCO_API Zero3Store : public std::enable_shared_from_this<Zero3Store> {
   void rejoin();
   int64_t version_of(const Block& block) const;
   static at::ScalarType type_of(const Block& block, at::ScalarType otherwise);
+  at::ScalarType own_type(const Block& block) const;
   void start(Block& block, at::ScalarType type);
   void move_to(size_t block, at::ScalarType type);
   void drop(Block& block);

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <redco/export.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace redco {
+
+/// A type of quantized numbers: blocks of `size` neighbouring elements in `bytes` bytes, which
+/// include the scales. A quantized weight [out, in] is a tensor [out, in / size, bytes] of uint8:
+/// it is moved, saved and split between blocks as any other tensor.
+struct BlockType {
+  const char* name;  ///< "q4_k"
+  int32_t ggml;      ///< its number in GGUF files, or -1
+  int64_t size, bytes;
+  bool can_quantize;
+
+  double bits() const { return 8 * double(bytes) / double(size); }  ///< of an element
+};
+
+REDCO_API const std::vector<BlockType>& block_types();
+/// Null for an unknown name or number.
+REDCO_API const BlockType* find_block_type(const std::string& name);
+REDCO_API const BlockType* find_ggml_block_type(uint32_t number);
+
+/// Rounds a tensor [..., in] to numbers of a type: [..., in / size, bytes]. Throws Error for an
+/// `in` that the blocks do not divide, a type that is only read, and values that are not finite or
+/// beyond 65504, the largest scale.
+REDCO_API at::Tensor quantize(const at::Tensor& tensor, const std::string& type);
+
+/// The values of quantized numbers [..., n, bytes] as [..., n size]. Throws Error if `bytes` is not
+/// that of the type.
+REDCO_API at::Tensor dequantize(const at::Tensor& blocks, const std::string& type,
+                                at::ScalarType dtype = at::kFloat);
+
+/// Computes x weight^T + bias with a quantized weight [out, n, bytes]; x [..., n size]. The weight
+/// is never whole in memory: some outputs at a time are dequantized. For few rows without a
+/// gradient, packed bytes are read once. Differentiable in x and bias.
+REDCO_API at::Tensor quantized_linear(const at::Tensor& x, const at::Tensor& blocks,
+                                      const std::string& type,
+                                      const std::optional<at::Tensor>& bias = {});
+
+}  // namespace redco

@@ -1,0 +1,133 @@
+// The table of types of quantized numbers, with their kernels for each instruction set.
+
+#include "encode.h"
+#include "kernels.h"
+
+#include <redco/error.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace redco {
+
+namespace quantized {
+
+namespace {
+
+// The loops over blocks for an instruction set: decoders are inlined into them. They write to an
+// array of their own, which the bytes cannot alias.
+#define REDCO_LOOP(name, attribute)                                                     \
+  template <class Type>                                                                 \
+  attribute void name(const std::byte* blocks, float* to, int64_t n) {                  \
+    const auto* from = reinterpret_cast<const Byte*>(blocks);                           \
+    for (int64_t i = 0; i < n; ++i, from += Type::bytes, to += Type::size) {            \
+      float values[Type::size];                                                         \
+      Type::decode(                                                                     \
+          from, [&](int k, float x) __attribute__((always_inline)) { values[k] = x; }); \
+      std::memcpy(to, values, sizeof(values));                                          \
+    }                                                                                   \
+  }
+
+REDCO_LOOP(decode_baseline, )
+#if defined(__x86_64__)
+REDCO_LOOP(decode_avx2, __attribute__((target("avx2,f16c"))))
+REDCO_LOOP(decode_avx512, __attribute__((target("avx512f,avx512bw,avx512vl,f16c"))))
+#endif
+
+template <class Type>
+Decode decoder() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl"))
+    return decode_avx512<Type>;
+  if (__builtin_cpu_supports("avx2")) return decode_avx2<Type>;
+#endif
+  return decode_baseline<Type>;
+}
+
+template <class Type, void (*encode)(const float*, Byte*)>
+void encode_blocks(const float* from, std::byte* blocks, int64_t n) {
+  auto* to = reinterpret_cast<Byte*>(blocks);
+  for (int64_t i = 0; i < n; ++i, from += Type::size, to += Type::bytes) encode(from, to);
+}
+
+struct Row {
+  BlockType type;
+  Decode decode;
+  Encode encode;
+};
+
+template <class Type, void (*encode)(const float*, Byte*) = nullptr>
+Row row(const char* name, int32_t ggml = -1) {
+  Row row{{name, ggml, Type::size, Type::bytes, encode != nullptr}, decoder<Type>(), nullptr};
+  if constexpr (encode != nullptr) row.encode = encode_blocks<Type, encode>;
+  return row;
+}
+
+const std::vector<Row>& rows() {
+  static const std::vector<Row> all{
+      row<Q8_0, encode_q8_0>("q8_0", 8),
+      row<Q4_0, encode_q4_0>("q4_0", 2),
+      row<Q4_1, encode_q4_1>("q4_1", 3),
+      row<Q5_0, encode_q5_0>("q5_0", 6),
+      row<Q5_1, encode_q5_1>("q5_1", 7),
+      row<Q2_K>("q2_k", 10),
+      row<Q3_K>("q3_k", 11),
+      row<Q4_K>("q4_k", 12),
+      row<Q5_K>("q5_k", 13),
+      row<Q6_K>("q6_k", 14),
+      row<Iq4Nl>("iq4_nl", 20),
+      row<Iq4Xs>("iq4_xs", 23),
+      row<Mxfp4>("mxfp4", 39),
+      row<Nf4, encode_code4<nf4_values>>("nf4"),
+      row<Fp4, encode_code4<fp4_values>>("fp4"),
+  };
+  return all;
+}
+
+const Row& row_of(const std::string& type) {
+  std::string names;
+  for (const Row& row : rows()) {
+    if (type == row.type.name) return row;
+    names += std::string(names.empty() ? "" : ", ") + row.type.name;
+  }
+  fail("the type of quantized numbers is \"", type, "\", expected one of ", names);
+}
+
+}  // namespace
+
+Decode decoder_of(const std::string& type) { return row_of(type).decode; }
+
+Encode encoder_of(const std::string& type) {
+  const Row& row = row_of(type);
+  std::string names;
+  for (const Row& other : rows())
+    if (other.encode != nullptr) names += std::string(names.empty() ? "" : ", ") + other.type.name;
+  require(row.encode != nullptr, "quantize: ", type, " is only read, expected one of ", names);
+  return row.encode;
+}
+
+}  // namespace quantized
+
+const std::vector<BlockType>& block_types() {
+  static const std::vector<BlockType> all = [] {
+    std::vector<BlockType> types;
+    for (const quantized::Row& row : quantized::rows()) types.push_back(row.type);
+    return types;
+  }();
+  return all;
+}
+
+const BlockType* find_block_type(const std::string& name) {
+  auto found =
+      std::ranges::find_if(block_types(), [&](const BlockType& type) { return name == type.name; });
+  return found == block_types().end() ? nullptr : &*found;
+}
+
+const BlockType* find_ggml_block_type(uint32_t number) {
+  auto found = std::ranges::find_if(
+      block_types(), [&](const BlockType& type) { return int64_t{type.ggml} == int64_t{number}; });
+  return found == block_types().end() ? nullptr : &*found;
+}
+
+}  // namespace redco

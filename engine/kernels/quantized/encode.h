@@ -1,0 +1,128 @@
+// Quantizes blocks to the nearest number of each element, as `quantize_row_*_ref` of llama.cpp's
+// ggml-quants.c and `quantize_4bit` of bitsandbytes do. An encoder writes the bytes of one block.
+
+#pragma once
+
+#include "decode.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace redco::quantized {
+
+REDCO_DECODER void put_half(Byte* bytes, float value) {
+  const uint16_t bits = c10::Half(value).x;
+  std::memcpy(bytes, &bits, sizeof(bits));
+}
+
+REDCO_DECODER float inverse(float scale) { return scale == 0 ? 0 : 1 / scale; }
+
+// The element of the largest magnitude, with its sign.
+REDCO_DECODER float extreme(const float* x, int n) {
+  float found = x[0];
+  for (int i = 1; i < n; ++i)
+    if (std::abs(x[i]) > std::abs(found)) found = x[i];
+  return found;
+}
+
+// A number of the range [0, most], from one that was shifted so that truncation rounds it.
+REDCO_DECODER unsigned truncated(float value, float most) {
+  return value > 0 ? unsigned(std::min(value, most)) : 0;
+}
+
+template <int n>
+REDCO_DECODER void pack_nibbles(const unsigned (&q)[n], Byte* bytes) {
+  for (int i = 0; i < n / 2; ++i) bytes[i] = Byte((q[i] & 15) | (q[i + n / 2] & 15) << 4);
+}
+
+template <int n>
+REDCO_DECODER void pack_fifth_bits(const unsigned (&q)[n], Byte* bytes) {
+  uint32_t bits = 0;
+  for (int i = 0; i < n; ++i) bits |= uint32_t{q[i] >> 4} << i;
+  std::memcpy(bytes, &bits, sizeof(bits));
+}
+
+inline void encode_q8_0(const float* x, Byte* bytes) {
+  const float scale = std::abs(extreme(x, 32)) / 127, factor = inverse(scale);
+  put_half(bytes, scale);
+  for (int i = 0; i < 32; ++i)
+    bytes[2 + i] = Byte(int8_t(std::clamp(std::round(x[i] * factor), -127.f, 127.f)));
+}
+
+// The extreme becomes the least number, -(most + 1) / 2, so that its sign is used.
+template <int most>
+REDCO_DECODER void quantize_signed(const float* x, Byte* scale_bytes, unsigned (&q)[32]) {
+  constexpr float middle = float(most + 1) / 2;
+  const float scale = extreme(x, 32) / -middle, factor = inverse(scale);
+  put_half(scale_bytes, scale);
+  for (int i = 0; i < 32; ++i) q[i] = truncated(x[i] * factor + (middle + 0.5f), float(most));
+}
+
+template <int most>
+REDCO_DECODER void quantize_from_least(const float* x, Byte* scale_bytes, unsigned (&q)[32]) {
+  const auto [least, largest] = std::minmax_element(x, x + 32);
+  const float scale = (*largest - *least) / most, factor = inverse(scale);
+  put_half(scale_bytes, scale);
+  put_half(scale_bytes + 2, *least);
+  for (int i = 0; i < 32; ++i) q[i] = truncated((x[i] - *least) * factor + 0.5f, float(most));
+}
+
+inline void encode_q4_0(const float* x, Byte* bytes) {
+  unsigned q[32];
+  quantize_signed<15>(x, bytes, q);
+  pack_nibbles(q, bytes + 2);
+}
+
+inline void encode_q4_1(const float* x, Byte* bytes) {
+  unsigned q[32];
+  quantize_from_least<15>(x, bytes, q);
+  pack_nibbles(q, bytes + 4);
+}
+
+inline void encode_q5_0(const float* x, Byte* bytes) {
+  unsigned q[32];
+  quantize_signed<31>(x, bytes, q);
+  pack_fifth_bits(q, bytes + 2);
+  pack_nibbles(q, bytes + 6);
+}
+
+inline void encode_q5_1(const float* x, Byte* bytes) {
+  unsigned q[32];
+  quantize_from_least<31>(x, bytes, q);
+  pack_fifth_bits(q, bytes + 4);
+  pack_nibbles(q, bytes + 8);
+}
+
+// The numbers of a code in ascending order of their values, and the bounds between neighbours.
+struct Bounds {
+  std::array<Byte, 16> order;
+  std::array<float, 15> between;
+
+  explicit Bounds(const std::array<float, 16>& values) {
+    std::iota(order.begin(), order.end(), Byte{0});
+    std::ranges::stable_sort(order, {}, [&](Byte q) { return values[q]; });
+    for (size_t i = 0; i < between.size(); ++i)
+      between[i] = (values[order[i]] + values[order[i + 1]]) / 2;
+  }
+
+  // A value on a bound is the smaller number.
+  int nearest(float value) const {
+    return order[size_t(std::ranges::lower_bound(between, value) - between.begin())];
+  }
+};
+
+template <const std::array<float, 16>& values>
+void encode_code4(const float* x, Byte* bytes) {
+  static const Bounds bounds(values);
+  constexpr int size = Code4<values>::size;
+  const float scale = std::abs(extreme(x, size)), factor = 1 / std::max(scale, 1e-38f);
+  std::memcpy(bytes, &scale, sizeof(scale));
+  for (int i = 0; i < size / 2; ++i) {
+    const int first = bounds.nearest(std::clamp(x[2 * i] * factor, -1.f, 1.f));
+    const int second = bounds.nearest(std::clamp(x[2 * i + 1] * factor, -1.f, 1.f));
+    bytes[4 + i] = Byte(first << 4 | second);
+  }
+}
+
+}  // namespace redco::quantized

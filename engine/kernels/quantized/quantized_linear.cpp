@@ -1,0 +1,309 @@
+// Products with quantized weights: some outputs at a time are dequantized.
+
+#include "../few_rows.h"
+#include "../training_kernels.h"
+#include "kernels.h"
+
+#include <redco/autocast.h>
+#include <redco/error.h>
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/functorch/DynamicLayer.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace redco {
+
+using namespace kernels;
+using namespace quantized;
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Library products are faster for more rows.
+constexpr int64_t most_rows = 16;
+// Elements that are dequantized at a time: they stay in a cache of the second level.
+constexpr int64_t few_rows_elements = 1 << 14;
+// A library product packs its argument: so many that this takes no longer than for a whole weight.
+constexpr int64_t tile_elements = 1 << 22;
+
+const BlockType& known_type(const std::string& type) {
+  decoder_of(type);  // throws
+  return *find_block_type(type);
+}
+
+const BlockType& checked_type(const char* function, const at::Tensor& blocks,
+                              const std::string& name) {
+  const BlockType& type = known_type(name);
+  require(blocks.scalar_type() == at::kByte && blocks.dim() >= 2 && blocks.size(-1) == type.bytes,
+          function, ": expected ", name, " in blocks [..., n, ", type.bytes, "] of uint8, got ",
+          blocks.scalar_type(), " ", blocks.sizes());
+  return type;
+}
+
+const std::byte* bytes_of(const at::Tensor& blocks) {
+  return reinterpret_cast<const std::byte*>(blocks.const_data_ptr<uint8_t>());
+}
+
+void require_cpu(const at::Tensor& blocks) {
+  require(blocks.is_cpu(), "quantized weights are computed with on CPUs only, these are on ",
+          blocks.device(), ": dequantize them before you move them");
+}
+
+template <class T>
+void decode_as(Decode decode, const BlockType& type, const std::byte* blocks, T* to, int64_t n) {
+  std::vector<float> values(size_t(type.size));
+  for (int64_t i = 0; i < n; ++i, blocks += type.bytes, to += type.size) {
+    decode(blocks, values.data(), 1);
+    std::copy(values.begin(), values.end(), to);
+  }
+}
+
+template <>
+void decode_as(Decode decode, const BlockType&, const std::byte* blocks, float* to, int64_t n) {
+  decode(blocks, to, n);
+}
+
+// The operators below work on local tensors.
+
+// blocks [..., n, bytes] -> [..., n, size]
+at::Tensor dequantize_blocks(const at::Tensor& blocks, c10::string_view type_name,
+                             at::ScalarType dtype) {
+  const std::string name(type_name);
+  const BlockType& type = known_type(name);
+  std::vector<int64_t> sizes = blocks.sizes().vec();
+  sizes.back() = type.size;
+  at::Tensor result = at::empty(sizes, blocks.options().dtype(dtype));
+  if (result.is_meta() || result.numel() == 0) return result;
+  require_cpu(blocks);
+  const Decode decode = decoder_of(name);
+  const at::Tensor packed = blocks.contiguous();
+  const std::byte* from = bytes_of(packed);
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "dequantize", [&] {
+    auto* to = result.mutable_data_ptr<scalar_t>();
+    const int64_t n = result.numel() / type.size, grain = std::max<int64_t>(1, 32768 / type.size);
+    at::parallel_for(0, n, grain, [&](int64_t begin, int64_t end) {
+      decode_as(decode, type, from + begin * type.bytes, to + begin * type.size, end - begin);
+    });
+  });
+  return result;
+}
+
+// x [..., n size] -> [..., n, bytes]
+at::Tensor quantize_rows(const at::Tensor& x, c10::string_view type_name) {
+  const std::string name(type_name);
+  const BlockType& type = known_type(name);
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes.back() /= type.size;
+  sizes.push_back(type.bytes);
+  at::Tensor blocks = at::empty(sizes, x.options().dtype(at::kByte));
+  if (blocks.is_meta() || blocks.numel() == 0) return blocks;
+  require_cpu(x);
+  const Encode encode = encoder_of(name);
+  const at::Tensor values = x.to(at::kFloat).contiguous();
+  const auto* from = values.const_data_ptr<float>();
+  auto* to = reinterpret_cast<std::byte*>(blocks.mutable_data_ptr<uint8_t>());
+  at::parallel_for(0, values.numel() / type.size, 1024, [&](int64_t begin, int64_t end) {
+    encode(from + begin * type.size, to + begin * type.bytes, end - begin);
+  });
+  return blocks;
+}
+
+// x [rows, n size] of float32, at most `most_rows`; blocks [out, n, bytes].
+at::Tensor product_of_few_rows(const at::Tensor& x, const at::Tensor& blocks,
+                               const BlockType& type) {
+  const int64_t n_out = blocks.size(0), n_blocks = blocks.size(1), n_in = x.size(1);
+  const int64_t rows = few_rows_padded(x.size(0));
+  at::Tensor from = at::zeros({rows, n_in}, x.options()), y = at::empty({rows, n_out}, x.options());
+  from.narrow(0, 0, x.size(0)).copy_(x);
+  const at::Tensor packed = blocks.contiguous();
+  const std::byte* bytes = bytes_of(packed);
+  const auto* x_data = from.const_data_ptr<float>();
+  auto* y_data = y.mutable_data_ptr<float>();
+  const Decode decode = decoder_of(type.name);
+  const int64_t n_at_once = std::clamp<int64_t>(few_rows_elements / n_in, 1, 64);
+  at::parallel_for(
+      0, n_out, std::max<int64_t>(16, (1 << 16) / n_in), [&](int64_t begin, int64_t end) {
+        std::vector<float> weights(size_t(n_at_once * n_in));
+        for (int64_t out = begin; out < end; out += n_at_once) {
+          const int64_t n = std::min(n_at_once, end - out);
+          decode(bytes + out * n_blocks * type.bytes, weights.data(), n * n_blocks);
+          few_rows_linear(x_data, weights.data(), y_data + out, rows, n_in, n_out, true, 0, n);
+        }
+      });
+  return y.narrow(0, 0, x.size(0));
+}
+
+// The rows of a weight [out, n, bytes] that are dequantized together.
+template <class Function>
+void for_each_tile(const at::Tensor& blocks, const BlockType& type, at::ScalarType dtype,
+                   const Function& function) {
+  const int64_t n_in = blocks.size(1) * type.size;
+  const int64_t n_at_once = std::max<int64_t>(64, tile_elements / n_in);
+  for (int64_t out = 0; out < blocks.size(0); out += n_at_once) {
+    const int64_t n = std::min(n_at_once, blocks.size(0) - out);
+    function(out, n, dequantize_blocks(blocks.narrow(0, out, n), type.name, dtype).view({n, n_in}));
+  }
+}
+
+// x [rows, n, size] -> [rows, out]
+at::Tensor product(const at::Tensor& x, const at::Tensor& blocks, c10::string_view type_name,
+                   bool is_few_rows) {
+  at::Tensor y = at::empty({x.size(0), blocks.size(0)}, x.options());
+  if (y.is_meta() || y.numel() == 0) return y;
+  if (blocks.size(1) == 0) return y.zero_();
+  require_cpu(blocks);
+  const BlockType& type = known_type(std::string(type_name));
+  const at::Tensor rows = x.reshape({x.size(0), -1});
+  if (is_few_rows && x.size(0) <= most_rows)
+    return product_of_few_rows(rows.to(at::kFloat), blocks, type).to(x.scalar_type());
+  for_each_tile(blocks, type, x.scalar_type(), [&](int64_t out, int64_t n, const at::Tensor& tile) {
+    y.narrow(1, out, n).copy_(at::mm(rows, tile.t()));
+  });
+  return y;
+}
+
+// grad [rows, out] -> [rows, n, size]
+at::Tensor transposed_product(const at::Tensor& grad, const at::Tensor& blocks,
+                              c10::string_view type_name) {
+  const BlockType& type = known_type(std::string(type_name));
+  const int64_t rows = grad.size(0), n_blocks = blocks.size(1);
+  const bool is_narrow = c10::elementSize(grad.scalar_type()) < 4;
+  at::Tensor sum = at::zeros({rows, n_blocks * type.size},
+                             is_narrow ? grad.options().dtype(at::kFloat) : grad.options());
+  if (!sum.is_meta() && sum.numel() > 0 && blocks.size(0) > 0) {
+    require_cpu(blocks);
+    for_each_tile(blocks, type, grad.scalar_type(),
+                  [&](int64_t out, int64_t n, const at::Tensor& tile) {
+                    sum.add_(at::mm(grad.narrow(1, out, n), tile));
+                  });
+  }
+  return sum.to(grad.scalar_type()).view({rows, n_blocks, type.size});
+}
+
+TORCH_LIBRARY_FRAGMENT(redco, m) {
+  using torch::dispatch;
+  constexpr auto all = c10::DispatchKey::CompositeExplicitAutograd;
+  m.def("quantize(Tensor x, str type) -> Tensor", dispatch(all, &quantize_rows));
+  m.def("dequantize(Tensor blocks, str type, ScalarType dtype) -> Tensor",
+        dispatch(all, &dequantize_blocks));
+  m.def("quantized_linear(Tensor x, Tensor blocks, str type, bool is_few_rows) -> Tensor",
+        dispatch(all, &product));
+  m.def("quantized_linear_transposed(Tensor grad, Tensor blocks, str type) -> Tensor",
+        dispatch(all, &transposed_product));
+}
+
+at::Tensor transposed(const at::Tensor& grad, const at::Tensor& blocks, const std::string& type);
+
+class Product : public torch::autograd::Function<Product> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& blocks,
+                            const std::string& type, bool is_few_rows) {
+    ctx->save_for_backward({blocks});
+    ctx->saved_data["type"] = type;
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("redco::quantized_linear", "")
+                               .typed<decltype(product)>();
+    return op.call(x, blocks, type, is_few_rows);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    return {
+        transposed(grads[0], ctx->get_saved_variables()[0], ctx->saved_data["type"].toStringRef()),
+        {},
+        {},
+        {}};
+  }
+};
+
+class Transposed : public torch::autograd::Function<Transposed> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& grad, const at::Tensor& blocks,
+                            const std::string& type) {
+    ctx->save_for_backward({blocks});
+    ctx->saved_data["type"] = type;
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("redco::quantized_linear_transposed", "")
+                               .typed<decltype(transposed_product)>();
+    return op.call(grad, blocks, type);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    return {Product::apply(grads[0], ctx->get_saved_variables()[0],
+                           ctx->saved_data["type"].toStringRef(), false),
+            {},
+            {}};
+  }
+};
+
+at::Tensor transposed(const at::Tensor& grad, const at::Tensor& blocks, const std::string& type) {
+  return Transposed::apply(grad, blocks, type);
+}
+
+}  // namespace
+
+at::Tensor quantize(const at::Tensor& tensor, const std::string& name) {
+  encoder_of(name);  // throws
+  const BlockType& type = known_type(name);
+  require(tensor.is_floating_point() && tensor.dim() > 0 && tensor.size(-1) % type.size == 0,
+          "quantize: ", name, " has blocks of ", type.size,
+          " elements: expected floats whose last dimension is a multiple of that, got ",
+          tensor.scalar_type(), " ", tensor.sizes());
+  at::NoGradGuard no_grad;
+  constexpr float largest = 65504;
+  if (tensor.numel() > 0 && !tensor.is_meta())
+    require(tensor.abs().max().item<float>() <= largest, "quantize: an element is not finite, or ",
+            "its magnitude is above ", largest);
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("redco::quantize", "")
+                             .typed<decltype(quantize_rows)>();
+  return op.call(tensor, name);
+}
+
+at::Tensor dequantize(const at::Tensor& blocks, const std::string& type, at::ScalarType dtype) {
+  checked_type("dequantize", blocks, type);
+  require(c10::isFloatingType(dtype), "dequantize: expected a floating-point dtype, got ", dtype);
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("redco::dequantize", "")
+                             .typed<decltype(dequantize_blocks)>();
+  return op.call(blocks, type, dtype).flatten(-2);
+}
+
+at::Tensor quantized_linear(const at::Tensor& x, const at::Tensor& blocks, const std::string& name,
+                            const std::optional<at::Tensor>& bias) {
+  const BlockType& type = checked_type("quantized_linear", blocks, name);
+  const int64_t n_in = blocks.dim() == 3 ? blocks.size(1) * type.size : -1;
+  require(x.is_floating_point() && x.dim() > 0 && x.size(-1) == n_in,
+          "quantized_linear: expected x [..., ", n_in, "] for a weight of ", name, " ",
+          blocks.sizes(), ", got ", x.scalar_type(), " ", x.sizes());
+  if (auto dtype = autocast_dtype(x.device().type());
+      dtype && x.scalar_type() != at::kDouble && x.scalar_type() != *dtype) {
+    std::optional<at::Tensor> own_bias;
+    if (bias && bias->defined()) own_bias = bias->to(*dtype);
+    return quantized_linear(x.to(*dtype), blocks, name, own_bias);
+  }
+  at::Tensor y;
+  if (at::functorch::maybeCurrentDynamicLayer()) {
+    y = at::linear(x, dequantize(blocks, name, x.scalar_type()));
+  } else {
+    const bool is_recorded = at::GradMode::is_enabled() && x.requires_grad();
+    std::vector<int64_t> sizes = x.sizes().vec();
+    sizes.back() = blocks.size(0);
+    y = Product::apply(
+            x.reshape({-1, blocks.size(1), type.size}), blocks, name,
+            !is_recorded && !TrainingKernels::are_forced() && x.scalar_type() != at::kDouble)
+            .view(sizes);
+  }
+  return bias && bias->defined() ? y + *bias : y;
+}
+
+}  // namespace redco

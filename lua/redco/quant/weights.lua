@@ -1,0 +1,44 @@
+--- Layers whose weight may be quantized: beside `X.weight` [out, n, bytes] of uint8 stands the name
+--- of its type, `X.weight_type`. `stem` is "X." in a flat table, and "" where the layer is a table.
+local native = require "redco.native"
+local torch = require "redco.torch"
+
+local weights = {}
+
+local sizes = {}
+for _, type in ipairs(native.block_types) do sizes[type.name] = type.size end
+
+--- Returns the shape of a weight as numbers: [out, in].
+function weights.shape(weight, type)
+  if not type then return weight.shape end
+  local shape = { unpack(weight.shape, 1, weight:dim() - 1) }
+  shape[#shape] = shape[#shape] * sizes[type]
+  return shape
+end
+
+--- Returns x W^T + bias.
+function weights.linear(node, stem, x, bias)
+  local weight, type = node[stem .. "weight"], node[stem .. "weight_type"]
+  if type then return native.quantized_linear(x, weight, type, bias) end
+  return native.linear(x, weight, bias)
+end
+
+--- Returns the rows of W at the integers `ids`. A quantized table names their dtype in
+--- `X.weight_dtype`.
+function weights.rows(node, stem, ids, padding_idx)
+  local weight, type = node[stem .. "weight"], node[stem .. "weight_type"]
+  if not type then return torch.embedding(weight, ids, padding_idx or -1) end
+  local _, n, bytes = unpack(weight.shape)
+  local rows = torch.embedding(weight:view { weight:size(0), n * bytes }, ids)
+  local shape = rows.shape
+  shape[#shape], shape[#shape + 1] = n, bytes
+  return native.dequantize(rows:view(shape), type, node[stem .. "weight_dtype"])
+end
+
+--- Returns W as numbers of this dtype, by default float32.
+function weights.dequantized(node, stem, dtype)
+  local weight, type = node[stem .. "weight"], node[stem .. "weight_type"]
+  return type and native.dequantize(weight, type, dtype) or weight
+end
+
+return weights

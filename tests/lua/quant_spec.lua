@@ -1,0 +1,182 @@
+-- Quantized weights: the numbers of the reference packages, products, layers, models, errors.
+local native = require "redco.native"
+local redco = require "redco"
+local testing = require "testing"
+
+local lora, nn, quant, torch = redco.lora, redco.nn, redco.quant, redco.torch
+local test, expect_close, expect_error = testing.test, testing.expect_close, testing.expect_error
+local expect_equal = testing.expect_equal
+
+local source = assert(os.getenv "REDCO_SOURCE")
+local given = torch.load(source .. "/tests/lua/quantized_cases.safetensors")
+local generator = torch.Generator(1)
+local function random(...) return torch.randn({ ... }, { generator = generator }) end
+
+local function expect_same(a, b)
+  expect_equal(a:eq(b):all():item(), true)
+end
+
+for _, type in ipairs(quant.types()) do
+  local blocks, numbers = given[type.name .. ".blocks"], given[type.name .. ".numbers"]
+
+  test(type.name .. ": the numbers of the reference", function()
+    expect_equal(blocks:size(-1), type.bytes)
+    expect_same(native.dequantize(blocks, type.name), numbers)
+    expect_same(native.dequantize(blocks, type.name, "bfloat16"), numbers:bfloat16())
+    expect_same(native.dequantize(blocks, type.name, "float64"), numbers:double())
+  end)
+
+  test(type.name .. ": products of few and of many rows, and their gradients", function()
+    for _, shape in ipairs { { 1 }, { 16 }, { 3, 7 }, { 0 } } do
+      shape[#shape + 1] = 256
+      local x, bias = random(unpack(shape)):double(), random(3):double()
+      local dense = numbers:double()
+      for _, dtype in ipairs { "float64", "float32" } do
+        local y = native.quantized_linear(x:to(dtype), blocks, type.name, bias:to(dtype))
+        local expected = torch.linear(x, dense, bias)
+        local scale = x:numel() > 0 and torch.linear(x:abs(), dense:abs()):max():item() or 1
+        expect_close(y:double(), expected, 0, (dtype == "float64" and 1e-14 or 1e-6) * scale)
+      end
+      local leaf = x:clone():requires_grad_()
+      local r = random(unpack(shape, 1, #shape - 1)):double():unsqueeze(-1)
+      ;(native.quantized_linear(leaf, blocks, type.name) * r):sum():backward()
+      expect_close(leaf.grad, r * dense:sum { 0 }, 1e-12, 1e-12)
+    end
+  end)
+
+  test(type.name .. (type.can_quantize and ": rounds as the reference" or ": is only read"),
+    function()
+      if not type.can_quantize then
+        return expect_error(function() native.quantize(given.values, type.name) end,
+          type.name .. " is only read, expected one of q8_0")
+      end
+      local reference = given[type.name .. ".encoded"]
+      local own = native.quantize(given.values, type.name)
+      -- The least of a block of zeros may be -0.
+      expect_same(native.dequantize(own, type.name), native.dequantize(reference, type.name))
+      expect_equal(own:ne(reference):sum():item() <= 2, true)
+      expect_same(native.quantize(given.values:double(), type.name), own)
+    end)
+end
+
+test("second gradients, vmap and autocast", function()
+  local blocks, dense = given["q4_0.blocks"], given["q4_0.numbers"]:double()
+  local x = random(4, 256):double():requires_grad_()
+  local y = native.quantized_linear(x, blocks, "q4_0"):pow(3):sum()
+  local first = torch.autograd.grad({ y }, { x }, { create_graph = true })[1]
+  local second = torch.autograd.grad({ first:pow(2):sum() }, { x })[1]
+  local other = x:detach():requires_grad_()
+  local z = torch.linear(other, dense):pow(3):sum()
+  local f = torch.autograd.grad({ z }, { other }, { create_graph = true })[1]
+  expect_close(second, torch.autograd.grad({ f:pow(2):sum() }, { other })[1], 1e-10, 1e-10)
+  local rows = redco.vmap(function(row) return native.quantized_linear(row, blocks, "q4_0") end)(
+    x:detach())
+  expect_close(rows, torch.linear(x:detach(), dense), 1e-12, 1e-12)
+end)
+
+test("layers and adapters compute with quantized weights", function()
+  local params = { a = nn.Linear(64, 32, { generator = generator }),
+    b = nn.Linear(32, 64, { generator = generator, bias = false }) }
+  local packed = quant.quantize(params, { type = "q8_0", target_modules = { "a", "b" } })
+  expect_equal(packed.a.weight_type, "q8_0")
+  expect_equal(packed.a.weight.dtype, "uint8")
+  expect_equal(params.a.weight_type, nil)
+  local floats = quant.dequantize(packed)
+  expect_equal(floats.a.weight_type, nil)
+  expect_close(floats.a.weight, params.a.weight, 0, 1e-3)
+  local x = random(5, 64)
+  local function forward(p) return nn.linear(p.b, nn.linear(p.a, x)) end
+  expect_close(forward(packed), forward(floats), 1e-5, 1e-5)
+
+  local function adapted(tree)
+    local result = lora.add(tree, { target_modules = { "a" }, r = 2,
+      generator = torch.Generator(2) })
+    result.a.lora_B.weight = torch.full_like(result.a.lora_B.weight:detach(), 0.1)
+    return result
+  end
+  expect_close(forward(adapted(packed)), forward(adapted(floats)), 1e-5, 1e-5)
+  local merged = lora.merge(adapted(packed))
+  expect_equal(merged.a.weight_type, nil)
+  expect_equal(merged.a.weight.dtype, "float32")
+  expect_equal(merged.b.weight_type, "q8_0")
+  expect_close(forward(merged), forward(adapted(floats)), 1e-5, 1e-5)
+end)
+
+test("errors say what was expected", function()
+  local params = { a = nn.Linear(64, 32), b = nn.Linear(48, 32) }
+  local function quantize(...)
+    local words = { ... }
+    return function() quant.quantize(params, { type = words[1], target_modules = words[2] }) end
+  end
+  expect_error(quantize("q9", { "a" }), 'quantized numbers is "q9", expected one of q8_0, q4_0')
+  expect_error(quantize("q8_0", { "b" }), "q8_0 has blocks of 32", "[32, 48]")
+  expect_error(quantize("q8_0", { "c" }), "no layer's name ends in 'c'; layer names end in a, b")
+  expect_error(quantize "q8_0", "quant.quantize: target_modules: expected the last parts")
+  local packed = quant.quantize(params, { type = "q4_1", target_modules = { "a" } })
+  expect_error(function()
+    quant.quantize(packed, { type = "q4_1", target_modules = { "a" } })
+  end, "a is quantized already")
+  expect_error(function() nn.linear(packed.a, random(2, 32)) end, "expected x [..., 64]", "q4_1")
+  for _, value in ipairs { 0 / 0, math.huge, 1e5 } do
+    expect_error(function() native.quantize(torch.full({ 32 }, value), "q4_0") end, "not finite")
+  end
+  expect_error(function() native.dequantize(given["q8_0.blocks"], "q4_0") end,
+    "expected q4_0 in blocks [..., n, 18]", "[3, 8, 34]")
+end)
+
+local function new_llama()
+  return redco.models.from_config({ model_type = "llama", vocab_size = 96, hidden_size = 64,
+    intermediate_size = 128, num_hidden_layers = 2, num_attention_heads = 4,
+    num_key_value_heads = 2 }, { generator = torch.Generator(3) })
+end
+
+local folder = testing.folder()
+new_llama().save_pretrained(folder .. "/llama")
+local ids = torch.randint(0, 96, { 2, 30 }, { generator = generator })
+
+test("a folder is quantized while it is read", function()
+  local packed = redco.models.from_pretrained(folder .. "/llama", { quantize = "q8_0" })
+  local plain = redco.models.from_pretrained(folder .. "/llama")
+  expect_equal(tostring(packed), tostring(plain))
+  expect_equal(packed.params["model.layers.1.mlp.up_proj.weight_type"], "q8_0")
+  expect_equal(packed.params["lm_head.weight_type"], nil)
+  local floats = quant.dequantize(packed.params)
+  expect_close(packed(packed.params, { input_ids = ids }), plain(floats, { input_ids = ids }),
+    1e-5, 1e-5)
+  local options = { max_new_tokens = 8, do_sample = false }
+  expect_equal(packed.generate(packed.params, { input_ids = ids }, options):tolist()[2][38],
+    plain.generate(floats, { input_ids = ids }, options):tolist()[2][38])
+  expect_error(function() packed.save_pretrained(folder .. "/out") end, "is quantized",
+    "redco.quant.dequantize")
+  packed.save_pretrained(folder .. "/out", { params = floats })
+  expect_error(function()
+    redco.models.from_pretrained(folder .. "/llama", { quantize = "iq4_nl" })
+  end, "iq4_nl is only read")
+  expect_error(function()
+    redco.models.from_pretrained(folder .. "/llama", { quantize = "int3" })
+  end, "quantize: expected false or one of q8_0", "got int3")
+end)
+
+test("adapters are trained on quantized weights, which are not", function()
+  local model = redco.models.from_pretrained(folder .. "/llama", { quantize = "nf4" })
+  local deployer = redco.Deployer { seed = 1, verbose = false }
+  local function trainer(params, optimizer)
+    return redco.Trainer { deployer = deployer, params = params, optimizer = optimizer,
+      loss_fn = model.loss_fn, collate_fn = redco.data.default_collate }
+  end
+  local sgd = redco.optim.sgd { learning_rate = 0.5 }
+  expect_error(function() trainer(model.params, sgd) end, "is quantized and cannot be trained",
+    "redco.lora.add")
+  local params = lora.add(model.params, { target_modules = { "q_proj", "down_proj" }, r = 2 })
+  local adapters = trainer(params, lora.freeze_base(sgd))
+  local rows = {}
+  for i = 1, 4 do rows[i] = { input_ids = ids[i % 2], labels = ids[i % 2]:roll(-1) } end
+  local before = model.loss(params, { input_ids = ids, labels = ids:roll(-1, 1) }):item()
+  adapters:fit { train_examples = rows, per_device_batch_size = 2, n_epochs = 4 }
+  local after = model.loss(adapters.params, { input_ids = ids, labels = ids:roll(-1, 1) }):item()
+  expect_equal(after < before, true)
+  expect_same(adapters.params["model.layers.0.mlp.down_proj.weight"],
+    model.params["model.layers.0.mlp.down_proj.weight"])
+end)
+
+testing.finish()

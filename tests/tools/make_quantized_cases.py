@@ -1,0 +1,51 @@
+"""Writes tests/lua/quantized_cases.safetensors: blocks of every type and the numbers that the `gguf`
+package, and bitsandbytes for nf4 and fp4, find in them; for types that can be written also the
+blocks that they make of `values`.
+
+    python tests/tools/make_quantized_cases.py tests/lua/quantized_cases.safetensors
+
+Names: TYPE.blocks [3, n, bytes], TYPE.numbers [3, n * size], TYPE.encoded. Needs gguf, torch,
+bitsandbytes and safetensors.
+"""
+import sys
+
+import bitsandbytes.functional
+import gguf
+import numpy
+import torch
+from safetensors.numpy import save_file
+
+ROWS, COLUMNS = 3, 256
+# Where the blocks of a type have scales of 16 bits.
+SCALES = {"Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q2_K": [80, 82],
+          "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0],
+          "IQ4_XS": [0], "MXFP4": []}
+ENCODED = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"]
+
+rng = numpy.random.default_rng(20261128)
+values = rng.standard_normal((ROWS, COLUMNS)).astype(numpy.float32)
+values[1] *= 1e-3
+values[2, :32] = 0
+values[2, 32:64] = 7.5
+cases = {"values": values}
+for name, offsets in SCALES.items():
+    kind = gguf.GGMLQuantizationType[name]
+    size, n_bytes = gguf.GGML_QUANT_SIZES[kind]
+    blocks = rng.integers(0, 256, (ROWS, COLUMNS // size, n_bytes), dtype=numpy.uint8)
+    for offset in offsets:
+        blocks[..., offset + 1] &= 0xBF  # below 2: no infinity, no NaN
+    if name == "MXFP4":
+        blocks[..., 0] = rng.integers(0, 140, blocks.shape[:-1])
+    cases[f"{name.lower()}.blocks"] = blocks
+    cases[f"{name.lower()}.numbers"] = gguf.dequantize(blocks.reshape(ROWS, -1), kind)
+    if name in ENCODED:
+        cases[f"{name.lower()}.encoded"] = gguf.quantize(values, kind).reshape(blocks.shape)
+for name in "nf4", "fp4":
+    packed, state = bitsandbytes.functional.quantize_4bit(
+        torch.from_numpy(values), blocksize=64, quant_type=name)
+    n = COLUMNS // 64
+    scales = state.absmax.reshape(ROWS, n, 1).view(torch.uint8)
+    cases[f"{name}.blocks"] = torch.cat([scales, packed.reshape(ROWS, n, 32)], -1).numpy()
+    cases[f"{name}.numbers"] = bitsandbytes.functional.dequantize_4bit(packed, state).numpy()
+    cases[f"{name}.encoded"] = cases[f"{name}.blocks"]
+save_file(cases, sys.argv[1])
