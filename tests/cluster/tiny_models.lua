@@ -119,12 +119,15 @@ function tiny.names()
   return names
 end
 
+--- Returns the configuration of a family.
+function tiny.config(model_type) return merged({ model_type = model_type }, configs[model_type]) end
+
 function tiny.has(name) return configs[name] ~= nil end
 
 --- Returns a new model, whose weights are large enough for gradients that differ from zero.
 function tiny.new(name)
   local model_type, task = name:match "^([^.]+)%.?(.*)$"
-  local config = merged({ model_type = model_type }, configs[model_type])
+  local config = tiny.config(model_type)
   if not config.text_config and not config.image_size and not config.encoder then
     config.vocab_size = 32
   end

@@ -2,6 +2,7 @@
 local native = require "redco.native"
 local redco = require "redco"
 local testing = require "testing"
+local tiny = require "tiny_models"
 
 local lora, nn, quant, torch = redco.lora, redco.nn, redco.quant, redco.torch
 local test, expect_close, expect_error = testing.test, testing.expect_close, testing.expect_error
@@ -177,6 +178,97 @@ test("adapters are trained on quantized weights, which are not", function()
   expect_equal(after < before, true)
   expect_same(adapters.params["model.layers.0.mlp.down_proj.weight"],
     model.params["model.layers.0.mlp.down_proj.weight"])
+end)
+
+-- The sizes of the families that blocks must divide.
+local is_size = {}
+for name in ("hidden_size intermediate_size d_model d_ff d_kv encoder_ffn_dim decoder_ffn_dim "
+  .. "ffn_dim word_embed_proj_dim dim hidden_dim n_embd embedding_size moe_intermediate_size "
+  .. "projection_dim projection_size q_lora_rank kv_lora_rank head_dim qk_rope_head_dim "
+  .. "qk_nope_head_dim v_head_dim"):gmatch "%S+" do is_size[name] = true end
+
+local function grown(config)
+  local result = {}
+  for key, value in pairs(config) do
+    result[key] = type(value) == "table" and grown(value) or is_size[key] and value * 8 or value
+  end
+  return result
+end
+
+for _, name in ipairs(tiny.names()) do
+  local model_type, task = name:match "^([^.]+)%.?(.*)$"
+  task = task ~= "" and task or nil
+  test(name .. ": a quantized model computes as its dequantized one", function()
+    local config = grown(tiny.config(model_type))
+    config.vocab_size = not (config.text_config or config.encoder or config.image_size) and 32
+      or nil
+    config.pad_token_id = config.pad_token_id or task == "sequence_classification" and 0 or nil
+    redco.models.from_config(config, { task = task, generator = torch.Generator(3) })
+      .save_pretrained(folder .. "/family")
+    local function open()
+      return redco.models.from_pretrained(folder .. "/family", { task = task, quantize = "q8_0" })
+    end
+    if model_type == "gpt2" then  -- its weights are [in, out]
+      return expect_error(open, "has no weight that can be quantized so")
+    end
+    local model = open()
+    local inputs = tiny.inputs(name, model)
+    local function value(params)
+      if model.output and not model.family.loss then
+        return model.output(params, inputs):pow(2):mean()
+      end
+      return (model.loss(params, inputs))
+    end
+    expect_close(value(model.params), value(quant.dequantize(model.params)), 1e-6, 0)
+  end)
+end
+
+-- Writes the folder with a `quantization_config` and weights that `change` has replaced.
+local function quantized_folder(config, change)
+  local json = redco.data.json(folder .. "/llama/config.json")
+  json.quantization_config = config
+  testing.write(folder .. "/bad/config.json", native.json_encode("config.json", json, 2))
+  local tensors = torch.load(folder .. "/llama/model.safetensors")
+  if change then change(tensors, "model.layers.0.mlp.up_proj.") end
+  native.save_weights(folder .. "/bad", tensors)
+  return function() return redco.models.from_pretrained(folder .. "/bad") end
+end
+
+test("folders of unknown or damaged forms are refused by name", function()
+  os.execute("mkdir -p " .. folder .. "/bad")
+  expect_error(quantized_folder { quant_method = "hqq" }, "the method hqq is not read",
+    "bitsandbytes, gptq, awq")
+  expect_error(quantized_folder "nf4", "the method false is not read")
+  expect_error(quantized_folder { quant_method = "gptq", bits = 3 }, "gptq with 3 bits")
+  expect_error(quantized_folder { quant_method = "awq", bits = 4, version = "marlin" },
+    "awq with 4 bits and version marlin")
+  expect_error(quantized_folder { quant_method = "compressed-tensors", format = "marlin-24" },
+    "the format marlin-24")
+  local group = { weights = { num_bits = 8, strategy = "block" } }
+  expect_error(quantized_folder { quant_method = "compressed-tensors", format = "float-quantized",
+    config_groups = { group_0 = group } }, "the format float-quantized by block")
+
+  local function gptq(name, value)
+    return quantized_folder({ quant_method = "gptq", bits = 4 }, function(tensors, stem)
+      tensors[stem .. "weight"] = nil
+      tensors[stem .. "qweight"] = torch.zeros({ 8, 128 }, { dtype = "int32" })
+      tensors[stem .. "qzeros"] = torch.zeros({ 1, 16 }, { dtype = "int32" })
+      tensors[stem .. "scales"] = torch.ones { 1, 128 }
+      if name then tensors[stem .. name] = value end
+    end)
+  end
+  local model = gptq()()
+  -- Zeros are stored less 1.
+  expect_same(native.dequantize(model.params["model.layers.0.mlp.up_proj.weight"], "int4"),
+    torch.full({ 128, 64 }, -1))
+  expect_error(gptq("g_idx", torch.arange(64):flip { 0 }), "desc_act")
+  expect_error(gptq("qweight", torch.zeros({ 4, 128 }, { dtype = "int32" })),
+    "up_proj.weight: rows of 32 numbers are not read")
+  expect_error(gptq("scales", torch.ones { 3, 128 }), "up_proj.weight")
+  expect_error(quantized_folder({ quant_method = "gptq", bits = 4 }, function(tensors, stem)
+    tensors[stem .. "qweight"] = torch.zeros({ 8, 128 }, { dtype = "int32" })
+    tensors[stem .. "scales"] = torch.ones { 1, 128 }
+  end), "up_proj.qzeros is missing")
 end)
 
 testing.finish()

@@ -48,4 +48,34 @@ for name in "nf4", "fp4":
     cases[f"{name}.blocks"] = torch.cat([scales, packed.reshape(ROWS, n, 32)], -1).numpy()
     cases[f"{name}.numbers"] = bitsandbytes.functional.dequantize_4bit(packed, state).numpy()
     cases[f"{name}.encoded"] = cases[f"{name}.blocks"]
+# The forms of quantized folders: a scale, perhaps a zero, and the numbers of 64 elements.
+groups = torch.from_numpy(values).view(ROWS, COLUMNS // 64, 64)
+largest = groups.abs().amax(-1, keepdim=True)
+
+
+def divided(numbers, scales):
+    return torch.where(scales == 0, 0, numbers * (1 / scales))
+
+
+def rounded(numbers):
+    return torch.sign(numbers) * torch.floor(numbers.abs() + 0.5)
+
+
+scales = largest / 127
+q = rounded(divided(groups, scales)).clamp(-127, 127)
+forms = {"int8": (scales, [q.to(torch.int8).view(torch.uint8)], q * scales)}
+scales = largest / 448
+q = divided(groups, scales).clamp(-448, 448).to(torch.float8_e4m3fn)
+forms["fp8"] = scales, [q.view(torch.uint8)], q.float() * scales
+least = groups.amin(-1, keepdim=True).clamp(max=0)
+scales = (groups.amax(-1, keepdim=True).clamp(min=0) - least) / 15
+zeros = rounded(divided(-least, scales)).clamp(0, 15)
+q = (rounded(divided(groups, scales)) + zeros).clamp(0, 15)
+pairs = q.to(torch.uint8).view(*q.shape[:-1], 32, 2)
+forms["int4"] = scales, [zeros.to(torch.uint8), pairs[..., 0] | pairs[..., 1] << 4], \
+    (q - zeros) * scales
+for name, (scales, parts, numbers) in forms.items():
+    blocks = torch.cat([scales.contiguous().view(torch.uint8), *parts], -1)
+    cases[f"{name}.blocks"] = cases[f"{name}.encoded"] = blocks.numpy()
+    cases[f"{name}.numbers"] = numbers.reshape(ROWS, COLUMNS).numpy()
 save_file(cases, sys.argv[1])

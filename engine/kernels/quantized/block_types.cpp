@@ -79,6 +79,9 @@ const std::vector<Row>& rows() {
       row<Iq4Nl>("iq4_nl", 20),
       row<Iq4Xs>("iq4_xs", 23),
       row<Mxfp4>("mxfp4", 39),
+      row<Int8, encode_int8>("int8"),
+      row<Int4, encode_int4>("int4"),
+      row<Fp8, encode_fp8>("fp8"),
       row<Nf4, encode_code4<nf4_values>>("nf4"),
       row<Fp4, encode_code4<fp4_values>>("fp4"),
   };

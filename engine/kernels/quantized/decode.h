@@ -1,5 +1,7 @@
 // Decodes blocks of quantized numbers. The formats are those of ggml-common.h of llama.cpp, and
 // nf4 and fp4 those of bitsandbytes' functional.py with the scale in front of each block.
+// int8, int4 and fp8 are the rows and groups of quantized folders: each block has a copy of its
+// scale.
 //
 // A decoder is a struct with the sizes of its block and `decode(bytes, put)`, which calls
 // put(i, value) once for every element i. Kernels take it as a template argument, so that the loop
@@ -7,6 +9,7 @@
 
 #pragma once
 
+#include <c10/util/Float8_e4m3fn.h>
 #include <c10/util/Half.h>
 
 #include <array>
@@ -276,6 +279,48 @@ inline constexpr std::array<float, 16> fp4_values = {
     4.0f / 12.0f,  6.0f / 12.0f,     2.0f / 12.0f,  3.0f / 12.0f,
     0.0f,          -0.0625f / 12.0f, -8.0f / 12.0f, -1.0f,
     -4.0f / 12.0f, -6.0f / 12.0f,    -2.0f / 12.0f, -3.0f / 12.0f};
+
+// x = q scale
+struct Int8 {
+  static constexpr int size = 64, bytes = 68;
+  template <class Put>
+  static REDCO_DECODER void decode(const Byte* b, const Put& put) {
+    const auto scale = read<float>(b);
+    for (int i = 0; i < size; ++i) put(i, float(int8_t(b[4 + i])) * scale);
+  }
+};
+
+// x = (q - zero) scale; of two neighbours in a byte the first is in the low nibble.
+struct Int4 {
+  static constexpr int size = 64, bytes = 37;
+  template <class Put>
+  static REDCO_DECODER void decode(const Byte* b, const Put& put) {
+    const auto scale = read<float>(b);
+    const int zero = b[4];
+    for (int i = 0; i < size / 2; ++i) {
+      put(2 * i, float(low(b[5 + i]) - zero) * scale);
+      put(2 * i + 1, float(high(b[5 + i]) - zero) * scale);
+    }
+  }
+};
+
+// The numbers of 4 bits of exponent and 3 of mantissa: float8_e4m3fn.
+inline const std::array<float, 256> e4m3_values = [] {
+  std::array<float, 256> values{};
+  for (int i = 0; i < 256; ++i)
+    values[size_t(i)] = c10::detail::fp8e4m3fn_to_fp32_value(uint8_t(i));
+  return values;
+}();
+
+// x = value[q] scale
+struct Fp8 {
+  static constexpr int size = 64, bytes = 68;
+  template <class Put>
+  static REDCO_DECODER void decode(const Byte* b, const Put& put) {
+    const auto scale = read<float>(b);
+    for (int i = 0; i < size; ++i) put(i, e4m3_values[b[4 + i]] * scale);
+  }
+};
 
 using Nf4 = Code4<nf4_values>;
 using Fp4 = Code4<fp4_values>;

@@ -94,6 +94,35 @@ inline void encode_q5_1(const float* x, Byte* bytes) {
   pack_nibbles(q, bytes + 8);
 }
 
+inline void encode_int8(const float* x, Byte* bytes) {
+  const float scale = std::abs(extreme(x, Int8::size)) / 127, factor = inverse(scale);
+  std::memcpy(bytes, &scale, sizeof(scale));
+  for (int i = 0; i < Int8::size; ++i)
+    bytes[4 + i] = Byte(int8_t(std::clamp(std::round(x[i] * factor), -127.f, 127.f)));
+}
+
+// From the least to the largest; 0 is one of the numbers.
+inline void encode_int4(const float* x, Byte* bytes) {
+  const auto [least, largest] = std::minmax_element(x, x + Int4::size);
+  const float low = std::min(*least, 0.f), scale = (std::max(*largest, 0.f) - low) / 15;
+  const float factor = inverse(scale), zero = std::clamp(std::round(-low * factor), 0.f, 15.f);
+  std::memcpy(bytes, &scale, sizeof(scale));
+  bytes[4] = Byte(zero);
+  const auto number = [=](float value) {
+    return Byte(std::clamp(std::round(value * factor) + zero, 0.f, 15.f));
+  };
+  for (int i = 0; i < Int4::size / 2; ++i)
+    bytes[5 + i] = Byte(number(x[2 * i]) | number(x[2 * i + 1]) << 4);
+}
+
+// The largest magnitude becomes 448, the largest number.
+inline void encode_fp8(const float* x, Byte* bytes) {
+  const float scale = std::abs(extreme(x, Fp8::size)) / 448, factor = inverse(scale);
+  std::memcpy(bytes, &scale, sizeof(scale));
+  for (int i = 0; i < Fp8::size; ++i)
+    bytes[4 + i] = c10::Float8_e4m3fn(std::clamp(x[i] * factor, -448.f, 448.f)).x;
+}
+
 // The numbers of a code in ascending order of their values, and the bounds between neighbours.
 struct Bounds {
   std::array<Byte, 16> order;

@@ -12,29 +12,34 @@ local warn = require "redco.warn"
 
 local files = {}
 
--- Returns the number of elements in a block of a type of quantized numbers.
-local function block_size(type)
+-- Returns a type of quantized numbers.
+local function block_type(type)
   local names = {}
   for i, known in ipairs(native.block_types) do
-    if known.name == type then return known.size end
+    if known.name == type then return known end
     names[i] = known.name
   end
   fail("models.from_pretrained: quantize: expected false or one of %s, got %s",
     table.concat(names, ", "), type)
 end
 
--- Names weights that stay floats because blocks do not divide their inputs.
-local function tell_unpacked(params, kinds, options)
-  local names = {}
+-- Names weights that stay floats because blocks do not divide their inputs. Raises an error if
+-- all do.
+local function tell_unpacked(family, params, kinds, options)
+  local names, is_any = {}, false
   for name, kind in pairs(kinds) do
-    if options.quantize and kind == "linear" and not params[name .. "_type"] then
-      names[#names + 1] = name
-    end
+    local is_packed = params[name .. "_type"] ~= nil
+    is_any = is_any or is_packed
+    if kind == "linear" and not is_packed then names[#names + 1] = name end
+  end
+  if not is_any then
+    fail("models.from_pretrained: quantize = %s: the %s has no weight that can be quantized so",
+      options.quantize, family.architecture)
   end
   if #names > 0 then
     table.sort(names)
     warn("%s has blocks of %d elements, which do not divide the inputs of these weights; they stay "
-      .. "floats: %s", options.quantize, block_size(options.quantize), listed(names, 4))
+      .. "floats: %s", options.quantize, block_type(options.quantize).size, listed(names, 4))
   end
 end
 
@@ -205,6 +210,19 @@ function files.has_separate_head(family, config, weights)
   return found[own] and found[tied] and not ties.are_equal(weights, own, found[tied])
 end
 
+-- Weights of linear layers that are also multiplied in other ways, and so stay floats: experts,
+-- routers, and latents.
+local is_otherwise = { "%.experts%.", "%.gate%.weight$", "%.kv_b_proj%.weight$" }
+
+-- Returns the kind of a weight that may be quantized, or nil. `head` is the name of the last
+-- layer's weight.
+local function kind_of(name, kind, head)
+  for _, pattern in ipairs(is_otherwise) do
+    if name:find(pattern) then return nil end
+  end
+  return kind == "linear" and name == head and "head" or kind
+end
+
 -- Returns the blocks of a weight and their type: as the file has them, or rounded to the type
 -- `quantize`. Nil if it stays a tensor of floats.
 local function packed(weights, source, kind, quantize)
@@ -213,9 +231,25 @@ local function packed(weights, source, kind, quantize)
     local blocks, type = weights:blocks(source)
     if blocks then return blocks, type end
   end
-  if quantize and kind == "linear" and weights:shape(source)[2] % block_size(quantize) == 0 then
+  if not quantize or kind ~= "linear" then return nil end
+  if weights:shape(source)[2] % block_type(quantize).size == 0 then
     return native.quantize(weights:tensor(source), quantize), quantize
   end
+end
+
+--- Replaces new parameters by those of the sizes that packed ones have: of a GGUF file, or of a
+--- type, which may be nil.
+function files.plan_packed(family, config, params, weights, type)
+  local head = family.head and family.head(config)
+  family.add_parameters(config, function(name, sizes, _, kind)
+    kind = kind_of(name, kind, head)
+    local own = kind and weights and weights:type(name) or kind == "linear" and type
+    local block = own and block_type(own)
+    if not block or sizes[2] % block.size ~= 0 then return end
+    params[name] = files.new_parameter({ sizes[1], sizes[2] / block.size, block.bytes }, "uint8")
+    params[name .. "_type"] = own
+    if kind == "embedding" then params[name .. "_dtype"] = "float32" end
+  end)
 end
 
 -- Puts a weight that is packed into the params. Returns whether it is.
@@ -234,8 +268,9 @@ end
 --- nil: as stored), assumed (sizes that config.json lacks, for errors).
 function files.load_params(family, config, weights, options)
   local names, sizes, kinds = {}, {}, {}
+  local head = family.head and family.head(config)
   family.add_parameters(config, function(name, shape, _, kind)
-    names[#names + 1], sizes[name], kinds[name] = name, shape, kind
+    names[#names + 1], sizes[name], kinds[name] = name, shape, kind_of(name, kind, head)
   end)
   local sources, unused = match(family, config, weights, sizes, options.assumed)
   tell_unused(family, config, weights, unused, sources)
@@ -260,7 +295,7 @@ function files.load_params(family, config, weights, options)
       native.set_source(params[name], weights.path, source)
     end
   end
-  tell_unpacked(params, kinds, options)
+  if options.quantize then tell_unpacked(family, params, kinds, options) end
   checks.finite(weights.path, copied, params, family.buffers)
   return files.add_new(params, family, config, options.dtype, options.generator, weights.path)
 end

@@ -58,6 +58,12 @@ end
 
 function Weights:keys() return self.names end
 
+--- Returns the type of a quantized tensor, nil of another.
+function Weights:type(name)
+  local source = self.sources[name]
+  return source and select(2, native.gguf_blocks(self.file, source))
+end
+
 function Weights:shape(name) return self.file:shape(self.sources[name]) end
 
 -- Returns a tensor with the rows in the order of Hugging Face's models.

@@ -7,6 +7,7 @@ local gguf = require "redco.models.gguf"
 local lazy = require "redco.lazy"
 local native = require "redco.native"
 local new_model = require "redco.models.model"
+local quantized_folder = require "redco.quant.folders"
 local registry = require "redco.registry"
 local sentence_pooling = require "redco.models.sentence_pooling"
 local tasks = require "redco.models.tasks"
@@ -179,6 +180,8 @@ function(dir, options)
   local family = tasks.choose(family_of(given, dir .. "/config.json"), o.task, given)
   local is_planning = native.is_planning()
   weights = weights or not is_planning and native.open_weights(dir)
+  local stored_type
+  weights, stored_type = quantized_folder(given, weights, dir .. "/config.json")
   if weights and reads_part then weights = text_part.weights(weights) end
   if weights and family.complete_by_weights then family:complete_by_weights(given, weights) end
   local c, _, assumed = complete_config(family, given, true)
@@ -192,7 +195,11 @@ function(dir, options)
   if is_planning then
     -- Only the shapes count: weights are not read.
     local dtype = o.dtype ~= "auto" and o.dtype or "float32"
-    local model = new_model(family, c, files.add_new({}, family, c, dtype, o.generator))
+    local params = files.add_new({}, family, c, dtype, o.generator)
+    if o.quantize ~= false then
+      files.plan_packed(family, c, params, weights, o.quantize or stored_type)
+    end
+    local model = new_model(family, c, params)
     return with_recompute(model, o.recompute, "models.from_pretrained")
   end
   local params = files.load_params(family, c, weights, {
