@@ -222,4 +222,4 @@ local function set_lengths(o, model, prompt_length)
   if o.min_new_tokens then o.min_length = prompt_length + o.min_new_tokens end
 end
 
-return { read = generation_options, set_lengths = set_lengths }
+return { n_positions = n_positions, read = generation_options, set_lengths = set_lengths }

@@ -19,6 +19,7 @@ local warn = require "redco.warn"
 local models = {
   new_cache = require "redco.models.cache",
   generate = require "redco.generation",
+  new_batch = require "redco.generation.batch",
 }
 
 -- Each model_type is read from the file of its name in families/.

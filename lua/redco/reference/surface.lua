@@ -19,7 +19,7 @@ surface.pages = {
   { "optim", "redco.optim", "Optimizer", "Schedule" },
   { "nn", "redco.nn", "redco.nn.init" },
   { "distributions", "redco.distributions", "Distribution" },
-  { "models", "redco.models", "Model", "Cache" },
+  { "models", "redco.models", "Model", "Cache", "GenerationBatch" },
   { "lora", "redco.lora" },
   { "diffusion", "redco.diffusion", "Pipeline", "Component", "Scheduler" },
   { "Tokenizer", "Tokenizer", "redco.Tokenizer", "DecodeStream" },

@@ -7,7 +7,8 @@ local types = {}
 types.classes = {
   Cache = "redco.Cache", Dataset = "redco.Dataset", DecodeStream = "redco.DecodeStream",
   Deployer = "redco.Deployer", Distribution = "redco.Distribution", Event = "torch.cuda.Event",
-  Environment = "redco.Environment", Generator = "torch.Generator",
+  Environment = "redco.Environment", GenerationBatch = "redco.GenerationBatch",
+  Generator = "torch.Generator",
   Model = "redco.Model", Pipeline = "redco.Pipeline",
   Optimizer = "redco.Optimizer", Predictor = "redco.Predictor",
   ReplayBuffer = "redco.ReplayBuffer", Schedule = "redco.Schedule",

@@ -123,3 +123,40 @@ print(redco.models.from_pretrained("workdir/model").config.n_layer)  --> 3
 --- Model:__call (after Model)
 local logits = model(model.params, inputs)
 print(logits.shape)  --> torch.Size([2, 5, 768])
+
+--- redco.models.new_batch (after Model)
+local batch = redco.models.new_batch(model, model.params,
+  { max_rows = 8, max_length = 60 })
+print(batch)  --> GenerationBatch(0 open, 0 waiting)
+
+--- GenerationBatch (after redco.models.new_batch)
+local row = batch:add({ 30, 31, 32 }, { temperature = 0, max_new_tokens = 4 })
+batch:run()
+print(#row.tokens, row.finish_reason)  --> 4  length
+
+--- GenerationBatch:add (after redco.models.new_batch)
+local row = batch:add({ 30, 31 }, {
+  max_new_tokens = 2, seed = 1, top_p = 0.9,
+  on_token = function(row, token, logprob) print(#row.tokens) end,
+})
+batch:run()
+--> 1
+--> 2
+
+--- GenerationBatch:cancel (after redco.models.new_batch)
+local row = batch:add { 30, 31 }
+batch:cancel(row)
+print(row.finish_reason)  --> cancelled
+
+--- GenerationBatch:is_idle (after redco.models.new_batch)
+print(batch:is_idle())  --> true
+
+--- GenerationBatch:run (after redco.models.new_batch)
+local row = batch:add({ 30, 31 }, { max_new_tokens = 3 })
+batch:run()
+print(#row.tokens)  --> 3
+
+--- GenerationBatch:step (after redco.models.new_batch)
+local row = batch:add({ 30, 31 }, { max_new_tokens = 2 })
+print(#batch:step(), #row.tokens)  --> 0  1
+print(batch:step()[1] == row)  --> true

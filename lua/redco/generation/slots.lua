@@ -1,0 +1,273 @@
+--- The rows that a batch decodes together. A row has a slot of one cache. All rows end at the same
+--- column, and a mask hides what is before them, so that a new row can take a slot at any time.
+--- Shapes: B slots, V words. If rows are split over processes, each part has as many slots.
+local fail = require "redco.fail"
+local native = require "redco.native"
+local new_cache = require "redco.models.cache"
+local torch = require "redco.torch"
+
+local Slots = {}
+Slots.__index = Slots
+
+local function int64(list, device)
+  return torch.tensor(list, { dtype = "int64", device = device })
+end
+
+-- The part of the processes that holds slot i, from 0. Slots of a part are adjacent.
+local function part_of(self, i) return math.floor(i * self.n_parts / self.size) end
+
+-- Returns a tensor [B, ...] split over the parts.
+local function split(self, t)
+  return self.n_parts > 1 and native.shard(t, self.placement) or t
+end
+
+-- Returns slots index[i] of t [B, ...], for each i; those of a part come from the same part.
+local function selected(self, t, index)
+  if self.n_parts == 1 then return t:index_select(0, int64(index, t.device)) end
+  local n_old, n_new = t:size(0) / self.n_parts, #index / self.n_parts
+  local own = {}
+  for i, slot in ipairs(index) do own[i] = slot % n_old end
+  local shape, rest = { self.n_parts, n_new }, { self.n_parts, n_old }
+  local ones = { self.n_parts, n_new }
+  for d = 1, t:dim() - 1 do
+    shape[d + 2], rest[d + 2], ones[d + 2] = t:size(d), t:size(d), 1
+  end
+  local places = int64(own, t.device):view(ones):expand(shape)
+  table.remove(shape, 1)
+  shape[1] = #index
+  return t:view(rest):gather(1, places):reshape(shape)
+end
+
+-- Runs the model. Returns the scores [B, V] after the last column, on the CPU.
+local function scores_of(self, ids, starts, cache)
+  local length = cache.length + ids:size(1)
+  local mask
+  for _, start in ipairs(starts) do
+    if start > 0 then
+      mask = torch.arange(length):ge(int64(starts):unsqueeze(1)):to "int64":to(self.device)
+      break
+    end
+  end
+  local hidden = self.model.hidden_states(self.params,
+    { input_ids = split(self, ids), attention_mask = mask and split(self, mask) },
+    { cache = cache })
+  return self.model.logits(self.params, hidden:select(1, -1)):float():full():cpu()
+end
+
+-- Drops `n` columns on the left; a negative number adds columns there.
+local function drop(self, n)
+  local cache = self.cache
+  local kept = cache.length - math.max(0, n)
+  for _, held in ipairs(cache.layers) do
+    for i = 1, 2 do
+      local own = held[i]:to_local()
+      own:narrow(2, math.max(0, -n), kept):copy_(own:narrow(2, math.max(0, n), kept):clone())
+    end
+  end
+  cache.length = cache.length - n
+  for i, start in ipairs(self.starts) do self.starts[i] = math.max(0, start - n) end
+end
+
+--- Drops columns on the left that no open row uses, if there are at least `least`.
+function Slots:compact(least)
+  local first = self.cache.length
+  for i in pairs(self.rows) do first = math.min(first, self.starts[i + 1]) end
+  if first >= least then drop(self, first) end
+end
+
+--- Appends a token to each open row, the last of row.tokens. Returns the next scores [B, V].
+function Slots:decode()
+  local cache = self.cache
+  self:compact(cache.length == self.capacity and 1 or 32)
+  local tokens = {}
+  for i = 0, self.size - 1 do
+    local row = self.rows[i]
+    tokens[i + 1] = { row and row.tokens[#row.tokens] or 0 }
+  end
+  return scores_of(self, int64(tokens, self.device), self.starts, cache)
+end
+
+-- Returns the prompts of new rows, each only once in a part, as the ids of `n` rows of each part.
+local function sources_of(self, new)
+  local lists, of_prompt, length = {}, {}, 0
+  for part = 0, self.n_parts - 1 do lists[part], of_prompt[part] = {}, {} end
+  for _, row in ipairs(new) do
+    local part = part_of(self, row.slot)
+    local list, known = lists[part], of_prompt[part]
+    local key = table.concat(row.prompt, " ")
+    if not known[key] then
+      list[#list + 1], known[key] = row.prompt, #list
+      length = math.max(length, #row.prompt)
+    end
+    row.source = known[key]  -- counted in its part, from 0
+  end
+  local n = 0
+  for part = 0, self.n_parts - 1 do n = math.max(n, #lists[part]) end
+  local ids, starts = {}, {}
+  for part = 0, self.n_parts - 1 do
+    for i = 1, n do
+      local prompt, list = lists[part][i] or { 0 }, {}
+      for at = 1, length do list[at] = prompt[at - length + #prompt] or 0 end
+      ids[#ids + 1], starts[#starts + 1] = list, length - #prompt
+    end
+  end
+  return ids, starts, n
+end
+
+-- Copies prompts of `length` tokens from `fresh` to the columns before the end of the cache.
+local function insert(self, new, fresh)
+  local by_part, most = {}, 0
+  for part = 1, self.n_parts do by_part[part] = {} end
+  for _, row in ipairs(new) do
+    local list = by_part[part_of(self, row.slot) + 1]
+    list[#list + 1] = row
+    most = math.max(most, #list)
+  end
+  -- Each part has as many entries; -1 stands for no row.
+  local from, to, n_slots = {}, {}, self.size / self.n_parts
+  for part = 1, self.n_parts do
+    for i = 1, most do
+      local row = by_part[part][i]
+      from[#from + 1] = row and row.source or -1
+      to[#to + 1] = row and row.slot % n_slots or -1
+    end
+  end
+  local own_from = split(self, int64(from, self.device)):to_local()
+  local own_to = split(self, int64(to, self.device)):to_local()
+  local is_row = own_to:ge(0)
+  own_from, own_to = own_from[is_row], own_to[is_row]
+  local past, length = self.cache.length, fresh.length
+  for layer, held in ipairs(self.cache.layers) do
+    for i = 1, 2 do
+      local rows = fresh.layers[layer][i]:to_local():index_select(0, own_from)
+      held[i]:to_local():narrow(2, past - length, length)
+        :index_copy_(0, own_to, rows:narrow(2, 0, length))
+    end
+  end
+end
+
+-- Makes the prompts `fresh` the cache of rows that begin together.
+local function begin(self, fresh, index)
+  fresh.capacity = self.capacity
+  fresh:map(function(t)
+    return torch.constant_pad_nd(selected(self, t:narrow(2, 0, fresh.length), index),
+      { 0, 0, 0, self.capacity - fresh.length }, 0)
+  end)
+  self.cache = fresh
+end
+
+--- Reads the prompts of new rows, whose slots are free. Returns their next scores [#new, V].
+function Slots:fill(new)
+  local ids, starts, n = sources_of(self, new)
+  local length = #ids[1]
+  local fresh = new_cache(length)
+  local scores = scores_of(self, int64(ids, self.device), starts, fresh)
+  if not self.cache then
+    local index = {}
+    for i = 1, self.size do
+      index[i], self.starts[i] = part_of(self, i - 1) * n, length - 1
+    end
+    for _, row in ipairs(new) do
+      index[row.slot + 1] = part_of(self, row.slot) * n + row.source
+    end
+    begin(self, fresh, index)
+  else
+    if self.cache.length < length then drop(self, self.cache.length - length) end
+    insert(self, new, fresh)
+  end
+  local order = {}
+  for i, row in ipairs(new) do
+    self.rows[row.slot] = row
+    self.starts[row.slot + 1] = self.cache.length - #row.prompt
+    order[i] = part_of(self, row.slot) * n + row.source
+  end
+  return scores:index_select(0, int64(order))
+end
+
+--- Frees the slot of a row.
+function Slots:free(row)
+  self.rows[row.slot], row.slot = nil, nil
+  if next(self.rows) == nil then self.cache = nil end
+end
+
+--- Gives each part `n` slots, at least as many as it has open rows.
+function Slots:resize(n)
+  local n_old, index = self.size / self.n_parts, {}
+  local rows, starts = {}, {}
+  for part = 0, self.n_parts - 1 do
+    local first, count = part * n_old, 0
+    for i = first, first + n_old - 1 do
+      local row = self.rows[i]
+      if row then
+        row.slot, count = part * n + count, count + 1
+        rows[row.slot], index[row.slot + 1], starts[row.slot + 1] = row, i, self.starts[i + 1]
+      end
+    end
+    for i = part * n + count, part * n + n - 1 do
+      index[i + 1], starts[i + 1] = first, self.cache and self.cache.length - 1 or 0
+    end
+  end
+  if self.cache then
+    self.cache:map(function(t) return selected(self, t, index) end)
+  end
+  self.size, self.rows, self.starts = n * self.n_parts, rows, starts
+end
+
+--- Returns the number of open rows in the part that has the most.
+function Slots:most_in_a_part()
+  local counts, most = {}, 0
+  for i in pairs(self.rows) do
+    local part = part_of(self, i)
+    counts[part] = (counts[part] or 0) + 1
+    most = math.max(most, counts[part])
+  end
+  return most
+end
+
+--- Returns n free slots, or all if there are fewer, one after another from each part.
+function Slots:free_slots(n)
+  local each, free = self.size / self.n_parts, {}
+  for at = 0, each - 1 do
+    for part = 0, self.n_parts - 1 do
+      local slot = part * each + at
+      if #free < n and not self.rows[slot] then free[#free + 1] = slot end
+    end
+  end
+  return free
+end
+
+-- Returns the longest text of a model of which continuous batches are known to be right.
+local function check_length(model, capacity)
+  local family, c = model.family, model.config
+  local limit = family.restart_length and family.restart_length(c)
+  local scaling = type(c.rope_scaling) == "table" and c.rope_scaling.rope_type
+  if scaling == "dynamic" then limit = c.max_position_embeddings end
+  if limit and capacity > limit then
+    fail("models.new_batch: max_length is %d, but positions of this %s change after %d tokens, "
+      .. "with which its rows cannot be decoded together: lower max_length", capacity,
+      c.model_type, limit)
+  end
+end
+
+--- Returns no slots, for rows of at most `max_length` tokens. `deployer`, or nil, has the processes
+--- over which rows are split. `most` is the number of positions of the model, or nil.
+return function(model, params, max_length, most, deployer)
+  check_length(model, max_length)
+  local n_parts, device, placement = 1, nil, nil
+  for _, leaf in pairs(params) do
+    if torch.is_tensor(leaf) then device = leaf.device end
+  end
+  if deployer then
+    local mesh = deployer.mesh
+    n_parts = mesh.dp * (mesh.dp_replicate or 1)
+    placement = { dp = 0, dp_replicate = (mesh.dp_replicate or 1) > 1 and 0 or nil }
+  end
+  -- Room beyond max_length, so that columns are seldom dropped.
+  local capacity = math.min(max_length + math.max(64, max_length / 2), most or math.huge)
+  return setmetatable({
+    model = model, params = params, device = device, n_parts = n_parts, placement = placement,
+    capacity = math.max(max_length, math.floor(capacity)), size = 0,
+    rows = {},  -- open rows by slot, from 0
+    starts = {},  -- the first column of each slot, from 1
+  }, Slots)
+end
