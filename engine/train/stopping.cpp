@@ -133,4 +133,9 @@ void check_stop() {
     stopping.check(train::loop->inside_);
 }
 
+StopListener::StopListener(std::shared_ptr<StopRequest> request)
+    : stopping_(std::make_unique<train::Stopping>(nullptr, std::nullopt, std::move(request))) {}
+StopListener::~StopListener() = default;
+int StopListener::signal() const { return stopping_->signal(); }
+
 }  // namespace redco

@@ -26,9 +26,9 @@ END
 
 check "$lua" "engine/ may not include Lua or bindings/" engine
 check "$train" "this folder may not include train/ and optim/" engine/sharding engine/io engine/text \
-  engine/mesh engine/core engine/kernels engine/formats engine/checkpoint engine/log
+  engine/mesh engine/core engine/kernels engine/formats engine/checkpoint engine/log engine/http
 check '[</"]train/' "optim/ may not include train/" engine/optim
-check "$sharding" "this folder may not include sharding/" engine/kernels engine/mesh engine/core engine/text engine/log
+check "$sharding" "this folder may not include sharding/" engine/kernels engine/mesh engine/core engine/text engine/log engine/http
 # The floors of bindings/: state, torch, data and training, host.
 check '"(torch|data|training|host)/' "state/ may not include other folders" bindings/state
 check '"(data|training|host)/' "torch/ may include state/ alone" bindings/torch
