@@ -52,7 +52,7 @@ class CommandLine {
   /// The words for a process that this one starts: the same without the flags of a launcher.
   std::vector<std::string> worker_words() const;
 
-  /// Whether it is `redco-lua plot`, `plan`, `chat` or `generate`.
+  /// Whether it is `redco-lua plot`, `plan`, `chat`, `generate` or `serve`.
   bool has_command() const { return plot_.is_given() || plan_.is_given() || talk_.is_given(); }
   const Arguments& args() const { return args_; }
   /// The file and its arguments.

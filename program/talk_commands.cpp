@@ -1,4 +1,4 @@
-// The commands `redco-lua chat` and `redco-lua generate`. Their Lua code is in lua/redco/talk.
+// The commands `redco-lua chat`, `generate` and `serve`. Their Lua code is in lua/redco/talk.
 
 #include "talk_commands.h"
 
@@ -26,37 +26,58 @@ CLI::Validator number(double least, double most, const char* expected, bool is_w
   return {check, ""};
 }
 
-enum class Of { both, chat };
+// Of which commands a flag is.
+enum Of : unsigned { of_chat = 1, of_generate = 2, of_serve = 4 };
+constexpr unsigned of_terminal = of_chat | of_generate, of_all = of_terminal | of_serve;
 
 struct Flag {
+  unsigned commands;
   const char *names, *type, *help, *standard;  // the value without the flag, or nullptr
-  CLI::Validator check;
-  Of commands = Of::both;
+  CLI::Validator check = {};
 };
+
+CLI::Validator some_text() {
+  return {[](const std::string& text) { return text.empty() ? "expected a text" : ""; }, ""};
+}
 
 // The key of an option in Lua is its name, with _ for -.
 const std::vector<Flag>& flags() {
   constexpr double million = 1e6, exact = 9007199254740991;  // 2^53 - 1
   static const std::vector<Flag> all{
-      {"--system", "TEXT", "What the model is told first", nullptr, {}, Of::chat},
-      {"--temperature", "T", "0: always the likeliest token; default: as the model's files say",
-       nullptr, number(0, million, "a number from 0 on")},
-      {"--top-p,--top_p", "P", "Choose among the likeliest tokens of this probability together",
-       nullptr, number(0, 1, "a number from 0 to 1")},
-      {"--max-new-tokens,--max_new_tokens", "N", "Write at most N tokens; default: 512", "512",
+      {of_chat, "--system", "TEXT", "What the model is told first", nullptr},
+      {of_terminal, "--temperature", "T",
+       "0: always the likeliest token; default: as the model's files say", nullptr,
+       number(0, million, "a number from 0 on")},
+      {of_terminal, "--top-p,--top_p", "P",
+       "Choose among the likeliest tokens of this probability together", nullptr,
+       number(0, 1, "a number from 0 to 1")},
+      {of_terminal, "--max-new-tokens,--max_new_tokens", "N",
+       "Write at most N tokens; default: 512", "512",
        number(1, million, "a whole number of at least 1", true)},
-      {"--stop", "TEXT", "End before this text; may be repeated", nullptr,
-       CLI::Validator([](const std::string& text) { return text.empty() ? "expected a text" : ""; },
-                      "")},
-      {"--seed", "N", "The seed of the choices; default: 0", "0",
+      {of_terminal, "--stop", "TEXT", "End before this text; may be repeated", nullptr,
+       some_text()},
+      {of_terminal, "--seed", "N", "The seed of the choices; default: 0", "0",
        number(0, exact, "a whole number from 0 on", true)},
-      {"--dtype", "DTYPE", "The type of the weights; default: float32", "float32",
+      {of_serve, "--host", "ADDRESS", "The address to listen at; default: 127.0.0.1", "127.0.0.1",
+       some_text()},
+      {of_serve, "--port", "PORT", "The port to listen at, 0 for any; default: 8000", "8000",
+       number(0, 65535, "a whole number from 0 to 65535", true)},
+      {of_serve, "--token", "TEXT",
+       "The API key that clients must send; default: REDCO_SERVE_TOKEN of the environment", nullptr,
+       some_text()},
+      {of_serve, "--name", "NAME", "The model's name in the API; default: that of PATH", nullptr,
+       some_text()},
+      {of_serve, "--max-rows,--max_rows", "N", "Compute N answers at once; default: 8", "8",
+       number(1, 4096, "a whole number from 1 to 4096", true)},
+      {of_serve, "--max-queue,--max_queue", "N", "Let N more answers wait; default: 64", "64",
+       number(0, million, "a whole number from 0 on", true)},
+      {of_serve, "--max-length,--max_length", "N",
+       "Tokens of prompt and answer together; default: what the model reads, at most 4096", nullptr,
+       number(2, 10 * million, "a whole number of at least 2", true)},
+      {of_all, "--dtype", "DTYPE", "The type of the weights; default: float32", "float32",
        CLI::IsMember({"float32", "bfloat16", "float16", "auto"})},
-      {"--base",
-       "PATH",
-       "The model of a folder of adapters, if the folder does not name it",
-       nullptr,
-       {}},
+      {of_all, "--base", "PATH",
+       "The model of a folder of adapters, if the folder does not name it", nullptr},
   };
   return all;
 }
@@ -66,9 +87,9 @@ std::string first_name(const Flag& flag) {
   return names.substr(0, names.find(','));
 }
 
-void add_flags(CLI::App& command, Of which) {
+void add_flags(CLI::App& command, unsigned which) {
   for (const Flag& flag : flags()) {
-    if (flag.commands != Of::both && flag.commands != which) continue;
+    if ((flag.commands & which) == 0) continue;
     command.add_option(flag.names, flag.help)
         ->type_name(flag.type)
         ->check(flag.check)
@@ -82,21 +103,31 @@ void add_flags(CLI::App& command, Of which) {
 
 void TalkCommands::add_to(CLI::App& program) {
   constexpr const char* path = "A model folder, a GGUF file or a folder of adapters";
-  chat_ = program.add_subcommand("chat", "Talk with a model");
-  chat_->add_option("PATH", path_, path)->required();
-  add_flags(*chat_, Of::chat);
-  generate_ = program.add_subcommand("generate", "Let a model continue a text");
-  generate_->add_option("PATH", path_, path)->required();
-  generate_->add_option("PROMPT", prompt_, "The text; default: standard input")->expected(0, 1);
-  add_flags(*generate_, Of::both);
+  auto add = [&](const char* name, const char* help, unsigned flags) {
+    CLI::App* command = program.add_subcommand(name, help);
+    command->add_option("PATH", path_, path)->required();
+    if (flags == of_generate)
+      command->add_option("PROMPT", prompt_, "The text; default: standard input")->expected(0, 1);
+    add_flags(*command, flags);
+    commands_.push_back(command);
+  };
+  add("chat", "Talk with a model", of_chat);
+  add("generate", "Let a model continue a text", of_generate);
+  add("serve", "Serve a model by HTTP to clients of the OpenAI API", of_serve);
 }
 
-bool TalkCommands::is_given() const { return chat_->parsed() || generate_->parsed(); }
+const CLI::App* TalkCommands::given() const {
+  for (const CLI::App* command : commands_)
+    if (command->parsed()) return command;
+  return nullptr;
+}
 
-std::string TalkCommands::name() const { return chat_->parsed() ? "chat" : "generate"; }
+bool TalkCommands::is_given() const { return given() != nullptr; }
+
+std::string TalkCommands::name() const { return given()->get_name(); }
 
 void TalkCommands::run(ScriptEngine& engine) const {
-  const CLI::App& command = chat_->parsed() ? *chat_ : *generate_;
+  const CLI::App& command = *given();
   std::vector<std::string> args{name(), path_, isatty(STDIN_FILENO) == 1 ? "true" : "false",
                                 std::to_string(prompt_.size())};
   args.insert(args.end(), prompt_.begin(), prompt_.end());
@@ -112,19 +143,18 @@ void TalkCommands::run(ScriptEngine& engine) const {
     local name, path, is_terminal, n_prompts = ...
     local prompt = n_prompts == "1" and select(5, ...) or nil
     local o = { is_terminal = is_terminal == "true", stop = {} }
+    local is_text = { system = true, dtype = true, base = true, host = true, token = true,
+      name = true }
     for i = 5 + n_prompts, select("#", ...), 2 do
       local flag, value = select(i, ...)
       local key = flag:sub(3):gsub("%-", "_")
       if key == "stop" then
         table.insert(o.stop, value)
-      elseif key == "system" or key == "dtype" or key == "base" then
-        o[key] = value
       else
-        o[key] = tonumber(value)
+        o[key] = is_text[key] and value or tonumber(value)
       end
     end
-    local talk = require "redco.talk"
-    if name == "chat" then talk.chat(path, o) else talk.generate(path, prompt, o) end)";
+    require "redco.talk"[name](path, o, prompt))";
   run_command_code(engine, code, name(), args);
 }
 

@@ -11,7 +11,7 @@ namespace redco {
 
 class ScriptEngine;
 
-/// `redco-lua chat PATH` and `redco-lua generate PATH [PROMPT]`: text of a model in the terminal.
+/// `redco-lua chat PATH`, `generate PATH [PROMPT]` and `serve PATH`: text of a model.
 class TalkCommands {
  public:
   /// Adds them to the program's commands.
@@ -23,7 +23,9 @@ class TalkCommands {
   void run(ScriptEngine& engine) const;
 
  private:
-  CLI::App *chat_ = nullptr, *generate_ = nullptr;
+  const CLI::App* given() const;
+
+  std::vector<CLI::App*> commands_;
   std::string path_;
   std::vector<std::string> prompt_;  // empty: standard input
 };

@@ -33,7 +33,7 @@ end
 
 -- Modules in the files of their names.
 local parts = { "augment", "data", "diffusion", "distributions", "federated", "help", "lora",
-  "metrics", "models", "nn", "preference", "privacy", "quant", "rl", "tree" }
+  "metrics", "models", "nn", "preference", "privacy", "quant", "rl", "serve", "tree" }
 
 return registry.define("redco", [[
 redco

@@ -12,7 +12,7 @@ local surface = {}
 
 --- The pages in their order: the name of each, and the modules and classes on it.
 surface.pages = {
-  { "redco", "redco" },
+  { "redco", "redco", "Server" },
   { "Deployer", "Deployer" },
   { "Trainer", "Trainer" },
   { "Predictor", "Predictor" },

@@ -12,7 +12,7 @@ types.classes = {
   Model = "redco.Model", Pipeline = "redco.Pipeline",
   Optimizer = "redco.Optimizer", Predictor = "redco.Predictor",
   ReplayBuffer = "redco.ReplayBuffer", Schedule = "redco.Schedule",
-  Scheduler = "redco.Scheduler",
+  Scheduler = "redco.Scheduler", Server = "redco.Server",
   Component = "redco.Component", ScriptModule = "torch.ScriptModule", Tensor = "torch.Tensor",
   Tokenizer = "redco.Tokenizer",
   Trainer = "redco.Trainer",

@@ -1,6 +1,7 @@
---- `redco-lua chat` and `redco-lua generate`: text of a model, written as it comes.
+--- `redco-lua chat`, `generate` and `serve`: text of a model, written as it comes.
 local fail = require "redco.fail"
 local open = require "redco.talk.writer"
+local serve = require "redco.serve"
 
 local talk = {}
 
@@ -72,12 +73,26 @@ function talk.chat(path, o)
 end
 
 --- Writes what the model of the path writes after the prompt, or after standard input if it is nil.
-function talk.generate(path, prompt, o)
+function talk.generate(path, o, prompt)
   local writer = open(path, o)
   prompt = prompt or io.read "*a":gsub("\r?\n$", "")
   writer:load()
   writer:write(writer.tokenizer:encode(prompt), show)
   show "\n"
+end
+
+--- Serves the model of the path to clients of the OpenAI API, until SIGTERM or Ctrl-C. `o` also has
+--- the options of redco.serve.
+function talk.serve(path, o)
+  local writer = open(path, o)
+  writer:load()
+  local name = o.name or path:match "([^/]+)/*$":gsub("%.gguf$", "")
+  local server = serve(writer.model, writer.params, writer.tokenizer, {
+    host = o.host, port = o.port, token = o.token or os.getenv "REDCO_SERVE_TOKEN", name = name,
+    max_rows = o.max_rows, max_queue = o.max_queue, max_length = o.max_length,
+  })
+  show(("%s is served at %s\n"):format(server.name, server.url))
+  server:run()
 end
 
 return talk

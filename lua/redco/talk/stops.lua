@@ -15,11 +15,11 @@ local function length_of_begun(text, stops)
 end
 
 --- Returns `push(piece)` and `finish()`. Both return the text that can be shown. The end of a text
---- that may turn out to be a stop string is held back.
+--- that may turn out to be a stop string is held back. `push` also returns whether one came.
 return function(stops)
   local held, is_stopped = "", false
   local function push(piece)
-    if is_stopped then return "" end
+    if is_stopped then return "", true end
     local text, first = held .. piece, nil
     for _, stop in ipairs(stops) do
       local at = text:find(stop, 1, true)
@@ -28,7 +28,7 @@ return function(stops)
     is_stopped = first ~= nil
     local n = first and first - 1 or #text - length_of_begun(text, stops)
     held = first and "" or text:sub(n + 1)
-    return text:sub(1, n)
+    return text:sub(1, n), is_stopped
   end
   return push, function()
     local rest = held

@@ -63,7 +63,6 @@ function Writer:load()
   if self.adapters then
     self.params = lora.merge(lora.from_pretrained(self.adapters, self.params))
   end
-  self.rng = torch.Generator(o.seed)
 end
 
 -- Returns how many tokens may follow the prompt.
@@ -88,6 +87,7 @@ end
 function Writer:write(prompt, show)
   if #prompt == 0 then fail "the prompt is empty" end
   local o = self.options
+  self.rng = self.rng or torch.Generator(o.seed)
   local stream = self.tokenizer:decode_stream { skip_special_tokens = true }
   local push, finish = new_stops(o.stop)
   local inputs = { input_ids = torch.tensor({ prompt }, { dtype = "int64" }) }

@@ -42,6 +42,15 @@ print(weight.shape, weight.dtype)
 -- The data are in the folder of the script.
 local captions = redco.data.lines(redco.script_folder() .. "captions.txt")
 
+--- redco.serve
+local model = redco.models.from_pretrained "gpt2"
+local tokenizer = redco.Tokenizer.from_pretrained "chat"
+local server = redco.serve(model, model.params, tokenizer,
+  { port = 0, name = "tiny" })  -- port 0: any that is free
+print(server.name)    --> tiny
+print(server:poll())  --> 0
+server:close()
+
 --- redco.shard
 local deployer = redco.Deployer { seed = 42 }
 local x = redco.shard(torch.zeros { 8, 64 }, { dp = 0 })
