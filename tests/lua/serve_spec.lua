@@ -9,10 +9,10 @@ local torch = redco.torch
 local path = "../cases/llama"
 local model = redco.models.from_pretrained(path)
 local tokenizer = redco.Tokenizer.from_pretrained(path)
-tokenizer.chat_template = "{% for m in messages %}{% if m.role == 'tool' %}"
-  .. "{{ raise_exception('no tools') }}{% endif %}{{ m.role }}:{{ m.content }};{% endfor %}"
-  .. "{% if tools %}{{ tools[0].function.name }};{% endif %}"
-  .. "{% if add_generation_prompt %}a:{% endif %}"
+tokenizer.chat_template = "{% if tools %}{{ tools[0].function.name }};{% endif %}"
+  .. "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
+  .. "{{ m.role[0] }}:{{ m.content }}{{ m.tool_calls[0].function | tojson if m.tool_calls }};"
+  .. "{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
 
 local function new_server(options)
   local o = { port = 0 }

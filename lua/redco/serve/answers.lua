@@ -66,8 +66,10 @@ local endpoints = {
   chat = {
     prefix = "chatcmpl-", whole = "chat.completion", part = "chat.completion.chunk",
     logprobs = chat_logprobs,
-    content = function(text)
-      return { message = { role = "assistant", content = text, refusal = null } }
+    content = function(text, tool_calls)
+      if tool_calls and not text:find "%S" then text = null end
+      return { message = { role = "assistant", content = text, refusal = null,
+        tool_calls = tool_calls } }
     end,
     first = { delta = { role = "assistant", content = "" } },
     piece = function(text) return { delta = { content = text } } end,
@@ -99,11 +101,24 @@ function Answers:envelope(object, fields)
   }, fields))
 end
 
+-- The calls of a choice, with names of their own, or nil. Parts of a stream number them.
+function Answers:calls(choice, is_numbered)
+  if not choice.tool_calls then return end
+  local all = {}
+  for i, call in ipairs(choice.tool_calls) do
+    all[i] = {
+      id = ("call_%s_%d_%d"):format(self.id:match "%-(.*)", choice.index, i), type = "function",
+      ["function"] = call, index = is_numbered and i - 1 or nil,
+    }
+  end
+  return all
+end
+
 --- The whole answer. A choice has `text`, `shown`, the list of its tokens, and `finish_reason`.
 function Answers:whole(choices, usage)
   local all = {}
   for i, choice in ipairs(choices) do
-    all[i] = with(self.endpoint.content(choice.text), {
+    all[i] = with(self.endpoint.content(choice.text, self:calls(choice)), {
       index = choice.index, finish_reason = choice.finish_reason,
       logprobs = self.endpoint.logprobs(self.texts, choice.shown, self.n_top),
     })
@@ -120,13 +135,17 @@ function Answers:part(choice, content, logprobs)
 end
 
 --- Parts of an answer: the first, if the endpoint has one; a piece of text with its tokens; the
---- end, with the reason; and the numbers of tokens.
+--- tool calls, if there are any; the end, with the reason; and the numbers of tokens.
 function Answers:first(choice)
   return self.endpoint.first and self:part(choice, self.endpoint.first)
 end
 function Answers:piece(choice, text, tokens)
   return self:part(choice, self.endpoint.piece(text),
     self.endpoint.logprobs(self.texts, tokens, self.n_top))
+end
+function Answers:tool_calls(choice)
+  local found = self:calls(choice, true)
+  return found and self:part(choice, { delta = { tool_calls = found } })
 end
 function Answers:last(choice) return self:part(choice, self.endpoint.last) end
 function Answers:usage(usage)

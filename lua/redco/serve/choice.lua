@@ -1,4 +1,5 @@
 --- One of the answers of a request: the text of its tokens, as they come.
+local calls = require "redco.serve.calls"
 local new_stops = require "redco.talk.stops"
 
 local Choice = {}
@@ -7,10 +8,14 @@ Choice.__index = Choice
 -- Returns the number of characters of a text.
 local function n_characters(text) return #text:gsub("[\128-\191]", "") end
 
---- `index` is its number in the answer, `stops` a list of strings.
-local function new_choice(tokenizer, index, stops)
+--- `index` is its number in the answer, `stops` a list of strings. With a format of calls, they
+--- become `tool_calls` instead of text.
+local function new_choice(tokenizer, index, stops, call_format)
   local push, finish = new_stops(stops)
+  local push_call, finish_calls
+  if call_format then push_call, finish_calls = calls.reader(call_format) end
   return setmetatable({
+    push_call = push_call, finish_calls = finish_calls,
     index = index, decoder = tokenizer:decode_stream { skip_special_tokens = true },
     push = push, rest = finish, is_stopped = false,
     n_tokens = 0,
@@ -40,13 +45,20 @@ function Choice:take(token, logprob, top)
   table.insert(self.entries,
     { token = token, logprob = logprob, top = top, start = self.length, piece = piece })
   self.length = self.length + #piece
-  return self:show(self.push(piece))
+  local text, is_stopped = self.push(piece)
+  return self:show(self.push_call and self.push_call(text) or text, is_stopped)
 end
 
 --- Returns the same for the end of the text.
 function Choice:finish()
   local text, is_stopped = self.push(self.decoder:finish())
-  return self:show(text .. self.rest(), is_stopped)
+  text = text .. self.rest()
+  if self.push_call then
+    text = self.push_call(text)
+    local rest, found = self.finish_calls()
+    text, self.tool_calls = text .. rest, found
+  end
+  return self:show(text, is_stopped)
 end
 
 return new_choice

@@ -1,5 +1,6 @@
 --- A request that is being answered: its rows of the batch, and what the client gets of them.
 local answers = require "redco.serve.answers"
+local calls = require "redco.serve.calls"
 local messages_of = require "redco.serve.messages"
 local new_choice = require "redco.serve.choice"
 local parameters_of = require "redco.serve.parameters"
@@ -22,27 +23,32 @@ local function formatted(tokenizer, messages, variables, is_text)
     "the model's chat template does not take these messages: %s", without_position(formed))
 end
 
--- Returns the tokens that begin the answer to a chat.
+-- Returns the tokens that begin the answer to a chat, and how it writes tool calls, if it may.
 local function prompt_of_chat(given, tokenizer)
   if not tokenizer.chat_template then
     refuse(400, { param = "messages" }, "this model has no chat template; /v1/completions "
       .. "continues a text")
   end
   local messages, variables = messages_of(given.messages), given.chat_template_kwargs or {}
+  local call_format
   if given.tools and #given.tools > 0 and given.tool_choice ~= "none" then
     local without = formatted(tokenizer, messages, variables, true)
     variables.tools = given.tools
-    if formatted(tokenizer, messages, variables, true) == without then
+    call_format = calls.format(tokenizer, variables)
+    if formatted(tokenizer, messages, variables, true) == without or not call_format then
       refuse(400, { param = "tools", code = "unsupported_parameter" },
-        "the model's chat template takes no tools")
+        "the model's chat template takes no tools, or it does not write calls as JSON objects")
     end
   end
-  return formatted(tokenizer, messages, variables)
+  return formatted(tokenizer, messages, variables), call_format
 end
 
--- Returns the lists of tokens that the request asks to continue.
+-- Returns the lists of tokens that the request asks to continue, and the format of tool calls.
 local function prompts_of(endpoint, given, tokenizer)
-  if endpoint == "chat" then return { prompt_of_chat(given, tokenizer) } end
+  if endpoint == "chat" then
+    local prompt, call_format = prompt_of_chat(given, tokenizer)
+    return { prompt }, call_format
+  end
   local prompt = given.prompt
   if type(prompt) == "string" then return { tokenizer:encode(prompt) } end
   if type(prompt[1]) == "number" then return { prompt } end
@@ -124,7 +130,7 @@ local function new_job(server, request, endpoint, body)
       required)
   end
   local n_top = n_top_of(endpoint, given)
-  local prompts = prompts_of(endpoint, given, server.tokenizer)
+  local prompts, call_format = prompts_of(endpoint, given, server.tokenizer)
   local stops = type(given.stop) == "string" and { given.stop } or given.stop or {}
   local has_usage = given.stream_options and given.stream_options.include_usage or false
   local self = setmetatable({
@@ -140,7 +146,7 @@ local function new_job(server, request, endpoint, body)
     local max_new_tokens = max_tokens_of(endpoint, given, #prompt, server)
     for _ = 1, given.n or 1 do
       local index = #self.choices
-      local choice = new_choice(server.tokenizer, index, stops)
+      local choice = new_choice(server.tokenizer, index, stops, call_format)
       choice.prompt, choice.text, choice.shown_tokens, choice.new = prompt, {}, {}, {}
       choice.options = sampling_of(server.model, {
         temperature = given.temperature, top_p = given.top_p, top_k = given.top_k,
@@ -184,8 +190,11 @@ function Job:advance_choice(choice)
   if not choice.is_stopped and not choice.row.finish_reason then return end
   self:show(choice, choice:finish())
   choice.finish_reason = choice.is_stopped and "stop" or choice.row.finish_reason
+  if choice.tool_calls then choice.finish_reason = "tool_calls" end
   if not choice.row.finish_reason then self.batch:cancel(choice.row) end
-  if self.is_stream then self:send(self.answers:last(choice)) end
+  if not self.is_stream then return end
+  self:send(self.answers:tool_calls(choice))
+  self:send(self.answers:last(choice))
 end
 
 function Job:usage()
