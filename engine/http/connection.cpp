@@ -40,6 +40,17 @@ void HttpRequest::Connection::start() {
   read_head();
 }
 
+void HttpRequest::Connection::enter(Phase phase) {
+  phase_ = phase;
+  phase_began_ = std::chrono::steady_clock::now();
+}
+
+std::optional<std::chrono::steady_clock::time_point> HttpRequest::Connection::reading_since()
+    const {
+  if (phase_ != Phase::reading) return std::nullopt;
+  return phase_began_;
+}
+
 // Closes the connection after this time, unless it is called again; 0: never.
 void HttpRequest::Connection::limit(std::chrono::milliseconds time) {
   if (time.count() == 0) {
@@ -53,7 +64,7 @@ void HttpRequest::Connection::limit(std::chrono::milliseconds time) {
 }
 
 void HttpRequest::Connection::read_head() {
-  phase_ = Phase::reading;
+  enter(Phase::reading);
   parser_.emplace();
   parser_->header_limit(std::uint32_t(server_->limits().header_bytes));
   parser_->body_limit(server_->limits().body_bytes);
@@ -76,7 +87,7 @@ void HttpRequest::Connection::read_body() {
 }
 
 void HttpRequest::Connection::begin_exchange() {
-  phase_ = Phase::responding;
+  enter(Phase::responding);
   is_last_queued_ = false;
   exchange_ = std::make_shared<Exchange>();
 }
@@ -194,7 +205,7 @@ void HttpRequest::Connection::write() {
 void HttpRequest::Connection::on_response_sent() {
   if (!exchange_->keeps_alive || server_->is_closing()) return linger();
   if (buffer_.size() > 0) return start();
-  phase_ = Phase::reading;
+  enter(Phase::reading);
   limit(server_->limits().time_to_idle);
   watch();
 }
@@ -202,7 +213,7 @@ void HttpRequest::Connection::on_response_sent() {
 // Lets the client read the response before the connection ends.
 void HttpRequest::Connection::linger() {
   if (phase_ != Phase::lingering) {
-    phase_ = Phase::lingering;
+    enter(Phase::lingering);
     limit(time_to_linger);
     error_code ignored;
     socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);

@@ -10,6 +10,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -50,6 +51,8 @@ class HttpRequest::Connection : public std::enable_shared_from_this<HttpRequest:
   /// Closes the connection unless a response is under way.
   void end_if_idle();
   void close();
+  /// Since when it waits for a request or the rest of one; absent while a response is under way.
+  std::optional<std::chrono::steady_clock::time_point> reading_since() const;
 
   // On any thread. `body` is absent if parts follow.
   void send_head(Exchange& exchange, int status, const HttpHeaders& headers,
@@ -62,6 +65,7 @@ class HttpRequest::Connection : public std::enable_shared_from_this<HttpRequest:
  private:
   enum class Phase { reading, responding, lingering };
 
+  void enter(Phase phase);
   void limit(std::chrono::milliseconds time);
   void read_head();
   void read_body();
@@ -80,6 +84,7 @@ class HttpRequest::Connection : public std::enable_shared_from_this<HttpRequest:
   boost::beast::flat_buffer buffer_;
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
   Phase phase_ = Phase::reading;
+  std::chrono::steady_clock::time_point phase_began_ = std::chrono::steady_clock::now();
   bool is_watching_ = false;  // a read waits for further bytes, or for the client to leave
   bool is_writing_ = false;
   bool is_last_queued_ = false;

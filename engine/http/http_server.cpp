@@ -128,13 +128,26 @@ class HttpServer::Impl : public http::Clients, public std::enable_shared_from_th
     if (n_connections_ == 0) is_empty_.notify_all();
   }
 
+  // Closes the connection that has waited longest for a request, except a new one. Returns
+  // whether there was one.
+  bool make_room(const std::shared_ptr<HttpRequest::Connection>& added = nullptr) {
+    std::shared_ptr<HttpRequest::Connection> oldest;
+    for (const auto& each : connections_)
+      if (each != added && each->reading_since() &&
+          (!oldest || *each->reading_since() < *oldest->reading_since()))
+        oldest = each;
+    if (oldest) oldest->close();
+    return oldest != nullptr;
+  }
+
   // Pauses while there are too many connections, or no more file descriptors.
   void accept() {
-    is_accepting_ = connections_.size() < limits_.connections && acceptor_.is_open();
+    is_accepting_ = connections_.size() <= limits_.connections && acceptor_.is_open();
     if (!is_accepting_) return;
     acceptor_.async_accept([this](boost::system::error_code error, Tcp::socket socket) {
       if (!acceptor_.is_open()) return;
       if (error) {
+        if (make_room()) return accept();
         pause_.expires_after(pause_without_files);
         pause_.async_wait([this](boost::system::error_code) { accept(); });
         return;
@@ -144,7 +157,9 @@ class HttpServer::Impl : public http::Clients, public std::enable_shared_from_th
       connections_.insert(connection);
       count();
       connection->start();
-      accept();
+      is_accepting_ = false;
+      if (connections_.size() > limits_.connections) make_room(connection);
+      if (!is_accepting_) accept();
     });
   }
 

@@ -194,16 +194,23 @@ TEST_CASE("a client that leaves is noticed, and one that waits is not") {
   CHECK(has(stays.receive("here"), "here"));
 }
 
-TEST_CASE("further connections wait until others end") {
+TEST_CASE("a further connection takes the place of one without a request") {
   redco::HttpLimits limits;
   limits.connections = 2;
   HttpServer server("127.0.0.1", 0, limits);
-  Client first(server), second(server), third(server);
+  Client busy(server), slow(server);
+  busy.send("GET /busy HTTP/1.1\r\n\r\n");
+  slow.send("GET /slow");
+  auto request = server.next(long_enough);
+  REQUIRE(request != nullptr);
+  Client third(server);
   third.send("GET /third HTTP/1.1\r\n\r\n");
-  CHECK(server.next(milliseconds(100)) == nullptr);
-  first.leave();
   echo(server);
   CHECK(has(third.receive("/third"), "/third"));
+  CHECK(slow.receive().empty());
+  CHECK(request->is_open());
+  request->respond(200, text_type, "still here");
+  CHECK(has(busy.receive("still here"), "still here"));
 }
 
 TEST_CASE("a request without a response, and the end of the server, close connections") {

@@ -55,7 +55,8 @@ class REDCO_API HttpRequest {
 struct HttpLimits {
   size_t header_bytes = 16 * 1024;
   size_t body_bytes = 4 * 1024 * 1024;
-  size_t connections = 1024;  ///< further ones wait
+  /// A further one takes the place of the one that has waited longest for a request.
+  size_t connections = 1024;
   /// To send a whole request, however it arrives; to receive a part of a response; and to keep a
   /// connection without a request.
   std::chrono::milliseconds time_to_send{20000}, time_to_receive{30000}, time_to_idle{60000};
