@@ -242,6 +242,11 @@ test("wrong bodies get the status 400 and say what is wrong", function()
     "together may have 64")
   expect_refused(400, "max_tokens", { messages = hi, max_tokens = 64 }, "together they may have 64")
   expect_refused(400, "n", { messages = hi, n = 17 }, "at most 16")
+  local many = {}
+  for i = 1, 9000 do many[i] = { 1 } end
+  local answer = completion { prompt = many, n = 128 }
+  expect_equal(answer.status, 400)
+  assert(answer.json.error.message:find "1152000 answers; at most 16", answer.body)
   for _, prompt in ipairs { {}, { { 1 }, { 99999 } }, { -1 }, { { 1 }, {} } } do
     expect_equal(completion { prompt = prompt }.status, 400)
   end

@@ -116,8 +116,8 @@ end
 -- reads 32 bits of it.
 local function seed_of(seed, index) return (seed + index * 2654435761) % 2 ^ 32 end
 
---- Reads a request. `server` has model, tokenizer, name, max_length, vocab_size, texts and
---- `new_seed`. Raises a refusal.
+--- Reads a request. `server` has model, tokenizer, name, max_length, vocab_size, texts,
+--- `check_room` and `new_seed`. Raises a refusal.
 local function new_job(server, request, endpoint, body)
   local given = parameters_of(endpoint, body)
   if given.model and given.model ~= server.name then
@@ -131,6 +131,7 @@ local function new_job(server, request, endpoint, body)
   end
   local n_top = n_top_of(endpoint, given)
   local prompts, call_format = prompts_of(endpoint, given, server.tokenizer)
+  server:check_room(#prompts * (given.n or 1))
   local stops = type(given.stop) == "string" and { given.stop } or given.stop or {}
   local has_usage = given.stream_options and given.stream_options.include_usage or false
   local self = setmetatable({

@@ -62,7 +62,7 @@ local prompts = { "a string, a list of strings, a list of tokens or a list of li
     return is_string(v) or is_tokens(v) or is_list(v, is_string) or is_list(v, is_tokens)
   end }
 
-local max_logprobs = 20
+local max_logprobs, longest_name = 20, 64
 
 -- Of both endpoints.
 local shared = {
@@ -137,7 +137,8 @@ return function(endpoint, body)
   for name, value in pairs(given) do
     local kind = known[name]
     if not kind then
-      local near = native.nearest(name, names_of(known, {}))
+      name = name:sub(1, longest_name)
+      local near = native.nearest(name, names_of(known))
       refuse(400, { param = name, code = "unknown_parameter" }, "there is no parameter %s here%s",
         name, near and ("; did you mean %s?"):format(near) or "")
     end

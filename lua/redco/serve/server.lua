@@ -32,6 +32,7 @@ function Server:model_entry()
   return { id = self.name, object = "model", created = self.started, owned_by = "redco-lua" }
 end
 
+--- Raises a refusal if n more answers do not fit.
 function Server:check_room(n)
   local n_open, limit = 0, self.max_rows + self.max_queue
   for _, job in ipairs(self.jobs) do n_open = n_open + #job.choices end
@@ -46,9 +47,8 @@ end
 
 function Server:add_job(request, endpoint, body)
   if self.is_ending then refuse(503, {}, "the server is ending") end
-  self:check_room(1)
+  self:check_room(1)  -- before reading it
   local job = new_job(self, request, endpoint, body)
-  self:check_room(#job.choices)
   table.insert(self.jobs, job)
   job:start(self.batch)
 end
