@@ -104,14 +104,6 @@ function blocks.rms_norm(params, name, x, eps)
   return torch.rms_norm(x, weight.shape, weight, eps)
 end
 
---- An RMS norm whose weight is stored as its distance from 1, computed in float32 at least.
-function blocks.rms_norm_from_one(params, name, x, eps)
-  local weight, dtype = params[name .. ".weight"], x.dtype
-  if dtype ~= "float64" then x, weight = x:float(), weight:float() end
-  local y = torch.rms_norm(x, weight.shape, weight + 1, eps)
-  return y.dtype == dtype and y or y:to(dtype)
-end
-
 --- Looks up embeddings. The row `padding_idx` gets no gradient.
 function blocks.embedding(params, name, ids, padding_idx)
   adapter.refuse(params, name)
@@ -156,6 +148,7 @@ local activations = {
   gelu_pytorch_tanh = tanh_gelu,
   quick_gelu = function(x) return x * torch.sigmoid(x * 1.702) end,
   relu = torch.relu,
+  relu2 = function(x) return torch.relu(x):square() end,
   silu = torch.silu,
   swish = torch.silu,
   tanh = torch.tanh,

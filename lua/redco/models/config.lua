@@ -124,7 +124,7 @@ local function check_kinds(family, c)
   for key, default in pairs(family.defaults) do
     local is_none = c[key] == nil and (key:find "_token_id$" or is_nullable(family, key))
     local is_list = key == "eos_token_id" and type(c[key]) == "table"
-    if not is_none and not is_list then check(key, default) end
+    if not is_none and not is_list then check(key, key:find "_token_id$" and 0 or default) end
   end
   for _, key in ipairs(family.optional or {}) do
     if c[key] ~= nil then check(key) end

@@ -38,11 +38,13 @@ end
 --- router's logits [N, n] and the numbers [N, k] of the chosen experts. given: n, n_chosen, inner
 --- (the size of an expert), is_normalised (whether the probabilities of the chosen add up to 1),
 --- name (of the layer), names (of gate, up and down), route (another router), shared (a layer for
---- all tokens, as that of llama_mlp.lua), add_more(name, add) for more parameters.
+--- all tokens, as that of llama_mlp.lua), shared_name, shared_gate (the name of a linear layer; its
+--- sigmoid is a factor of the shared layer), add_more(name, add) for more parameters.
 function experts.new(c, given)
   local activation = blocks.activation(c.model_type, c.hidden_act)
   local gate, up, down = unpack(given.names)
   local route, names_of = given.route or new_softmax_router(given), new_names(given.n)
+  local shared_name = "." .. (given.shared_name or "shared_experts")
   local layer = { name = given.name }
 
   function layer.add_parameters(name, linear, add)
@@ -54,7 +56,8 @@ function experts.new(c, given)
       linear(expert .. up, c.hidden_size, given.inner, false)
       linear(expert .. down, given.inner, c.hidden_size, false)
     end
-    if given.shared then given.shared.add_parameters(name .. ".shared_experts", linear) end
+    if given.shared then given.shared.add_parameters(name .. shared_name, linear) end
+    if given.shared_gate then linear(name .. "." .. given.shared_gate, c.hidden_size, 1, false) end
   end
 
   function layer.forward(params, name, x, o)
@@ -71,7 +74,10 @@ function experts.new(c, given)
       * weights:to(x.dtype):unsqueeze(-1)
     local y = linear(down, inner):sum { 1 }:view(x.shape)
     if given.shared then
-      y = y + given.shared.forward(params, name .. ".shared_experts", x, o)
+      local of_all = given.shared.forward(params, name .. shared_name, x, o)
+      local factor = given.shared_gate
+        and blocks.linear(params, name .. "." .. given.shared_gate, x, o):sigmoid()
+      y = y + (factor and of_all * factor or of_all)
     end
     return y, logits, numbers
   end

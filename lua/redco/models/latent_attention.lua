@@ -4,7 +4,6 @@
 --- tokens seen so far, H heads.
 local blocks = require "redco.models.blocks"
 local native = require "redco.native"
-local rotary = require "redco.models.rotary"
 local torch = require "redco.torch"
 
 local attention = {}
@@ -16,14 +15,14 @@ function attention.add_parameters(c, _, name, linear, norm)
   local width, n_heads = c.hidden_size, c.num_attention_heads
   if c.q_lora_rank then
     linear(name .. ".q_a_proj", width, c.q_lora_rank, c.attention_bias)
-    norm(name .. ".q_a_layernorm", c.q_lora_rank)
+    norm(name .. ".q_a_layernorm", { c.q_lora_rank })
     linear(name .. ".q_b_proj", c.q_lora_rank, n_heads * key_size(c), false)
   else
     linear(name .. ".q_proj", width, n_heads * key_size(c), false)
   end
   linear(name .. ".kv_a_proj_with_mqa", width, c.kv_lora_rank + c.qk_rope_head_dim,
     c.attention_bias)
-  norm(name .. ".kv_a_layernorm", c.kv_lora_rank)
+  norm(name .. ".kv_a_layernorm", { c.kv_lora_rank })
   linear(name .. ".kv_b_proj", c.kv_lora_rank, n_heads * (c.qk_nope_head_dim + c.v_head_dim), false)
   linear(name .. ".o_proj", n_heads * c.v_head_dim, width, c.attention_bias)
 end
@@ -37,15 +36,15 @@ local function scale_of(c)
   return mscale * mscale / math.sqrt(key_size(c))
 end
 
---- As llama_attention.new. The angles are those of the function `facts.angles`.
+--- As llama_attention.new.
 function attention.new(c, facts)
   local n_heads, scale = c.num_attention_heads, scale_of(c)
   local rank, turned, plain, v_size = c.kv_lora_rank, c.qk_rope_head_dim, c.qk_nope_head_dim,
     c.v_head_dim
-  local turn = c.rope_interleave and rotary.turn_neighbours or rotary.turn_halves
+  local turn = facts.pairs.turn
 
   -- With the epsilon of transformers, whatever rms_norm_eps is.
-  local function norm(params, name, x) return facts.norm(params, name, x, 1e-6) end
+  local function norm(params, name, x) return facts.norm.apply(params, name, x, 1e-6) end
 
   -- The layers that read a latent are split by heads, so each model shard needs all of it.
   local function projected(params, name, x, o)

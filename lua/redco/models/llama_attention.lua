@@ -5,7 +5,6 @@ local rotary = require "redco.models.rotary"
 local attention = {}
 
 local names = { ".q_proj", ".k_proj", ".v_proj" }
-local norm_names = { ".q_norm", ".k_norm" }
 
 local function sizes_of(c)
   local size = rotary.head_dim(c)
@@ -14,28 +13,35 @@ local function sizes_of(c)
 end
 
 --- Adds the parameters of the layer `name`. `linear(name, n_in, n_out, bias)` and
---- `norm(name, size)` add those of a part.
+--- `norm(name, sizes, kind)` add those of a part.
 function attention.add_parameters(c, facts, name, linear, norm)
-  local width, sizes = c.hidden_size, sizes_of(c)
-  if facts.is_joined then
+  local width, sizes, size = c.hidden_size, sizes_of(c), rotary.head_dim(c)
+  if facts.joins_qkv then
     linear(name .. ".qkv_proj", width, sizes[1] + sizes[2] + sizes[3], facts.qkv_bias)
   else
     for k = 1, 3 do linear(name .. names[k], width, sizes[k], facts.qkv_bias) end
   end
+  local norm_sizes = {
+    head = function() return { size } end,
+    own = function(k) return { sizes[k] / size, size } end,
+    projection = function(k) return { sizes[k] } end,
+  }
   for k = 1, facts.head_norms and 2 or 0 do
-    norm(name .. norm_names[k], facts.head_norms == "head" and rotary.head_dim(c) or sizes[k])
+    norm(name .. "." .. facts.head_norm_names[k], norm_sizes[facts.head_norms](k), facts.head_norm)
   end
-  linear(name .. ".o_proj", sizes[1], width, facts.o_bias)
+  linear(name .. "." .. facts.o_name, sizes[1], width, facts.o_bias)
 end
 
---- Returns function(params, name, x, {cos, sin} or nil, mask, o).
+--- Returns function(params, name, x, angles or nil, mask, o). The angles are cos and sin for
+--- `facts.pairs.turn`, and query_scale [B or 1, 1, T, 1] where the row has one.
 function attention.new(c, facts)
   local n_heads = { c.num_attention_heads, c.num_key_value_heads, c.num_key_value_heads }
   local sizes, which, head_dim = sizes_of(c), facts.head_norms, rotary.head_dim(c)
+  local kind, turn = facts.head_norm or facts.norm, facts.pairs.turn
 
   -- Returns q, k and v, each [B, T, size].
   local function projected(params, name, x, o)
-    if facts.is_joined then
+    if facts.joins_qkv then
       return blocks.linear(params, name .. ".qkv_proj", x, o):split(sizes, -1)
     end
     local parts = {}
@@ -45,13 +51,18 @@ function attention.new(c, facts)
 
   -- Returns part k of q, k and v as heads [B, H, T, D], with norm and positions.
   local function heads(params, name, k, x, angles)
-    local function norm(y) return facts.norm(params, name .. norm_names[k], y, c[facts.eps]) end
+    local function norm(y)
+      return kind.apply(params, name .. "." .. facts.head_norm_names[k], y, facts.eps)
+    end
+    local of_heads = k < 3 and which and which ~= "projection"
     if k < 3 and which == "projection" then x = norm(x) end
     if facts.clamp then x = x:clamp(-facts.clamp, facts.clamp) end
     x = x:view { x:size(0), x:size(1), n_heads[k], head_dim }
-    if k < 3 and which == "head" then x = norm(x) end
+    if of_heads and not facts.turns_first then x = norm(x) end
     x = x:transpose(1, 2)
-    return k < 3 and angles and rotary.turn_halves(x, unpack(angles)) or x
+    if k < 3 and angles then x = turn(x, unpack(angles)) end
+    if of_heads and facts.turns_first then x = norm(x) end
+    return k == 1 and angles and angles.query_scale and x * angles.query_scale or x
   end
 
   return function(params, name, x, angles, mask, o)
@@ -63,7 +74,7 @@ function attention.new(c, facts)
       mask = mask.mask, causal = mask.causal, dropout = c.attention_dropout,
       scale = facts.attention_scale, softcap = facts.softcap, enable_gqa = n_heads[2] < n_heads[1],
     }, o)
-    return blocks.linear(params, name .. ".o_proj", y, o)
+    return blocks.linear(params, name .. "." .. facts.o_name, y, o)
   end
 end
 

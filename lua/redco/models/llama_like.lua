@@ -7,35 +7,46 @@ local fail = require "redco.fail"
 local masks = require "redco.models.masks"
 local new_mlp = require "redco.models.llama_mlp"
 local nn = require "redco.nn"
+local norms = require "redco.models.norms"
 local rotary = require "redco.models.rotary"
 local torch = require "redco.torch"
 
 -- The facts of LLaMA. The function `facts(c)` of another family may change them.
 local llama = {
-  norm = blocks.rms_norm,  -- rms_norm_from_one, layer_norm
-  eps = "rms_norm_eps",  -- the key of the configuration
+  norm = norms.rms,
+  eps = "rms_norm_eps",  -- the key of the configuration, or the number
   -- The norms before and after attention and the feed-forward layer.
   norms = { "input_layernorm", nil, "post_attention_layernorm", nil },
+  last_norm = "norm",
+  is_parallel = false,  -- whether attention and feed-forward layer read the same, the first norm's
   qkv_bias = false,
   o_bias = false,
+  o_name = "o_proj",
   mlp_bias = false,
-  is_joined = false,  -- whether q, k and v are one projection, and gate and up another
+  head_bias = false,
+  joins_qkv = false,  -- whether q, k and v are one projection
+  joins_gate = false,  -- whether gate and up are one projection
   mlp_names = { "gate_proj", "up_proj", "down_proj" },  -- two, if no gate
   experts = nil,  -- function(i): a mixture of experts (experts.lua) in layer i instead
   activation = "hidden_act",  -- the key of the configuration
-  head_norms = false,  -- norms of q and k: of each "head" or the "projection"
+  -- Norms of q and k: of each "head" with the same weights or its "own", or of the "projection".
+  head_norms = nil,
+  head_norm = nil,  -- their kind, if another
+  head_norm_names = { "q_norm", "k_norm" },
+  turns_first = false,  -- whether norms of heads are after the positions
   embedding_scale = 1,
   rounds_embedding_scale = false,  -- to the dtype of the embeddings
   residual_scale = 1,
   attention_scale = nil,
   softcap = nil,  -- of the scores
-  logits_divisor = 1,
+  logits_scale = 1,
   embedding_dropout = 0,
-  residual_dropout = 0,
+  residual_dropouts = { 0, 0 },  -- of what attention and the feed-forward layer put out
   clamp = nil,  -- the most that an element of q, k and v may be
   window = function() end,  -- of layer i, or nil
   rope = function(_, whole) return whole end,  -- settings of the positions of layer i, or nil
-  angles = rotary.of_halves,  -- of cos and sin, for `attention`
+  pairs = rotary.halves,
+  query_scale = nil,  -- function(inputs, o, x): a factor of q by position, [B or 1, 1, T, 1]
   attention = attention,
 }
 
@@ -63,11 +74,7 @@ local function add_parameters(c, facts, add)
   local function linear(name, n_in, n_out, bias)
     blocks.add_linear(add, name, n_in, n_out, normal, bias)
   end
-  local function norm(name, size)
-    if facts.norm == blocks.layer_norm then return blocks.add_layer_norm(add, name, size) end
-    local is_from_one = facts.norm == blocks.rms_norm_from_one
-    add(name .. ".weight", { size }, is_from_one and blocks.zeros or blocks.ones)
-  end
+  local function norm(name, norm_sizes, kind) (kind or facts.norm).add(add, name, norm_sizes) end
   add("model.embed_tokens.weight", { c.vocab_size, width },
     blocks.normal_but_padding(c, c.initializer_range), "embedding")
   for i = 0, c.num_hidden_layers - 1 do
@@ -75,13 +82,14 @@ local function add_parameters(c, facts, add)
     facts.attention.add_parameters(c, facts, layer .. "self_attn", linear, norm)
     mlp.add_parameters(layer .. (mlp.name or "mlp"), linear, add)
     for k = 1, 4 do
-      if facts.norms[k] then norm(layer .. facts.norms[k], width) end
+      if facts.norms[k] then norm(layer .. facts.norms[k], { width }) end
     end
   end
-  norm("model.norm", width)
+  norm("model." .. facts.last_norm, { width })
   if not c.tie_word_embeddings then
     add("lm_head.weight", { c.vocab_size, width }, normal, "head")
   end
+  if facts.head_bias then add("lm_head.bias", { c.vocab_size }, blocks.zeros) end
 end
 
 local function new_forward(c, facts)
@@ -105,26 +113,30 @@ local function new_forward(c, facts)
     local mask_of, angles, routers = masks.by_window(inputs, o, x), {}, { numbers = {} }
     local function angles_of(rope)
       if not rope then return end
-      angles[rope] = angles[rope] or { facts.angles(rotary.angles(rope, inputs, o, x)) }
+      if not angles[rope] then
+        angles[rope] = { facts.pairs.of(rotary.angles(rope, inputs, o, x)) }
+        angles[rope].query_scale = facts.query_scale and facts.query_scale(inputs, o, x)
+      end
       return angles[rope]
     end
-    local function norm(name, y) return facts.norm(params, name, y, c[facts.eps]) end
-    -- input + f(input), with the norms k before and k + 1 after f.
-    local function residual(layer, k, input, f)
-      local before, after = facts.norms[k], facts.norms[k + 1]
-      local y, logits, numbers = f(before and norm(layer .. before, input) or input)
-      y = blocks.dropout(y, facts.residual_dropout, o)
-      if after then y = norm(layer .. after, y) end
-      return input + (facts.residual_scale ~= 1 and y * facts.residual_scale or y), logits, numbers
+    local function norm(name, y) return facts.norm.apply(params, name, y, facts.eps) end
+    local function before(layer, k, y)
+      return facts.norms[k] and norm(layer .. facts.norms[k], y) or y
+    end
+    -- What attention (k = 1) or the feed-forward layer (3) puts out, as it is added to the input.
+    local function added(layer, k, y, logits, numbers)
+      y = blocks.dropout(y, facts.residual_dropouts[(k + 1) / 2], o)
+      if facts.norms[k + 1] then y = norm(layer .. facts.norms[k + 1], y) end
+      return facts.residual_scale ~= 1 and y * facts.residual_scale or y, logits, numbers
     end
     local function apply_layer(i, input, turn, mask)
       local layer, mlp = ("model.layers.%d."):format(i), mlps[i]
-      local seen = residual(layer, 1, input, function(y)
-        return attend(params, layer .. "self_attn", y, turn, mask, o)
-      end)
-      return residual(layer, 3, seen, function(y)
-        return mlp.forward(params, layer .. (mlp.name or "mlp"), y, o)
-      end)
+      local y = before(layer, 1, input)
+      local sum = input + added(layer, 1, attend(params, layer .. "self_attn", y, turn, mask, o))
+      if not facts.is_parallel then y = before(layer, 3, sum) end
+      local fed, logits, numbers = added(layer, 3,
+        mlp.forward(params, layer .. (mlp.name or "mlp"), y, o))
+      return sum + fed, logits, numbers
     end
     for i = 0, c.num_hidden_layers - 1 do
       local logits, numbers
@@ -132,7 +144,7 @@ local function new_forward(c, facts)
         mask_of(facts.window(i)))
       routers[#routers + 1], routers.numbers[#routers.numbers + 1] = logits, numbers
     end
-    return norm("model.norm", x), routers
+    return norm("model." .. facts.last_norm, x), routers
   end
 end
 
@@ -173,7 +185,9 @@ return function(row)
   for _, key in ipairs(row.optional or {}) do table.insert(family.optional, key) end
 
   local function facts_of(c)
-    return setmetatable(row.facts and row.facts(c) or {}, { __index = llama })
+    local facts = setmetatable(row.facts and row.facts(c) or {}, { __index = llama })
+    if type(facts.eps) == "string" then facts.eps = c[facts.eps] end
+    return facts
   end
 
   function family.complete(c, is_file)
@@ -192,13 +206,14 @@ return function(row)
 
   function family.add_parameters(c, add) add_parameters(c, facts_of(c), add) end
 
-  family.head = blocks.tied_head "model.embed_tokens.weight"
+  local head = blocks.tied_head "model.embed_tokens.weight"
+  function family.head(c) return head(c), facts_of(c).head_bias and "lm_head.bias" or nil end
 
   function family.new_forward(c) return new_forward(c, facts_of(c)) end
 
   function family.new_head_input(c)
-    local divisor = facts_of(c).logits_divisor
-    return divisor ~= 1 and function(_, hidden) return hidden / divisor end
+    local scale = facts_of(c).logits_scale
+    return scale ~= 1 and function(_, hidden) return hidden * scale end
   end
 
   function family.router_loss(c) return router_loss(row, c) end

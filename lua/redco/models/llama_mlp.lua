@@ -9,7 +9,7 @@ return function(c, facts)
 
   function mlp.add_parameters(name, linear)
     local width, inner, bias = c.hidden_size, c.intermediate_size, facts.mlp_bias
-    if facts.is_joined then
+    if facts.joins_gate then
       linear(name .. ".gate_up_proj", width, 2 * inner, bias)
     else
       linear(name .. "." .. first, width, inner, bias)
@@ -21,7 +21,7 @@ return function(c, facts)
   function mlp.forward(params, name, x, o)
     local function linear(part, y) return blocks.linear(params, name .. "." .. part, y, o) end
     if not last then return linear(second, activation(linear(first, x))) end
-    if facts.is_joined then
+    if facts.joins_gate then
       local gate, up = unpack(linear("gate_up_proj", x):chunk(2, -1))
       return linear(last, activation(gate) * up)
     end

@@ -47,10 +47,14 @@ kinds.linear = { needs = { "factor" }, frequencies = function(r)
   return partly_divided(r, function() return 0 end)
 end }
 
--- The base grows when a text becomes longer than those of the training.
+-- The base grows when a text becomes longer than those of the training. Before, it may have a
+-- `stretch`.
 kinds.dynamic = { needs = { "factor" }, same_as = function(r, length)
   return length > r.max_positions and length or 1
 end, frequencies = function(r, length)
+  if r.stretch and length <= r.max_positions then
+    return frequencies(r.size, r.theta * r.stretch ^ (r.size / (r.size - 2)))
+  end
   local stretch = r.factor * math.max(length / r.max_positions, 1) - (r.factor - 1)
   return frequencies(r.size, r.theta * stretch ^ (r.size / (r.size - 2)))
 end }
@@ -200,7 +204,8 @@ function rotary.settings(family, c, size)
   end
   check_numbers(family, r, size)
   if size % 2 ~= 0 then
-    fail("%s: rotary positions need an even number of elements in a head, got %d", family, size)
+    fail("%s: rotary positions must turn an even number of elements in a head, got %d", family,
+      size)
   end
   return r
 end
@@ -270,5 +275,11 @@ function rotary.turn_neighbours(x, cos, sin)
   if size == 2 * n_pairs then return y end
   return torch.cat({ y, x:narrow(-1, 2 * n_pairs, size - 2 * n_pairs) }, -1)
 end
+
+--- The two ways of pairs: `of(cos, sin)` converts the angles for `turn(x, cos, sin)`.
+rotary.halves = { of = rotary.of_halves, turn = rotary.turn_halves }
+rotary.neighbours = {
+  of = function(cos, sin) return cos, sin end, turn = rotary.turn_neighbours,
+}
 
 return rotary

@@ -7,8 +7,8 @@ the same names: logits, loss, grad.NAME, after.NAME (three steps of AdamW), toke
 changed.I.logits and changed.I.tokens: the same weights with one key of the configuration changed,
 which redco-lua may also refuse. noise.safetensors has them as a float64 run gives them.
 
-families.py lists the families; decoders.py, encoders.py, encoder_decoders.py and pictures.py draw
-their configurations.
+families.py lists the families; decoders.py, mixtures.py, encoders.py, encoder_decoders.py and
+pictures.py draw their configurations.
 """
 from .cases import write_cases
 from .comparison import wrong

@@ -11,8 +11,9 @@ from .draw import Draw
 from .families import HAVE_POOLER, HEADLESS, OF_TEXTS, PAIRED, is_generative
 from .generation import generated, new_generations, processed, prompts_of
 from .inputs import new_inputs
+from .mends import mend
 from .models import new_model, with_pooling
-from .reference import in_double, reference, with_positions, with_weights_in_double
+from .reference import in_double, reference, with_positions
 
 CHANGES = 4  # of the configuration, for each model
 
@@ -75,8 +76,9 @@ def of_version_5(config):
             rope.pop("original_max_position_embeddings", None)
         if config.get("original_max_position_embeddings"):  # there `factor` counts before it
             rope.pop("factor" if rope["rope_type"] == "longrope" else None, None)
-        if config["model_type"] == "gemma3_text":
-            near = dict(rope_type="default", rope_theta=config.pop("rope_local_base_freq"))
+        if config["model_type"] in ("gemma3_text", "olmo3"):
+            theta = config.pop("rope_local_base_freq", rope["rope_theta"])
+            near = dict(rope_type="default", rope_theta=theta)
             rope = dict(full_attention=rope, sliding_attention=near)
         elif keys[1] in config:
             rope["partial_rotary_factor"] = config.pop(keys[1])
@@ -158,7 +160,7 @@ def write_cases(folder, seed, count, families):
     """`count` cases; the families take turns. Returns their folders."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    with_weights_in_double()
+    mend()
     torch.manual_seed(seed)
     folders = []
     for i in range(count):

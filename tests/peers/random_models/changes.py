@@ -5,7 +5,7 @@ import torch
 import transformers
 
 from .draw import ACTIVATIONS
-from .families import FAMILIES, HEADLESS, attention_of, is_generative
+from .families import FAMILIES, HEADLESS, implementations_of, is_generative
 from .generation import generated
 from .models import with_pooling
 from .reference import logits_of
@@ -74,7 +74,7 @@ def write_changed(draw, folder, i, family, inputs, prompts, pooling):
         (place / file.name).symlink_to(file)
     try:
         model, info = getattr(transformers, FAMILIES[family][1]).from_pretrained(
-            place, attn_implementation=attention_of(family), output_loading_info=True)
+            place, output_loading_info=True, dtype=torch.float32, **implementations_of(family))
         if any("pooler" not in key for key in info["missing_keys"]) or info["mismatched_keys"]:
             return {}
         if family in HEADLESS:

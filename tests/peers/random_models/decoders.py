@@ -1,4 +1,6 @@
 """Random configurations of decoders."""
+import transformers
+
 from .draw import ACTIVATIONS, DECODERS, common, draws, heads
 
 
@@ -29,6 +31,14 @@ def rope_scaling(draw, pairs):
             scaling["attention_factor"] = draw.number(0.5, 2)
         if draw.maybe(0.3):
             scaling["original_max_position_embeddings"] = draw.randint(2, 16)
+    return scaling
+
+
+def with_newer_name(scaling):
+    """Some families know only this one."""
+    if scaling:
+        kind = scaling.pop("type", None)
+        scaling.setdefault("rope_type", kind)
     return scaling
 
 
@@ -65,9 +75,7 @@ def like_llama(draw, **more):
         config.pop(key, None)
     if config["hidden_size"] % config["num_attention_heads"]:
         config.setdefault("head_dim", 4)
-    if config["rope_scaling"]:  # some families know only the newer name
-        kind = config["rope_scaling"].pop("type", None)
-        config["rope_scaling"].setdefault("rope_type", kind)
+    with_newer_name(config["rope_scaling"])
     config.update(more)
     return config
 
@@ -77,6 +85,14 @@ def layer_types(draw, config):
     if draw.maybe(0.4):
         config["layer_types"] = [draw.choice(["full_attention", "sliding_attention"])
                                  for _ in range(config["num_hidden_layers"])]
+
+
+def turns_a_part(draw, config):
+    """Positions in the first elements of each head."""
+    size = config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    pairs = draw.randint(1, size // 2)
+    config["partial_rotary_factor"] = 2 * pairs / size + 1e-6
+    config["rope_scaling"] = with_newer_name(rope_scaling(draw, pairs))
 
 
 @draws("qwen2", of=DECODERS)
@@ -101,6 +117,13 @@ def mistral(draw):
     config = like_llama(draw, sliding_window=draw.choice([None, 2, 3, 5, 30]))
     if config["rope_scaling"] or draw.maybe():  # some scalings fail without it
         config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    return config
+
+
+@draws("gemma", of=DECODERS)
+def gemma(draw):
+    config = like_llama(draw, attention_bias=draw.maybe())
+    config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
     return config
 
 
@@ -170,6 +193,61 @@ def olmo2(draw):
     return config
 
 
+@draws("olmo3", of=DECODERS)
+def olmo3(draw):
+    config = like_llama(draw, attention_bias=draw.maybe(), sliding_window=draw.randint(2, 6))
+    layer_types(draw, config)
+    if transformers.__version__.startswith("5."):  # layers with windows have this one
+        config["rope_theta"] = 500000.0
+    return config
+
+
+@draws("olmo", of=DECODERS)
+def olmo(draw):
+    config = like_llama(draw, attention_bias=draw.maybe(), clip_qkv=draw.choice([None, 0.5, 2.0]))
+    del config["rms_norm_eps"]
+    config["rope_scaling"] = draw.choice([None, dict(type="linear", factor=2.5)])
+    return config
+
+
+@draws("cohere", of=DECODERS)
+def cohere(draw):
+    config = like_llama(draw, attention_bias=draw.maybe(), logit_scale=draw.number(0.05, 2),
+                        use_qk_norm=draw.maybe(), layer_norm_eps=draw.choice([1e-5, 0.1]))
+    del config["rms_norm_eps"]
+    return config
+
+
+@draws("cohere2", of=DECODERS)
+def cohere2(draw):
+    config = cohere(draw)
+    del config["use_qk_norm"]
+    config["sliding_window"] = draw.randint(2, 6)
+    layer_types(draw, config)
+    if draw.maybe(0.3):
+        config["sliding_window_pattern"] = draw.randint(1, 3)
+    return config
+
+
+@draws("glm", "glm4", of=DECODERS)
+def glm(draw):
+    config = like_llama(draw, attention_bias=draw.maybe())
+    config.setdefault("pad_token_id", 0)
+    turns_a_part(draw, config)
+    return config
+
+
+@draws("phi", of=DECODERS)
+def phi(draw):
+    config = like_llama(draw, layer_norm_eps=draw.choice([1e-5, 0.1]), qk_layernorm=draw.maybe())
+    del config["rms_norm_eps"]
+    config.pop("head_dim", None)
+    config["hidden_size"] = config["num_attention_heads"] * 2 * draw.randint(2, 5)
+    turns_a_part(draw, config)
+    del config["head_dim"]
+    return config
+
+
 @draws("granite", of=DECODERS)
 def granite(draw):
     return like_llama(draw, attention_bias=draw.maybe(), mlp_bias=draw.maybe(),
@@ -179,62 +257,85 @@ def granite(draw):
                       attention_multiplier=draw.number(0.01, 1))
 
 
-@draws("mixtral", of=DECODERS)
-def mixtral(draw):
-    n = draw.randint(2, 5)
-    return like_llama(draw, sliding_window=draw.choice([None, 2, 5]), num_local_experts=n,
-                      num_experts_per_tok=draw.randint(1, n), router_jitter_noise=0.0,
-                      output_router_logits=draw.maybe(), router_aux_loss_coef=0.1,
-                      head_dim=2 * draw.randint(2, 4), rope_scaling=None)
+@draws("stablelm", of=DECODERS)
+def stablelm(draw):
+    config = phi(draw)
+    config.update(use_qkv_bias=draw.maybe(), use_parallel_residual=draw.maybe())
+    return config
 
 
-@draws("qwen3_moe", of=DECODERS)
-def qwen3_moe(draw):
-    n = draw.randint(2, 5)
-    return like_llama(draw, attention_bias=draw.maybe(), num_experts=n,
-                      num_experts_per_tok=draw.randint(1, n), norm_topk_prob=draw.maybe(),
-                      moe_intermediate_size=draw.randint(3, 20),
-                      num_hidden_layers=2, decoder_sparse_step=draw.randint(1, 2),
-                      mlp_only_layers=draw.choice([[], [0]]), output_router_logits=draw.maybe(),
-                      router_aux_loss_coef=0.1, use_sliding_window=draw.maybe(),
-                      sliding_window=draw.randint(2, 6))
+@draws("exaone4", of=DECODERS)
+def exaone4(draw):
+    config = like_llama(draw, sliding_window=draw.choice([None, 2, 3, 5]))
+    if config["sliding_window"] is None:
+        config["layer_types"] = ["full_attention"] * config["num_hidden_layers"]
+    else:
+        layer_types(draw, config)
+        config["sliding_window_pattern"] = draw.randint(1, 4)
+    return config
 
 
-@draws("olmoe", of=DECODERS)
-def olmoe(draw):
-    n = draw.randint(2, 5)
-    config = like_llama(draw, attention_bias=draw.maybe(), num_experts=n,
-                        num_experts_per_tok=draw.randint(1, n), norm_topk_prob=draw.maybe(),
-                        output_router_logits=draw.maybe(), router_aux_loss_coef=0.1,
-                        clip_qkv=draw.choice([None, 0.5, 2.0]))
-    config.pop("head_dim", None)
-    config["hidden_size"] = config["num_attention_heads"] * 2 * draw.randint(2, 5)
+@draws("seed_oss", of=DECODERS)
+def seed_oss(draw):
+    config = like_llama(draw, attention_bias=draw.maybe(), attention_out_bias=draw.maybe(),
+                        mlp_bias=draw.maybe(), attention_dropout=0.0, residual_dropout=0.0)
+    config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    return config
+
+
+@draws("ministral3", of=DECODERS)
+def ministral3(draw):
+    config = like_llama(draw, sliding_window=draw.choice([None, 2, 3, 5]))
+    config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    config.setdefault("pad_token_id", 0)
+    rope = rope_scaling(draw, config["head_dim"] // 2)
+    while not rope or "default" in rope.values():
+        rope = rope_scaling(draw, config["head_dim"] // 2)
+    rope.update(rope_theta=config.pop("rope_theta"), llama_4_scaling_beta=draw.number(0.01, 2),
+                original_max_position_embeddings=draw.randint(1, 16))
+    del config["rope_scaling"]
+    config["rope_parameters"] = with_newer_name(rope)
+    return config
+
+
+@draws("ernie4_5", of=DECODERS)
+def ernie(draw):
+    config = like_llama(draw, use_bias=draw.maybe())
+    config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    return config
+
+
+@draws("hunyuan_v1_dense", of=DECODERS)
+def hunyuan(draw):
+    config = like_llama(draw, attention_bias=draw.maybe())
+    size = config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    scaling = config["rope_scaling"]
+    if scaling and scaling["rope_type"] == "dynamic":
+        scaling["alpha"] = draw.choice([0, 2.0, 1000.0]) if size > 2 else 0
+    return config
+
+
+@draws("arcee", of=DECODERS)
+def arcee(draw):
+    return like_llama(draw, attention_bias=draw.maybe(), mlp_bias=draw.maybe())
+
+
+@draws("nemotron", of=DECODERS)
+def nemotron(draw):
+    config = like_llama(draw, attention_bias=draw.maybe(), mlp_bias=draw.maybe(),
+                        norm_eps=draw.choice([1e-5, 0.1]))
+    del config["rms_norm_eps"]
+    turns_a_part(draw, config)
     config["rope_scaling"] = None
     return config
 
 
-@draws("deepseek_v3", of=DECODERS)
-def deepseek_v3(draw):
-    n_heads, turned = draw.randint(1, 4), 2 * draw.randint(1, 4)
-    n_group, in_group = draw.randint(1, 3), draw.randint(2, 3)
-    topk_group = draw.randint(1, n_group)
-    config = like_llama(
-        draw, num_attention_heads=n_heads, num_key_value_heads=n_heads,
-        hidden_size=draw.randint(3, 40), q_lora_rank=draw.choice([None, draw.randint(2, 20)]),
-        kv_lora_rank=draw.randint(2, 20), qk_rope_head_dim=turned,
-        qk_nope_head_dim=draw.randint(1, 10), v_head_dim=draw.randint(1, 20),
-        moe_intermediate_size=draw.randint(3, 20), n_shared_experts=draw.randint(1, 2),
-        n_routed_experts=n_group * in_group, n_group=n_group, topk_group=topk_group,
-        num_experts_per_tok=draw.randint(1, topk_group * in_group),
-        first_k_dense_replace=draw.randint(0, 2), norm_topk_prob=draw.maybe(),
-        routed_scaling_factor=draw.number(0.5, 3), rope_interleave=draw.maybe(0.7),
-        attention_bias=draw.maybe(), rope_scaling=None)
-    config.pop("head_dim", None)
-    if draw.maybe():
-        config["rope_scaling"] = dict(
-            rope_type="yarn", factor=draw.number(1, 8), mscale=draw.choice([1.0, 0.7]),
-            mscale_all_dim=draw.choice([0.0, 1.0, 0.7]), beta_fast=32.0, beta_slow=1.0,
-            original_max_position_embeddings=draw.randint(4, 64))
+@draws("helium", of=DECODERS)
+def helium(draw):
+    config = like_llama(draw, attention_bias=draw.maybe(), mlp_bias=draw.maybe())
+    config["head_dim"] = 2 * draw.randint(2, 5)
+    config["hidden_size"] = config["num_attention_heads"] * config["head_dim"]
+    config["rope_scaling"] = with_newer_name(rope_scaling(draw, config["head_dim"] // 2))
     return config
 
 

@@ -1,8 +1,8 @@
 """Random choices."""
 import random
 
-ACTIVATIONS = ["gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu",
-               "swish", "tanh"]
+ACTIVATIONS = ["gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu", "relu", "relu2",
+               "silu", "swish", "tanh"]
 
 
 # How to draw a configuration, by `model_type`. The class in transformers is the one that AutoModel

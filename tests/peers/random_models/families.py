@@ -5,13 +5,16 @@ import inspect
 import transformers
 from transformers.models.auto import modeling_auto
 
-# decoders, encoder_decoders and encoders fill the tables of draw.
-from . import decoders, encoder_decoders, encoders  # noqa: F401
+# These fill the tables of draw.
+from . import decoders, encoder_decoders, encoders, mixtures  # noqa: F401
 from .draw import DECODERS, ENCODER_DECODERS, ENCODERS
 from .encoder_decoders import whisper_classes
 from .encoders import electra
 from .pictures import (classifier, clip, clip_image, clip_text, siglip, siglip_image, siglip_text,
                        vit, vit_features)
+
+for _family in {*DECODERS} - {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}:
+    del DECODERS[_family]  # which a newer version of the library has
 
 # The draw and the class of each, with the names that AutoModel has.
 GENERATORS = {**modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
@@ -80,6 +83,14 @@ def is_encoder(family):
 
 def attention_of(family):
     return ATTENTION.get(family.partition(".")[0])
+
+
+def implementations_of(family):
+    """Options of from_pretrained. The fast experts of version 5 need sizes of whole vectors."""
+    options = dict(attn_implementation=attention_of(family))
+    if transformers.__version__.startswith("5."):
+        options["experts_implementation"] = "eager"
+    return options
 
 
 def takes_positions(family):

@@ -1,18 +1,12 @@
 """What transformers computes of a model."""
 import torch
+import transformers
 
 from .families import (CLASSIFIERS, ENCODER_DECODERS, ENCODERS, HEADLESS, OF_TEXTS, PAIRED,
                        is_encoder, takes_positions)
 
 STEPS = 3
 ADAMW = dict(lr=0.02, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)
-
-
-def with_weights_in_double():
-    """In float64 the router's float32 weights fail in the library."""
-    from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
-    moe = DeepseekV3MoE.moe
-    DeepseekV3MoE.moe = lambda self, x, numbers, weights: moe(self, x, numbers, weights.to(x.dtype))
 
 
 def used(model):
@@ -22,6 +16,14 @@ def used(model):
             if ("pooler" not in name or model.config.model_type in ENCODERS
                 or name.startswith("pooler"))
             and parameter.requires_grad]
+
+
+def as_in_files(model, tensors):
+    """The parameters by the names that they have in files: version 5 stacks those of experts."""
+    if not transformers.__version__.startswith("5."):
+        return tensors
+    from transformers.core_model_loading import revert_weight_conversion
+    return revert_weight_conversion(model, tensors)
 
 
 def with_positions(inputs, model, family):
@@ -60,7 +62,7 @@ def logits_of(out):
 
 def reference(model, inputs, family):
     """Everything that is compared, and the generations."""
-    known, found = with_positions(inputs, model, family), {}
+    known, found, grads = with_positions(inputs, model, family), {}, {}
     optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
     for step in range(STEPS):
         out = model(**known, **(dict(return_loss=True) if family in PAIRED else {}))
@@ -79,9 +81,10 @@ def reference(model, inputs, family):
                 grad = parameter.grad
                 if grad is None and (family in CLASSIFIERS or family in HEADLESS):  # unused
                     continue
-                found["grad." + name] = (torch.zeros_like(parameter) if grad is None
-                                         else grad.clone())
+                grads[name] = torch.zeros_like(parameter) if grad is None else grad.clone()
         optimizer.step()
-    for name, parameter in used(model):
-        found["after." + name] = parameter.detach().clone()
+    after = {name: parameter.detach().clone() for name, parameter in used(model)}
+    for kind, tensors in dict(grad=grads, after=after).items():
+        found.update({f"{kind}.{name}": tensor
+                      for name, tensor in as_in_files(model, tensors).items()})
     return found

@@ -9,6 +9,7 @@ local latent_attention = require "redco.models.latent_attention"
 local native = require "redco.native"
 local new_family = require "redco.models.llama_like"
 local new_mlp = require "redco.models.llama_mlp"
+local rotary = require "redco.models.rotary"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 
@@ -113,7 +114,7 @@ function deepseek.facts(c)
   })
   return {
     attention = latent_attention,
-    angles = c.rope_interleave and function(cos, sin) return cos, sin end or nil,
+    pairs = c.rope_interleave and rotary.neighbours or nil,
     experts = function(i) return i >= c.first_k_dense_replace and mixture or nil end,
   }
 end

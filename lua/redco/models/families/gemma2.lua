@@ -1,7 +1,7 @@
 --- Gemma 2 (Gemma Team, 2024), as Hugging Face's `Gemma2ForCausalLM`: four norms in a layer, soft
 --- caps on scores and logits, and windows in every other layer.
-local blocks = require "redco.models.blocks"
 local new_family = require "redco.models.llama_like"
+local norms = require "redco.models.norms"
 local tasks = require "redco.models.tasks"
 local windows = require "redco.models.windows"
 
@@ -37,7 +37,7 @@ return new_family {
   logits_cap = function(c) return c.final_logit_softcapping end,
   facts = function(c)
     return {
-      norm = blocks.rms_norm_from_one, activation = "hidden_activation",
+      norm = norms.rms_from_one, activation = "hidden_activation",
       norms = { "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
         "post_feedforward_layernorm" },
       qkv_bias = c.attention_bias, o_bias = c.attention_bias,

@@ -1,8 +1,8 @@
 --- Gemma 3 (Gemma Team, 2025), as Hugging Face's `Gemma3ForCausalLM`: Gemma 2 without soft caps,
 --- with norms of each head of q and k, and other rotary positions in the layers with a window.
-local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local new_family = require "redco.models.llama_like"
+local norms = require "redco.models.norms"
 local rotary = require "redco.models.rotary"
 local tasks = require "redco.models.tasks"
 local windows = require "redco.models.windows"
@@ -63,7 +63,7 @@ function gemma3.facts(c)
     rope_theta = c.rope_local_base_freq, max_position_embeddings = c.max_position_embeddings,
   }, c.head_dim)
   return {
-    norm = blocks.rms_norm_from_one, activation = "hidden_activation", head_norms = "head",
+    norm = norms.rms_from_one, activation = "hidden_activation", head_norms = "head",
     norms = { "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
       "post_feedforward_layernorm" },
     qkv_bias = c.attention_bias, o_bias = c.attention_bias,

@@ -26,7 +26,7 @@ return new_family {
     return {
       qkv_bias = c.attention_bias, o_bias = c.attention_bias, mlp_bias = c.mlp_bias,
       embedding_scale = c.embedding_multiplier, attention_scale = c.attention_multiplier,
-      residual_scale = c.residual_multiplier, logits_divisor = c.logits_scaling,
+      residual_scale = c.residual_multiplier, logits_scale = 1 / c.logits_scaling,
     }
   end,
 }

@@ -36,6 +36,7 @@ return new_family {
   -- Beyond this length all positions have other angles.
   restart_length = function(c) return c.rope_scaling and c.original_max_position_embeddings end,
   facts = function(c)
-    return { is_joined = true, residual_dropout = c.resid_pdrop, window = windows.of_all(c) }
+    return { joins_qkv = true, joins_gate = true, window = windows.of_all(c),
+      residual_dropouts = { c.resid_pdrop, c.resid_pdrop } }
   end,
 }

@@ -1,7 +1,7 @@
 --- Qwen3's mixtures of experts (Yang et al., 2025), as Hugging Face's `Qwen3MoeForCausalLM`.
 local experts = require "redco.models.experts"
-local fail = require "redco.fail"
 local new_family = require "redco.models.llama_like"
+local sparse_layers = require "redco.models.sparse_layers"
 local tasks = require "redco.models.tasks"
 
 local qwen3_moe = {
@@ -40,18 +40,11 @@ function qwen3_moe.facts(c)
     n = c.num_experts, n_chosen = c.num_experts_per_tok, inner = c.moe_intermediate_size,
     is_normalised = c.norm_topk_prob, names = { "gate_proj", "up_proj", "down_proj" },
   })
-  local is_dense, dense_layers = {}, c.mlp_only_layers or {}
-  if type(dense_layers) ~= "table" then
-    fail("qwen3_moe: mlp_only_layers is %s, expected a list of layers", dense_layers)
-  end
-  for _, i in ipairs(dense_layers) do is_dense[i] = true end
   local window = c.use_sliding_window and c.sliding_window or nil
   return {
     qkv_bias = c.attention_bias, o_bias = c.attention_bias, head_norms = "head",
     window = function() return window end,
-    experts = function(i)
-      return not is_dense[i] and (i + 1) % c.decoder_sparse_step == 0 and mixture or nil
-    end,
+    experts = sparse_layers(c, mixture),
   }
 end
 

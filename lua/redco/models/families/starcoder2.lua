@@ -1,7 +1,7 @@
 --- StarCoder2 (Lozhkov et al., 2024), as Hugging Face's `Starcoder2ForCausalLM`: LLaMA with layer
 --- norms, biases, and feed-forward layers without a gate.
-local blocks = require "redco.models.blocks"
 local new_family = require "redco.models.llama_like"
+local norms = require "redco.models.norms"
 local tasks = require "redco.models.tasks"
 local windows = require "redco.models.windows"
 
@@ -33,10 +33,10 @@ return new_family {
     "scale_attn_weights" },
   facts = function(c)
     return {
-      norm = blocks.layer_norm, eps = "norm_epsilon", mlp_names = { "c_fc", "c_proj" },
+      norm = norms.layer, eps = "norm_epsilon", mlp_names = { "c_fc", "c_proj" },
       qkv_bias = c.use_bias, o_bias = c.use_bias, mlp_bias = c.use_bias,
-      embedding_dropout = c.embedding_dropout, residual_dropout = c.residual_dropout,
-      window = windows.of_all(c),
+      embedding_dropout = c.embedding_dropout, window = windows.of_all(c),
+      residual_dropouts = { c.residual_dropout, c.residual_dropout },
     }
   end,
 }

@@ -1,0 +1,40 @@
+"""Mends what hinders the comparison in versions of transformers."""
+import torch
+import transformers
+
+
+def weights_in_double():
+    """In float64 the router's float32 weights fail in version 4."""
+    from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
+    if hasattr(DeepseekV3MoE, "moe"):
+        moe = DeepseekV3MoE.moe
+        DeepseekV3MoE.moe = lambda self, x, numbers, weights: moe(self, x, numbers,
+                                                                  weights.to(x.dtype))
+
+
+def gelu_of_gemma():
+    """The first folders of Gemma name another GELU than they need, as version 5 knows."""
+    make = transformers.GemmaConfig.__init__
+
+    def made(self, *given, **settings):
+        make(self, *given, **settings)
+        if self.hidden_act == "gelu":
+            self.hidden_act = "gelu_pytorch_tanh"
+    transformers.GemmaConfig.__init__ = made
+
+
+def norms_without_bias():
+    """StableLM in version 4 fails to initialise them."""
+    from transformers.models.stablelm.modeling_stablelm import StableLmPreTrainedModel
+    init = StableLmPreTrainedModel._init_weights
+
+    def initialised(self, module):
+        if not isinstance(module, torch.nn.LayerNorm) or module.bias is not None:
+            init(self, module)
+    StableLmPreTrainedModel._init_weights = initialised
+
+
+def mend():
+    weights_in_double()
+    gelu_of_gemma()
+    norms_without_bias()

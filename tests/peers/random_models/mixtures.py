@@ -1,0 +1,78 @@
+"""Random configurations of decoders with mixtures of experts."""
+from .decoders import like_llama
+from .draw import DECODERS, draws
+
+
+@draws("mixtral", of=DECODERS)
+def mixtral(draw):
+    n = draw.randint(2, 5)
+    return like_llama(draw, sliding_window=draw.choice([None, 2, 5]), num_local_experts=n,
+                      num_experts_per_tok=draw.randint(1, n), router_jitter_noise=0.0,
+                      output_router_logits=draw.maybe(), router_aux_loss_coef=0.1,
+                      head_dim=2 * draw.randint(2, 4), rope_scaling=None)
+
+
+@draws("qwen3_moe", of=DECODERS)
+def qwen3_moe(draw):
+    n = draw.randint(2, 5)
+    return like_llama(draw, attention_bias=draw.maybe(), num_experts=n,
+                      num_experts_per_tok=draw.randint(1, n), norm_topk_prob=draw.maybe(),
+                      moe_intermediate_size=draw.randint(3, 20),
+                      num_hidden_layers=2, decoder_sparse_step=draw.randint(1, 2),
+                      mlp_only_layers=draw.choice([[], [0]]), output_router_logits=draw.maybe(),
+                      router_aux_loss_coef=0.1, use_sliding_window=draw.maybe(),
+                      sliding_window=draw.randint(2, 6))
+
+
+@draws("olmoe", of=DECODERS)
+def olmoe(draw):
+    n = draw.randint(2, 5)
+    config = like_llama(draw, attention_bias=draw.maybe(), num_experts=n,
+                        num_experts_per_tok=draw.randint(1, n), norm_topk_prob=draw.maybe(),
+                        output_router_logits=draw.maybe(), router_aux_loss_coef=0.1,
+                        clip_qkv=draw.choice([None, 0.5, 2.0]))
+    config.pop("head_dim", None)
+    config["hidden_size"] = config["num_attention_heads"] * 2 * draw.randint(2, 5)
+    config["rope_scaling"] = None
+    return config
+
+
+@draws("deepseek_v3", of=DECODERS)
+def deepseek_v3(draw):
+    n_heads, turned = draw.randint(1, 4), 2 * draw.randint(1, 4)
+    n_group, in_group = draw.randint(1, 3), draw.randint(2, 3)
+    topk_group = draw.randint(1, n_group)
+    config = like_llama(
+        draw, num_attention_heads=n_heads, num_key_value_heads=n_heads,
+        hidden_size=draw.randint(3, 40), q_lora_rank=draw.choice([None, draw.randint(2, 20)]),
+        kv_lora_rank=draw.randint(2, 20), qk_rope_head_dim=turned,
+        qk_nope_head_dim=draw.randint(1, 10), v_head_dim=draw.randint(1, 20),
+        moe_intermediate_size=draw.randint(3, 20), n_shared_experts=draw.randint(1, 2),
+        n_routed_experts=n_group * in_group, n_group=n_group, topk_group=topk_group,
+        num_experts_per_tok=draw.randint(1, topk_group * in_group),
+        first_k_dense_replace=draw.randint(0, 2), norm_topk_prob=draw.maybe(),
+        routed_scaling_factor=draw.number(0.5, 3), rope_interleave=draw.maybe(0.7),
+        attention_bias=draw.maybe(), rope_scaling=None)
+    config.pop("head_dim", None)
+    if draw.maybe():
+        config["rope_scaling"] = dict(
+            rope_type="yarn", factor=draw.number(1, 8), mscale=draw.choice([1.0, 0.7]),
+            mscale_all_dim=draw.choice([0.0, 1.0, 0.7]), beta_fast=32.0, beta_slow=1.0,
+            original_max_position_embeddings=draw.randint(4, 64))
+    return config
+
+
+@draws("qwen2_moe", of=DECODERS)
+def qwen2_moe(draw):
+    n = draw.randint(2, 5)
+    config = like_llama(draw, qkv_bias=draw.maybe(), num_experts=n,
+                        num_experts_per_tok=draw.randint(1, n), norm_topk_prob=draw.maybe(),
+                        moe_intermediate_size=draw.randint(3, 20),
+                        shared_expert_intermediate_size=draw.randint(3, 20),
+                        num_hidden_layers=2, decoder_sparse_step=draw.randint(1, 2),
+                        mlp_only_layers=draw.choice([[], [0]]), output_router_logits=draw.maybe(),
+                        router_aux_loss_coef=0.1)
+    config.pop("head_dim", None)
+    config["hidden_size"] = config["num_attention_heads"] * 2 * draw.randint(2, 5)
+    config["rope_scaling"] = None
+    return config
