@@ -36,9 +36,10 @@ local image = merged(usual, { intermediate_size = 24, image_size = 8, patch_size
   num_channels = 3 })
 local siglip_text = merged(text, { projection_size = 16 })
 
-local deepseek = merged(decoder, { num_key_value_heads = 4, q_lora_rank = 8, kv_lora_rank = 6,
-  qk_rope_head_dim = 4, qk_nope_head_dim = 4, v_head_dim = 4, n_routed_experts = 4, n_group = 1,
-  topk_group = 1, num_experts_per_tok = 2, moe_intermediate_size = 8, first_k_dense_replace = 1 })
+local mixture = { n_routed_experts = 4, n_group = 1, topk_group = 1, num_experts_per_tok = 2,
+  moe_intermediate_size = 8, first_k_dense_replace = 1 }
+local deepseek = merged(decoder, mixture, { num_key_value_heads = 4, q_lora_rank = 8,
+  kv_lora_rank = 6, qk_rope_head_dim = 4, qk_nope_head_dim = 4, v_head_dim = 4 })
 
 local configs = {
   arcee = grouped,
@@ -47,6 +48,7 @@ local configs = {
   bloom = { hidden_size = 16, n_layer = 2, n_head = 4, hidden_dropout = 0, attention_dropout = 0 },
   cohere = merged(grouped, { use_qk_norm = true }),
   cohere2 = merged(grouped, { sliding_window = 3 }),
+  deepseek_v2 = deepseek,
   deepseek_v3 = deepseek,
   clip = { text_config = text, vision_config = image, projection_dim = 12 },
   clip_text_model = text,
@@ -64,10 +66,12 @@ local configs = {
   gemma3_text = with_head_size,
   glm = merged(with_head_size, { pad_token_id = 0 }),
   glm4 = merged(with_head_size, { pad_token_id = 0 }),
+  glm4_moe = merged(with_head_size, mixture),
   gpt2 = gpt,
   gpt_neox = merged(decoder, { rotary_pct = 0.5, num_attention_heads = 2 }),
   gptj = merged(gpt, { rotary_dim = 4 }),
   granite = grouped,
+  granitemoe = merged(grouped, { num_local_experts = 4, num_experts_per_tok = 2 }),
   helium = merged(with_head_size, { head_dim = 4 }),
   hunyuan_v1_dense = with_head_size,
   kimi_k2 = deepseek,

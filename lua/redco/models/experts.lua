@@ -4,6 +4,7 @@
 local adapter = require "redco.lora.adapter"
 local blocks = require "redco.models.blocks"
 local native = require "redco.native"
+local new_mlp = require "redco.models.llama_mlp"
 local torch = require "redco.torch"
 
 local experts = {}
@@ -14,7 +15,7 @@ local function wide(t) return t:to(blocks.wide_dtype(t)) end
 -- weights and numbers [N, k] of the experts of each token.
 local function new_softmax_router(given)
   return function(params, name, x, o)
-    local logits = blocks.linear(params, name .. ".gate", x, o)
+    local logits = blocks.linear(params, name .. "." .. (given.router or "gate"), x, o)
     local weights, numbers = unpack { wide(logits):softmax(-1):topk(given.n_chosen, -1) }
     if given.is_normalised then weights = weights / weights:sum({ -1 }, true) end
     return logits, weights, numbers
@@ -34,47 +35,93 @@ local function new_names(n)
   end
 end
 
+-- Returns { add_parameters, inner, out } of experts with a weight for each of gate, up and down:
+-- `inner` computes what goes to the last layer of the experts `numbers`, [N, k, inner], `out` that
+-- layer.
+local function separate(c, given)
+  local gate, up, down = unpack(given.names)
+  local activation, names_of = blocks.activation(c.model_type, c.hidden_act), new_names(given.n)
+
+  -- Layer `part` of the experts chosen for each row: [N, size] or [N, k, size] -> [N, k, size].
+  local function linear(params, name, part, y, numbers, o)
+    local names, matrices = names_of(name .. ".experts.%d." .. part), {}
+    for i, own in ipairs(names) do matrices[i] = params[own .. ".weight"] end
+    return adapter.grouped(params, names, y, native.grouped_linear(y, numbers, matrices), numbers,
+      o)
+  end
+
+  return {
+    add_parameters = function(name, add_linear)
+      for i = 0, given.n - 1 do
+        local expert = ("%s.experts.%d."):format(name, i)
+        add_linear(expert .. gate, c.hidden_size, given.inner, false)
+        add_linear(expert .. up, c.hidden_size, given.inner, false)
+        add_linear(expert .. down, given.inner, c.hidden_size, false)
+      end
+    end,
+    inner = function(params, name, x, numbers, o)
+      return activation(linear(params, name, gate, x, numbers, o))
+        * linear(params, name, up, x, numbers, o)
+    end,
+    out = function(params, name, y, numbers, o)
+      return linear(params, name, down, y, numbers, o)
+    end,
+  }
+end
+
+-- The same with one weight for gate and up of all experts, and one for down.
+local function stacked(c, given)
+  local joined, down = "." .. given.stacked[1], "." .. given.stacked[2]
+  local activation = blocks.activation(c.model_type, c.hidden_act)
+  local function linear(params, name, y, numbers)
+    return native.grouped_linear(y, numbers, params[name]:unbind(0))
+  end
+  return {
+    add_parameters = function(name, _, add)
+      local normal = blocks.normal(c.initializer_range)
+      add(name .. joined, { given.n, 2 * given.inner, c.hidden_size }, normal)
+      add(name .. down, { given.n, c.hidden_size, given.inner }, normal)
+    end,
+    inner = function(params, name, x, numbers)
+      local gate, up = unpack(linear(params, name .. joined, x, numbers):chunk(2, -1))
+      return activation(gate) * up
+    end,
+    out = function(params, name, y, numbers) return linear(params, name .. down, y, numbers) end,
+  }
+end
+
 --- Returns a feed-forward layer as that of llama_mlp.lua, whose `forward` also returns the
 --- router's logits [N, n] and the numbers [N, k] of the chosen experts. given: n, n_chosen, inner
 --- (the size of an expert), is_normalised (whether the probabilities of the chosen add up to 1),
---- name (of the layer), names (of gate, up and down), route (another router), shared (a layer for
---- all tokens, as that of llama_mlp.lua), shared_name, shared_gate (the name of a linear layer; its
---- sigmoid is a factor of the shared layer), add_more(name, add) for more parameters.
+--- name (of the layer), names (of gate, up and down) or stacked (the names of two weights: gate and
+--- up of all experts [n, 2 inner, size], down [n, size, inner]), router (the name of its layer),
+--- route (another router), add_more(name, add) for more parameters. A layer for all tokens of the
+--- size `shared` may be beside the experts, by the name shared_name; the sigmoid of the linear layer
+--- `shared_gate` is a factor of it.
 function experts.new(c, given)
-  local activation = blocks.activation(c.model_type, c.hidden_act)
-  local gate, up, down = unpack(given.names)
-  local route, names_of = given.route or new_softmax_router(given), new_names(given.n)
-  local shared_name = "." .. (given.shared_name or "shared_experts")
+  local mlps = given.stacked and stacked(c, given) or separate(c, given)
+  local route, shared_name = given.route or new_softmax_router(given),
+    "." .. (given.shared_name or "shared_experts")
+  local shared = given.shared and new_mlp(
+    setmetatable({ intermediate_size = given.shared }, { __index = c }),
+    { activation = "hidden_act", mlp_names = given.names, mlp_bias = false })
   local layer = { name = given.name }
 
   function layer.add_parameters(name, linear, add)
-    linear(name .. ".gate", c.hidden_size, given.n, false)
+    linear(name .. "." .. (given.router or "gate"), c.hidden_size, given.n, false)
     if given.add_more then given.add_more(name, add) end
-    for i = 0, given.n - 1 do
-      local expert = ("%s.experts.%d."):format(name, i)
-      linear(expert .. gate, c.hidden_size, given.inner, false)
-      linear(expert .. up, c.hidden_size, given.inner, false)
-      linear(expert .. down, given.inner, c.hidden_size, false)
-    end
-    if given.shared then given.shared.add_parameters(name .. shared_name, linear) end
+    mlps.add_parameters(name, linear, add)
+    if shared then shared.add_parameters(name .. shared_name, linear) end
     if given.shared_gate then linear(name .. "." .. given.shared_gate, c.hidden_size, 1, false) end
   end
 
   function layer.forward(params, name, x, o)
     local tokens = x:reshape { -1, c.hidden_size }
     local logits, weights, numbers = route(params, name, tokens, o)
-    -- Layer `part` of the experts chosen for each row: [N, size] or [N, k, size] -> [N, k, size].
-    local function linear(part, y)
-      local names, matrices = names_of(name .. ".experts.%d." .. part), {}
-      for i, own in ipairs(names) do matrices[i] = params[own .. ".weight"] end
-      return adapter.grouped(params, names, y, native.grouped_linear(y, numbers, matrices), numbers,
-        o)
-    end
-    local inner = activation(linear(gate, tokens)) * linear(up, tokens)
-      * weights:to(x.dtype):unsqueeze(-1)
-    local y = linear(down, inner):sum { 1 }:view(x.shape)
-    if given.shared then
-      local of_all = given.shared.forward(params, name .. shared_name, x, o)
+    local inner = mlps.inner(params, name, tokens, numbers, o) * weights:to(x.dtype):unsqueeze(-1)
+    local y = mlps.out(params, name, inner, numbers, o):sum { 1 }:view(x.shape)
+    if shared then
+      local of_all = shared.forward(params, name .. shared_name, x, o)
       local factor = given.shared_gate
         and blocks.linear(params, name .. "." .. given.shared_gate, x, o):sigmoid()
       y = y + (factor and of_all * factor or of_all)

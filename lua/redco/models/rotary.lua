@@ -164,6 +164,10 @@ local function check_numbers(family, r, size)
       fail("%s: rope_scaling.%s is %s, expected a positive number", family, key, r[key])
     end
   end
+  if r.low_freq_factor and r.high_freq_factor and r.high_freq_factor <= r.low_freq_factor then
+    fail("%s: rope_scaling.high_freq_factor is %s, and must be above low_freq_factor, %s", family,
+      r.high_freq_factor, r.low_freq_factor)
+  end
   if r.model_context and not is_positive(r.model_context) then
     fail("%s: original_max_position_embeddings is %s, expected a positive number", family,
       r.model_context)

@@ -57,8 +57,9 @@ def change_of(folder, i):
 JUSTIFIED = re.compile("|".join([
     "not supported",                                 # a setting of the family that we lack
     "no place for the weights", "is missing",        # the weights contradict the configuration
-    "expected a probability", "must be", "entries, but",  # a value that no model can have
-    "expected a whole number from", "expected a table", r"numbers, expected head_dim / 2",
+    "expected a probability", "must (be|turn)", "entries, but",  # what no model can have
+    "expected a whole number from", "expected a table", "expected the number of a token",
+    r"numbers, expected head_dim / 2",
 ]))
 
 

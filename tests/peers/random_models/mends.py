@@ -6,10 +6,12 @@ import transformers
 def weights_in_double():
     """In float64 the router's float32 weights fail in version 4."""
     from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
-    if hasattr(DeepseekV3MoE, "moe"):
-        moe = DeepseekV3MoE.moe
-        DeepseekV3MoE.moe = lambda self, x, numbers, weights: moe(self, x, numbers,
-                                                                  weights.to(x.dtype))
+    from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeMoE
+    for kind in (DeepseekV3MoE, Glm4MoeMoE):
+        if hasattr(kind, "moe"):
+            moe = kind.moe
+            kind.moe = (lambda self, x, numbers, weights, moe=moe:
+                        moe(self, x, numbers, weights.to(x.dtype)))
 
 
 def gelu_of_gemma():

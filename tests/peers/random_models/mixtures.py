@@ -1,5 +1,7 @@
 """Random configurations of decoders with mixtures of experts."""
-from .decoders import like_llama
+import transformers
+
+from .decoders import granite, like_llama, turns_a_part
 from .draw import DECODERS, draws
 
 
@@ -37,21 +39,25 @@ def olmoe(draw):
     return config
 
 
+def groups(draw):
+    n_group, in_group = draw.randint(1, 3), draw.randint(2, 3)
+    topk_group = draw.randint(1, n_group)
+    return dict(n_routed_experts=n_group * in_group, n_group=n_group, topk_group=topk_group,
+                num_experts_per_tok=draw.randint(1, topk_group * in_group),
+                moe_intermediate_size=draw.randint(3, 20), n_shared_experts=draw.randint(1, 2),
+                first_k_dense_replace=draw.randint(0, 2),
+                routed_scaling_factor=draw.number(0.5, 3))
+
+
 @draws("deepseek_v3", of=DECODERS)
 def deepseek_v3(draw):
     n_heads, turned = draw.randint(1, 4), 2 * draw.randint(1, 4)
-    n_group, in_group = draw.randint(1, 3), draw.randint(2, 3)
-    topk_group = draw.randint(1, n_group)
     config = like_llama(
-        draw, num_attention_heads=n_heads, num_key_value_heads=n_heads,
+        draw, **groups(draw), num_attention_heads=n_heads, num_key_value_heads=n_heads,
         hidden_size=draw.randint(3, 40), q_lora_rank=draw.choice([None, draw.randint(2, 20)]),
         kv_lora_rank=draw.randint(2, 20), qk_rope_head_dim=turned,
         qk_nope_head_dim=draw.randint(1, 10), v_head_dim=draw.randint(1, 20),
-        moe_intermediate_size=draw.randint(3, 20), n_shared_experts=draw.randint(1, 2),
-        n_routed_experts=n_group * in_group, n_group=n_group, topk_group=topk_group,
-        num_experts_per_tok=draw.randint(1, topk_group * in_group),
-        first_k_dense_replace=draw.randint(0, 2), norm_topk_prob=draw.maybe(),
-        routed_scaling_factor=draw.number(0.5, 3), rope_interleave=draw.maybe(0.7),
+        norm_topk_prob=draw.maybe(), rope_interleave=draw.maybe(0.7),
         attention_bias=draw.maybe(), rope_scaling=None)
     config.pop("head_dim", None)
     if draw.maybe():
@@ -75,4 +81,36 @@ def qwen2_moe(draw):
     config.pop("head_dim", None)
     config["hidden_size"] = config["num_attention_heads"] * 2 * draw.randint(2, 5)
     config["rope_scaling"] = None
+    return config
+
+
+@draws("granitemoe", of=DECODERS)
+def granitemoe(draw):
+    config, n = granite(draw), draw.randint(2, 5)
+    config.update(num_local_experts=n, num_experts_per_tok=draw.randint(1, n),
+                  output_router_logits=draw.maybe(), router_aux_loss_coef=0.1, rope_scaling=None)
+    del config["mlp_bias"]
+    config.pop("head_dim", None)
+    config["hidden_size"] = config["num_attention_heads"] * 2 * draw.randint(2, 5)
+    return config
+
+
+@draws("glm4_moe", of=DECODERS)
+def glm4_moe(draw):
+    config = like_llama(draw, **groups(draw), attention_bias=draw.maybe(),
+                        norm_topk_prob=draw.maybe(), use_qk_norm=draw.maybe())
+    turns_a_part(draw, config)
+    return config
+
+
+@draws("deepseek_v2", of=DECODERS)
+def deepseek_v2(draw):
+    config = deepseek_v3(draw)
+    del config["norm_topk_prob"], config["rope_interleave"]
+    config["topk_method"] = draw.choice(["greedy", "group_limited_greedy"])
+    for key in ("kv_lora_rank", "qk_nope_head_dim"):  # whose views are complex numbers
+        config[key] += config[key] % 2
+    if config["rope_scaling"] and transformers.__version__.startswith("4."):
+        # Version 4 has no such factor of the scores, which the model needs.
+        config["rope_scaling"]["mscale_all_dim"] = 0.0
     return config

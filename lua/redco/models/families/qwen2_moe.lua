@@ -2,7 +2,6 @@
 --- `Qwen2MoeForCausalLM`: beside the experts is a layer for all tokens, with a factor.
 local experts = require "redco.models.experts"
 local new_family = require "redco.models.llama_like"
-local new_mlp = require "redco.models.llama_mlp"
 local sparse_layers = require "redco.models.sparse_layers"
 local tasks = require "redco.models.tasks"
 local windows = require "redco.models.windows"
@@ -43,13 +42,11 @@ local qwen2_moe = {
 }
 
 function qwen2_moe.facts(c)
-  local names, inner = { "gate_proj", "up_proj", "down_proj" }, c.shared_expert_intermediate_size
   local mixture = experts.new(c, {
     n = c.num_experts, n_chosen = c.num_experts_per_tok, inner = c.moe_intermediate_size,
-    is_normalised = c.norm_topk_prob, names = names, shared_name = "shared_expert",
+    is_normalised = c.norm_topk_prob, names = { "gate_proj", "up_proj", "down_proj" },
+    shared = c.shared_expert_intermediate_size, shared_name = "shared_expert",
     shared_gate = "shared_expert_gate",
-    shared = new_mlp(setmetatable({ intermediate_size = inner }, { __index = c }),
-      { activation = "hidden_act", mlp_names = names, mlp_bias = false }),
   })
   return {
     qkv_bias = c.qkv_bias, window = windows.of_types(c), experts = sparse_layers(c, mixture),
