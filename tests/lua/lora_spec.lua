@@ -253,6 +253,24 @@ test("square weights [in, out]", function()
   end
 end)
 
+test("weights [out, in] by the names of GPT-2", function()
+  for model_type, config in pairs {
+    gpt_bigcode = { n_embd = 8, n_head = 2, n_layer = 1, n_positions = 4, n_inner = 8 },
+    gpt_neo = { hidden_size = 8, num_heads = 2, num_layers = 1, max_position_embeddings = 4,
+      intermediate_size = 8, attention_layers = { "global" } },
+  } do
+    config.model_type, config.vocab_size = model_type, 9
+    local model = redco.models.from_config(config, { generator = torch.Generator(1) })
+    local params = shaken(lora.add(model.params,
+      { target_modules = { "c_fc", "c_proj" }, r = 2 }))
+    local inputs = { input_ids = torch.tensor { { 1, 2, 3 } } }
+    torch.no_grad(function()
+      expect_close(model(lora.merge(params), inputs), model(params, inputs), 1e-5, 1e-5)
+    end)
+    for name in pairs(params) do assert(not name:find "fan_in_fan_out", name) end
+  end
+end)
+
 test("dropout", function()
   local layer = shaken(lora.add(redco.nn.Linear(64, 8, { bias = false }),
     { target_modules = ".*", r = 8, lora_dropout = 0.5 }))

@@ -38,10 +38,25 @@ local function collect(node, path, found)
   return found
 end
 
+-- Whether the layers are of GPT-Neo or StarCoder, which have GPT-2's names for weights [out, in].
+local function are_linear(found)
+  for _, layer in ipairs(found) do
+    if layer.name:find "%f[%w]h%.%d+%.attn%.attention%." then return true end
+    local bias, weight = layer:get "bias", layer:get "weight"
+    if bias and layer.name:find "%.attn%.c_attn$" and weight.shape[1] == bias:numel()
+      and weight.shape[2] ~= weight.shape[1] then
+      return true
+    end
+  end
+  return false
+end
+
 --- Returns all layers that have a weight, in the order of their names: {name, ...}.
 function layers.of(params)
   local found = collect(params, "", {})
   table.sort(found, function(a, b) return a.name < b.name end)
+  local is_linear = are_linear(found)
+  for _, layer in ipairs(found) do layer.is_linear = is_linear end
   return found
 end
 
@@ -73,7 +88,7 @@ local gpt2 = { c_attn = true, c_proj = true, c_fc = true, q_attn = true }
 --- Returns whether this is a layer of GPT-2, whose weights are [in, out].
 function Layer:is_conv1d()
   local name = self.name:match "%f[%w]h%.%d+%.%a+%.([%w_]+)$"
-  return name ~= nil and gpt2[name] == true
+  return name ~= nil and gpt2[name] == true and not self.is_linear
 end
 
 local embeddings = {

@@ -95,9 +95,9 @@ end
 --- (the size of an expert), is_normalised (whether the probabilities of the chosen add up to 1),
 --- name (of the layer), names (of gate, up and down) or stacked (the names of two weights: gate and
 --- up of all experts [n, 2 inner, size], down [n, size, inner]), router (the name of its layer),
---- route (another router), add_more(name, add) for more parameters. A layer for all tokens of the
---- size `shared` may be beside the experts, by the name shared_name; the sigmoid of the linear layer
---- `shared_gate` is a factor of it.
+--- route (another router), add_more(name, add) for more parameters. A layer for all tokens, of the
+--- size `shared`, may be beside the experts by the name shared_name; the sigmoid of the linear
+--- layer `shared_gate` is a factor of it.
 function experts.new(c, given)
   local mlps = given.stacked and stacked(c, given) or separate(c, given)
   local route, shared_name = given.route or new_softmax_router(given),

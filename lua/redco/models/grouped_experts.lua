@@ -1,5 +1,5 @@
---- Mixtures whose router chooses from the best groups of experts (DeepSeek-AI, 2024), beside a layer
---- for all tokens. The keys of the configuration are DeepSeek's. Shapes: N tokens, n experts.
+--- Mixtures whose router chooses from the best groups of experts (DeepSeek-AI, 2024), beside a
+--- layer for all tokens. The keys of the configuration are DeepSeek's. Shapes: N tokens, n experts.
 local adapter = require "redco.lora.adapter"
 local blocks = require "redco.models.blocks"
 local experts = require "redco.models.experts"

@@ -34,17 +34,29 @@ local function has_text_part(config)
   return not families[config.model_type] and type(own) == "table" and families[own.model_type]
 end
 
+-- Returns what to say of an unknown type: a type that is spelled nearly so, or the one with the
+-- longest common beginning.
+local function hint(name)
+  local near, longest = native.nearest(name, model_types), 2
+  if near then return (", did you mean '%s'?"):format(near) end
+  for _, other in ipairs(model_types) do
+    local n = 0
+    while n < #other and other:byte(n + 1) == name:byte(n + 1) do n = n + 1 end
+    if n > longest then near, longest = other, n end
+  end
+  return near and (", the nearest is '%s': a model that is built so opens with config = "
+    .. "{ model_type = '%s' }"):format(near, near) or ""
+end
+
 local function family_of(config, where)
   if type(config) ~= "table" then
     fail("%s: %s, expected a table", where, config)
   end
   local family = families[config.model_type]
   if family then return family end
-  local near = type(config.model_type) == "string"
-    and native.nearest(config.model_type, model_types)
   fail("%s: %s%s; the supported families are %s", where, config.model_type == nil
     and "model_type is missing" or ("unknown model_type '%s'"):format(tostring(config.model_type)),
-    near and (", did you mean '%s'?"):format(near) or "",
+    type(config.model_type) == "string" and hint(config.model_type) or "",
     table.concat(model_types, ", "))
 end
 

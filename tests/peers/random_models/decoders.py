@@ -418,6 +418,41 @@ def gptj(draw):
     return config
 
 
+@draws("codegen", of=DECODERS)
+def codegen(draw):
+    config = gptj(draw)
+    config["n_head"] = 4 * draw.randint(1, 2)
+    config["n_embd"] = config["n_head"] * 2 * draw.randint(1, 4)
+    config["rotary_dim"] = 2 * draw.randint(1, config["n_embd"] // config["n_head"] // 2)
+    return config
+
+
+@draws("gpt_bigcode", of=DECODERS)
+def gpt_bigcode(draw):
+    config = gpt2(draw)
+    del config["reorder_and_upcast_attn"]
+    config.update(multi_query=draw.maybe(), scale_attn_weights=draw.maybe(0.8),
+                  attention_softmax_in_fp32=draw.maybe(),
+                  scale_attention_softmax_in_fp32=draw.maybe())
+    return config
+
+
+@draws("gpt_neo", of=DECODERS)
+def gpt_neo(draw):
+    config = common(draw)
+    n_heads, width = heads(draw)
+    kinds = [draw.choice(["global", "local"]) for _ in range(draw.randint(1, 2))]
+    repeats = draw.randint(1, 2)
+    config.update(
+        hidden_size=width, num_heads=n_heads, num_layers=len(kinds) * repeats,
+        attention_types=[[kinds, repeats]], window_size=draw.randint(2, 6),
+        max_position_embeddings=draw.randint(20, 40),
+        intermediate_size=draw.choice([None, draw.randint(3, 40)]),
+        activation_function=draw.choice(ACTIVATIONS), layer_norm_epsilon=draw.choice([1e-5, 0.1]),
+        tie_word_embeddings=draw.maybe(0.7))
+    return config
+
+
 @draws("opt", of=DECODERS)
 def opt(draw):
     config = common(draw)
