@@ -114,6 +114,7 @@ CommandLine::CommandLine()
   for (const Flag& flag : flags) std::visit(Add{*app_, flag, args_}, flag.sets);
   plot_.add_to(*app_);
   plan_.add_to(*app_);
+  check_.add_to(*app_);
   talk_.add_to(*app_);
   app_->footer(
       "Exit codes: 0, 1 (the script or its data failed), 2 (wrong usage), 130 (interrupted), 128 + "
@@ -153,6 +154,8 @@ void CommandLine::check() const {
         "say where the training would run");
   if (plot_.is_given() && is_launcher())
     throw UsageError("plot runs in one process, without --nproc and --max-restarts");
+  if (check_.is_given() && is_launcher())
+    throw UsageError("check runs in one process, without --nproc and --max-restarts");
   if (talk_.is_given() && is_launcher())
     throw UsageError(talk_.name() + " runs in one process, without --nproc and --max-restarts");
   if (args_.min_processes > 0 && !is_launcher())

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "check_command.h"
 #include "plan_command.h"
 #include "plot_command.h"
 #include "talk_commands.h"
@@ -52,19 +53,23 @@ class CommandLine {
   /// The words for a process that this one starts: the same without the flags of a launcher.
   std::vector<std::string> worker_words() const;
 
-  /// Whether it is `redco-lua plot`, `plan`, `chat`, `generate` or `serve`.
-  bool has_command() const { return plot_.is_given() || plan_.is_given() || talk_.is_given(); }
+  /// Whether it is `redco-lua plot`, `plan`, `check`, `chat`, `generate` or `serve`.
+  bool has_command() const {
+    return plot_.is_given() || plan_.is_given() || check_.is_given() || talk_.is_given();
+  }
   const Arguments& args() const { return args_; }
   /// The file and its arguments.
   const std::vector<std::string>& script() const { return script_; }
   const PlotCommand& plot() const { return plot_; }
   const PlanCommand& plan() const { return plan_; }
+  const CheckCommand& check_command() const { return check_; }
   const TalkCommands& talk() const { return talk_; }
 
  private:
   Arguments args_;
   PlotCommand plot_;
   PlanCommand plan_;
+  CheckCommand check_;
   TalkCommands talk_;
   std::vector<std::string> script_;
   std::unique_ptr<CLI::App> app_;

@@ -68,6 +68,9 @@ Command command_of(const CLI::App& app, const std::string& name) {
     else if (command.operand.kind == Value::unknown)  // the first
       command.operand = value_of(option->get_name(true));
   }
+  // What follows the flags of `plan` and `check` is a script.
+  if (app.get_prefix_command() && command.operand.kind == Value::unknown)
+    command.operand.kind = Value::file;
   return command;
 }
 

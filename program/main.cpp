@@ -216,6 +216,8 @@ void run_here(const redco::CommandLine& line) {
     line.plot().run(engine);
   else if (line.plan().is_given())
     line.plan().run(engine);
+  else if (line.check_command().is_given())
+    line.check_command().run(engine);
   else if (line.talk().is_given())
     line.talk().run(engine);
   else

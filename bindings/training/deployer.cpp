@@ -4,6 +4,7 @@
 #include <redco/plan.h>
 
 #include "callbacks.h"
+#include "check.h"
 #include "optim.h"
 #include "plan.h"
 #include "run_record.h"
@@ -115,6 +116,7 @@ int make(lua_State* L) {
   args.refuse({"wandb_init_kwargs"},
               "there is no client for that service; metrics.jsonl is written");
   args.finish();
+  if (is_checking(L)) set_options_of_checked(options);
   int64_t seed = options.seed;
   auto deployer = PlanMode::is_on() ? make_planned_deployer(std::move(options))
                                     : std::make_shared<Deployer>(std::move(options));
@@ -297,9 +299,10 @@ int load_last_ckpt(lua_State* L) {
   LoadCheckpointOptions options = read_loading(args);
   bool update_rng = args.get<bool>("update_rng", true);
   args.finish();
-  // A planned script begins anew: it reads no weights.
-  auto checkpoint =
-      PlanMode::is_on() ? std::nullopt : deployer->load_last_ckpt(options, update_rng);
+  // A planned or checked script begins anew.
+  auto checkpoint = PlanMode::is_on() || is_checking(L)
+                        ? std::nullopt
+                        : deployer->load_last_ckpt(options, update_rng);
   if (checkpoint) return push_ckpt(L, *std::move(checkpoint));
   lua_pushnil(L);
   lua_pushnil(L);

@@ -3,6 +3,7 @@
 #include <redco/trainer.h>
 
 #include "callbacks.h"
+#include "check.h"
 #include "plan.h"
 #include "state/arguments.h"
 #include "state/object.h"
@@ -297,6 +298,7 @@ int fit(lua_State* L) {
                                                     {"skip", OnNonfinite::skip},
                                                     {"restore", OnNonfinite::restore}});
   args.finish();
+  if (is_checking(L)) return check_and_end(L, 2, *object);
   auto first_examples = [&] {
     return std::holds_alternative<Dataset>(options.train_examples)
                ? std::get<Dataset>(options.train_examples)

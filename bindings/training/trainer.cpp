@@ -3,6 +3,7 @@
 #include <redco/trainer.h>
 
 #include "callbacks.h"
+#include "check.h"
 #include "optim.h"
 #include "plan.h"
 #include "run_record.h"
@@ -297,6 +298,7 @@ int make(lua_State* L) {
   args.refuse({"params_sharded", "opt_state_sharded"}, laid_out_by_trainer);
   if (auto info = args.optional<Tree>("last_ckpt_info")) options.last_ckpt_info = *info;
   args.finish();
+  keep_arguments(L, 1, *object);
   TrainerOptions kept = options;
   kept.params = {};
   kept.opt_state.reset();
@@ -336,6 +338,7 @@ Pass read_pass(lua_State* L, const LuaTrainer& trainer, const char* method, cons
 int train(lua_State* L) {
   auto object = self(L, "Trainer:train");
   Pass pass = read_pass(L, *object, "Trainer:train", "Training");
+  if (is_checking(L)) return check_and_end(L, 2, *object);
   if (PlanMode::is_on()) {
     plan_and_end(L, *object, pass.examples, pass.batch_size, std::nullopt);
     return 0;
@@ -358,6 +361,7 @@ int train_step(lua_State* L) {
   Examples examples(L, -1, args.function() + ": examples");
   auto batch_size = args.optional<int64_t>("per_device_batch_size");
   args.finish();
+  if (is_checking(L)) return check_and_end(L, 2, *object);
   Dataset dataset = make_dataset(examples, object->collator);
   if (PlanMode::is_on()) {
     plan_and_end(L, *object, dataset, batch_size, dataset.size);
@@ -595,6 +599,7 @@ void add_trainer(lua_State* L) {
       field);
   register_functions(L, "redco.", {{"Trainer", make, trainer_text}});
   add_plan(L);
+  add_check(L);
 }
 
 }  // namespace redco::lua

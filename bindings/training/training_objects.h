@@ -31,6 +31,7 @@ struct LuaTrainer {
   Collate collate;
   Ref apply_fn;                                   // empty when none was given
   Ref custom_state;                               // a table; empty when none was given
+  Ref given;                                      // of a checked script: the arguments, a table
   std::shared_ptr<const TrainerOptions> options;  // without params and opt_state
 
   std::string described() const { return "step = " + std::to_string(trainer->step()); }

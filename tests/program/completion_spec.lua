@@ -34,7 +34,8 @@ local _, man_page = shell '"$REDCO_SOURCE/program/man_page.sh" "$REDCO_LUA" 1.2.
 
 test("each flag of --help is in each script and in the man page", function()
   local n_flags = 0
-  for _, args in ipairs { { "--help" }, { "plot", "--help" }, { "chat", "--help" } } do
+  for _, args in ipairs { { "--help" }, { "plot", "--help" }, { "check", "--help" },
+    { "chat", "--help" } } do
     each_flag(args, function(flag)
       n_flags = n_flags + 1
       local letter, word = flag:match "^%-(%w)$", flag:match "^%-%-(.+)$"
@@ -81,7 +82,11 @@ local lines = {
   { { "-e", "plot", "scr" }, "script.lua" },
   { { "-i", "--no-strict", "--rep" }, "--report-sharding" },
   { { "plot", "" }, "folder" },
-  { { "ch" }, "chat" },
+  { { "cha" }, "chat" },
+  { { "che" }, "check" },
+  { { "check", "--ex" }, "--examples" },
+  { { "check", "--json", "scr" }, "script.lua" },
+  { { "plan", "scr" }, "script.lua" },
   { { "chat", "no" }, "notes.txt" },
   { { "generate", "fol" }, "folder" },
   { { "generate", "--dtype", "bf" }, "bfloat16" },

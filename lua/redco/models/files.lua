@@ -74,7 +74,8 @@ function files.new_parameter(sizes, dtype)
 end
 
 --- Adds the parameters of the family that `params` lack, initialised as in a new model. Returns
---- `params`. With `source`, where the others are from, a notice names those that are new.
+--- `params` and the names of those that are new, without buffers. With `source`, where the others
+--- are from, a notice has them.
 function files.add_new(params, family, config, dtype, generator, source)
   -- A compiled loop may hold this function, and what it captures, as long as the program runs.
   local made = { params = params, names = {} }
@@ -90,8 +91,9 @@ function files.add_new(params, family, config, dtype, generator, source)
     warn("%s: weights of the %s are missing and newly initialized: %s. Train them before you use "
       .. "what they compute", source, family.architecture, listed(made.names, 8))
   end
+  local names = made.names
   made.params, made.names = nil, nil
-  return params
+  return params, names
 end
 
 --- Raises an error, which ends with `reason`, if the processes do not have the memory for so many
@@ -263,9 +265,10 @@ local function add_packed(params, name, weights, source, kind, options)
   return true
 end
 
---- Loads the parameters of a model of this family from a file or folder of weights. options: dtype
---- (nil: as stored), low_memory, generator (of what is new), quantize (a type, false for none, or
---- nil: as stored), assumed (sizes that config.json lacks, for errors).
+--- Loads the parameters of a model of this family from a file or folder of weights. Returns them
+--- and the names of those that are new. options: dtype (nil: as stored), low_memory, generator (of
+--- what is new), quantize (a type, false for none, or nil: as stored), assumed (sizes that
+--- config.json lacks, for errors).
 function files.load_params(family, config, weights, options)
   local names, sizes, kinds = {}, {}, {}
   local head = family.head and family.head(config)

@@ -120,7 +120,7 @@ function(config, options)
   local family = tasks.choose(family_of(given, where), o.task, given)
   local c, n_parameters = complete_config(family, given, is_file)
   files.check_memory(family, n_parameters, o.dtype, default_sizes(family, given))
-  local model = new_model(family, c, files.add_new({}, family, c, o.dtype, o.generator))
+  local model = new_model(family, c, (files.add_new({}, family, c, o.dtype, o.generator)))
   return with_recompute(model, o.recompute, "models.from_config")
 end)
 
@@ -215,11 +215,10 @@ function(dir, options)
     local model = new_model(family, c, params)
     return with_recompute(model, o.recompute, "models.from_pretrained")
   end
-  local params = files.load_params(family, c, weights, {
+  local model = new_model(family, c, files.load_params(family, c, weights, {
     dtype = o.dtype ~= "auto" and o.dtype or nil, low_memory = o.low_memory,
     generator = o.generator, quantize = o.quantize, assumed = assumed,
-  })
-  local model = new_model(family, c, params)
+  }))
   model.generation_config = files.generation_config(dir)
   if family.task == "features" and not family.new_functions then
     model.sentence_pooling = sentence_pooling(dir)

@@ -69,13 +69,14 @@ local function with_decoder_inputs(family, c, inputs)
   return all
 end
 
---- family: a file of this folder; config: complete; params: a flat table.
-local function new_model(family, config, params)
+--- family: a file of this folder; config: complete; params: a flat table; new_parameters: the names
+--- of those that no file has, if the others are from files.
+local function new_model(family, config, params, new_parameters)
   local weight, bias
   if family.head then weight, bias = family.head(config) end
   local is_buffer = family.buffers or {}  -- kept with the parameters, not trained
   local model = setmetatable({
-    family = family, config = config, params = params,
+    family = family, config = config, params = params, new_parameters = new_parameters or {},
     is_encoder_decoder = family.new_encoder and true or false,
   }, Model)
   local encode = family.new_encoder and family.new_encoder(config)
@@ -123,6 +124,7 @@ local function new_model(family, config, params)
 
   -- Decoders predict the next token; the labels of others are those of the same place.
   local is_decoder = not encode and not family.task and not family.loss
+  model.is_decoder = is_decoder
   local is_checked = false  -- whether labels were compared with the inputs
   local function labels_of(inputs, o)
     if o.shift then

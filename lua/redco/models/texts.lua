@@ -3,13 +3,16 @@ local registry = require "redco.registry"
 
 local texts = {
   ["Model"] = [[
-Model {params, config: table, generation_config: table, is_encoder_decoder: boolean}
+Model {params, config: table, generation_config: table, is_encoder_decoder: boolean,
+  is_decoder: boolean, new_parameters: list of strings}
 A model: a function of parameters and inputs, with a loss, generation and a folder. Call its other
 functions with a dot: `model.loss(params, batch)`. Made by `redco.models.from_pretrained`,
 `redco.models.from_config` and `redco.models.from_encoder_decoder_pretrained`.
   params: a flat table of parameters, with Hugging Face's names
   config: the complete configuration, with Hugging Face's keys
-  generation_config: the contents of generation_config.json of its folder]],
+  generation_config: the contents of generation_config.json of its folder
+  is_decoder: whether labels are the next tokens
+  new_parameters: the names of the parameters that its folder lacks, which are new]],
 
   ["Model:__call"] = [[
 __call(self, params, inputs, {train = false, rng = nil, cache = nil, pooling: string = nil}) -> logits [batch, length, vocab_size]

@@ -25,6 +25,7 @@ surface.pages = {
   { "Tokenizer", "Tokenizer", "redco.Tokenizer", "DecodeStream" },
   { "data", "redco.data", "Dataset", "ReplayBuffer" },
   { "augment", "redco.augment" },
+  { "check", "redco.check", "CheckSubject" },
   { "metrics", "redco.metrics" },
   { "federated", "redco.federated" },
   { "preference", "redco.preference" },

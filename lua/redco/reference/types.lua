@@ -5,7 +5,8 @@ local types = {}
 
 --- The types of classes, by the `__name` in an object's metatable.
 types.classes = {
-  Cache = "redco.Cache", Dataset = "redco.Dataset", DecodeStream = "redco.DecodeStream",
+  Cache = "redco.Cache", CheckSubject = "redco.CheckSubject", Dataset = "redco.Dataset",
+  DecodeStream = "redco.DecodeStream",
   Deployer = "redco.Deployer", Distribution = "redco.Distribution", Event = "torch.cuda.Event",
   Environment = "redco.Environment", GenerationBatch = "redco.GenerationBatch",
   Generator = "torch.Generator",

@@ -1,0 +1,2 @@
+--- The checks that the running script added.
+return {}

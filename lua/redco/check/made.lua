@@ -1,0 +1,37 @@
+--- What a script makes before it trains: models, tokenizers, image processors and conversations.
+local made = {}
+
+-- The functions that make them, and the list of each.
+local makers = {
+  { "models", "from_config", "models" },
+  { "models", "from_pretrained", "models" },
+  { "models", "from_encoder_decoder_pretrained", "models" },
+  { "Tokenizer", "from_pretrained", "tokenizers" },
+  { "data", "image_processor", "processors" },
+  { "data", "conversations", "conversations" },
+}
+
+--- From now on, what these functions return is also in the lists of the returned table: `models`,
+--- `tokenizers`, `processors`, `conversations`, and `folders`, the path of each model. Its `stop`
+--- ends that.
+function made.watch(redco)
+  local lists = { models = {}, tokenizers = {}, processors = {}, conversations = {}, folders = {} }
+  local originals = {}
+  for i, maker in ipairs(makers) do
+    local module, name, list = redco[maker[1]], maker[2], lists[maker[3]]
+    local original = module[name]
+    originals[i] = original
+    rawset(module, name, function(...)
+      local value = original(...)
+      list[#list + 1] = value
+      if list == lists.models and type((...)) == "string" then lists.folders[value] = ... end
+      return value
+    end)
+  end
+  function lists.stop()
+    for i, maker in ipairs(makers) do rawset(redco[maker[1]], maker[2], originals[i]) end
+  end
+  return lists
+end
+
+return made
