@@ -185,6 +185,25 @@ add(nil, classes, of_classes, {})
 add(nil, preferences, of_preferences, {})
 chats(nil, { after = "train = data.pack(train, { seq_len = 128, pad_token_id = pad })" })
 
+chats(nil, { after = [[
+loss_fn = function(_, _, params, batch)  -- it shifts, and ignores padding, by itself
+  local n = batch.input_ids:size(1) - 1
+  local logits, labels = model(params, batch):narrow(1, 0, n), batch.labels:narrow(1, 1, n)
+  return nn.cross_entropy(logits, labels:masked_fill(labels:eq(pad), -100))
+end]], tokens = "for t = #ids, 2, -1 do labels[t] = labels[t - 1] end labels[1] = -100",
+  batch = "batch.labels = batch.labels:masked_fill(batch.attention_mask:eq(0), pad)" })
+chats(nil, { batch = "batch.labels = batch.labels:masked_fill(batch.labels:eq(-100), pad)",
+  after = [[
+loss_fn = function(_, _, params, batch)
+  return model.loss(params, batch, { ignore_index = pad })
+end]] })
+chats(nil, { tokens = "labels = { unpack(ids) }", batch = "batch.labels = torch.where("
+  .. "torch.arange(batch.input_ids:size(1)):lt(20), torch.full_like(batch.input_ids, -100), "
+  .. "batch.input_ids)", after = [[
+loss_fn = function(rng, _, params, batch)
+  return model.loss(params, batch, { rng = rng, shift = true })
+end]] })
+
 -- Labels.
 chats("untrained_rows", {
   tokens = "if #ids % 2 == 0 then for t = 1, #ids do labels[t] = -100 end end" })
@@ -231,6 +250,7 @@ end]] })
 
 -- Tokens.
 chats("ids_outside", { size = "650" })
+chats("ids_outside", { tokens = "ids[3] = -1" })
 chats("vocabulary", { before = "tokenizer:add_tokens { 'zzz' }", size = "#tokenizer - 1" })
 chats("too_long", { context = "40" })
 chats("unknown_tokens", { before = "tokenizer.unk_token = 'e'" })

@@ -7,21 +7,24 @@ local ignored = -100
 
 local function is_integers(x) return torch.is_tensor(x) and x.dtype:find "^u?int" ~= nil end
 
---- Watches for calls of a model's loss with labels that it shifts. Returns a function that says
---- whether there was one, and one that ends the watch.
-function rows.watch_shift(model)
-  local shifts, originals = false, {}
+--- Watches the first call of a model's loss. Returns what it is given, {labels, shift, ignore_index},
+--- empty until then, and a function that ends the watch.
+function rows.watch_loss(model)
+  local seen, originals = {}, {}
   for _, name in ipairs { "loss", "logprobs" } do
     local original = model and rawget(model, name)
     if original then
       originals[name] = original
       model[name] = function(p, inputs, options)
-        if type(options) == "table" and options.shift then shifts = true end
+        if not seen.labels and type(inputs) == "table" then
+          local o = type(options) == "table" and options or {}
+          seen.labels, seen.shift, seen.ignore_index = inputs.labels, o.shift, o.ignore_index
+        end
         return original(p, inputs, options)
       end
     end
   end
-  return function() return shifts end, function()
+  return seen, function()
     for name, original in pairs(originals) do model[name] = original end
   end
 end
@@ -140,9 +143,9 @@ local function kind_of(s, list)
   local model, distance = s.model, distance_of(list)
   s.distance = distance
   if model and not model.is_decoder then return "other" end
-  if model and s.step and s.step.shifts then return "own" end
-  if model then return "next" end
-  return distance == 1 and "next" or distance == 0 and "own" or distance and "next" or "other"
+  if s.takes_labels then return s.step.seen.shift and "own" or "next" end
+  -- The script has a loss of its own, which may shift labels.
+  return distance == 1 and "next" or distance == 0 and "own" or "other"
 end
 
 -- The tensors of a batch that are sequences: inputs, their labels, mask and segments as lists.
@@ -156,6 +159,27 @@ local function sequences_of(batch, has_labels)
     torch.is_tensor(mask) and lists_of(mask:ne(0), #ids) or nil, lists_of(batch.segment_ids, #ids)
 end
 
+--- Whether the labels of the batch are those that the model's loss is given; nil if not.
+function rows.takes_labels(s)
+  local batch = s.batches and s.batches[1].batch
+  local seen, labels = s.step and s.step.seen or {}, batch and batch.labels
+  if not torch.is_tensor(seen.labels) then return nil, "the loss is not that of a model" end
+  if not torch.is_tensor(labels) or not s.step.labels
+    or s.step.labels:numel() ~= seen.labels:numel()
+    or not s.step.labels:flatten():equal(seen.labels:flatten()) then
+    return nil, "loss_fn changes the labels"
+  end
+  return true
+end
+
+-- Replaces the labels that the loss ignores by -100.
+local function without_ignored(s, labels)
+  local other = s.takes_labels and s.step.seen.ignore_index
+  if not other or other == ignored then return labels end
+  for t, label in ipairs(labels) do labels[t] = label == other and ignored or label end
+  return labels
+end
+
 --- The sequences of tokens, without padding.
 function rows.of(s)
   if not s.batches then return nil, "there are no batches" end
@@ -165,6 +189,7 @@ function rows.of(s)
     if not ids then return nil, "the batches have no input_ids" end
     local per_example = #ids / #each.examples
     for i = 1, #ids do
+      if labels then labels[i] = without_ignored(s, labels[i]) end
       local found = segments and segments_of(ids[i], labels and labels[i], segments[i])
         or { row_of(s, ids[i], labels and labels[i], mask and mask[i]) }
       for _, row in ipairs(found) do
@@ -178,6 +203,7 @@ function rows.of(s)
   for _, row in ipairs(list) do
     row.given = row.labels
     if kind == "own" and row.labels then row.labels = shifted(row.labels) end
+    if kind == "own" and row.has_mask and row.of_padding then row.of_padding.labels = {} end
     if kind == "other" then row.labels = nil end
   end
   s.kind = kind
@@ -192,6 +218,7 @@ local function written(s)
   for _, each in ipairs(s.batches) do
     for i, labels in ipairs(lists_of(each.batch.labels) or {}) do
       local output, n_padding = {}, 0
+      labels = without_ignored(s, labels)
       for _, label in ipairs(labels) do
         if label ~= ignored then output[#output + 1] = label end
       end

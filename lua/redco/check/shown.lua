@@ -1,4 +1,5 @@
 --- Examples as a reader sees them: texts with the trained tokens marked, or the tensors.
+local decoded = require "redco.check.decoded"
 local torch = require "redco.torch"
 local tree = require "redco.tree"
 
@@ -14,7 +15,7 @@ local function marked(tokenizer, ids, is_trained)
     if t == #ids or is_trained[t + 1] ~= is_trained[t] then
       local run = {}
       for i = first, t do run[#run + 1] = ids[i] end
-      local text = tokenizer:decode(run)
+      local text = decoded(tokenizer, run)
       parts[#parts + 1] = is_trained[t] and open_mark .. text .. close_mark or text
       first = t + 1
     end
@@ -34,7 +35,7 @@ local function of_row(s, row)
   -- The label of the last token is no input.
   local last = row.labels and row.labels[#row.ids]
   if last and last ~= -100 and not row.is_packed then
-    text = text .. open_mark .. s.tokenizer:decode { last } .. close_mark
+    text = text .. open_mark .. decoded(s.tokenizer, { last }) .. close_mark
   end
   return text
 end
@@ -92,7 +93,7 @@ local function add_written(s, list, n)
   if not s.labelled or not s.labelled[1].is_written then return end
   for i = 1, math.min(n, #s.labelled) do
     local row = s.labelled[i]
-    local text = open_mark .. s.tokenizer:decode(row.output) .. close_mark
+    local text = open_mark .. decoded(s.tokenizer, row.output) .. close_mark
     list[i] = list[i] or { example = row.example, text = "" }
     list[i].text = (list[i].text .. " -> " .. text):gsub("^ ", "")
   end

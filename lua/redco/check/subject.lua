@@ -147,7 +147,8 @@ end
 
 local function is_floating(x) return torch.is_tensor(x) and x.dtype:find "^b?float" ~= nil end
 
--- One loss and its gradients, of a few examples: {loss, gradients, shifts} or {failure}.
+-- One loss and its gradients, of a few examples: {loss, gradients}, or {failure}; with the labels of
+-- the batch, and `seen`, what the model's loss was given.
 function parts.step(s)
   if not s.batches then return nil, "there are no batches" end
   if s.given.train_step_fn then return nil, "train_step_fn replaces the step" end
@@ -169,12 +170,13 @@ function parts.step(s)
       names[#names + 1], inputs[#inputs + 1] = name, leaf:requires_grad_(true)
     end
   end
-  local shifts, unwatch = rows.watch_shift(s.model)
+  local seen, unwatch = rows.watch_loss(s.model)
   local notice = native.notice
   native.notice = function() end  -- a check says it
-  local step = { gradients = {} }
+  local step = { gradients = {}, seen = seen }
   local ok, failure = attempt(function()
     local batch = tree.map(single, collate(s, numbers))
+    step.labels = torch.is_tensor(batch.labels) and batch.labels:clone() or nil
     local loss = s.given.loss_fn(redco.Rng(0), s.trainer.state, params, batch, true)
     step.loss = loss:item()
     if not loss.requires_grad then return end
@@ -183,7 +185,6 @@ function parts.step(s)
   end)
   native.notice = notice
   unwatch()
-  step.shifts = shifts()
   if not ok then step.failure = tostring(failure) end
   return step
 end
@@ -200,6 +201,7 @@ function parts.gradients(s)
 end
 
 parts.rows = rows.of
+parts.takes_labels = rows.takes_labels
 parts.labelled = rows.labelled
 parts.output_ends = rows.output_ends
 parts.template = template.of

@@ -1,5 +1,6 @@
 --- What the chat template of the tokenizer writes around messages.
 local attempt = require "redco.check.attempt"
+local decoded = require "redco.check.decoded"
 local masking = require "redco.data.conversations.masking"
 local without_position = require "redco.without_position"
 
@@ -9,7 +10,7 @@ local said, answered = "Zqxsaid", "Zqxanswered"
 --- Whether the tokens have the header. Decoded texts may have other spaces than the template wrote.
 function template.is_in(header, tokenizer, ids)
   local function squeezed(text) return (text:gsub("%s+", "")) end
-  return squeezed(tokenizer:decode(ids)):find(squeezed(header), 1, true) ~= nil
+  return squeezed(decoded(tokenizer, ids)):find(squeezed(header), 1, true) ~= nil
 end
 
 -- Returns the ends of two texts, a few bytes longer than what they have in common.

@@ -1,4 +1,5 @@
 --- Checks of conversations.
+local decoded = require "redco.check.decoded"
 local new_tally = require "redco.check.tally"
 local is_in = require("redco.check.template").is_in
 
@@ -8,7 +9,7 @@ local plain_headers = { "### Instruction:", "### Input:", "### User:", "### Huma
 
 local function has_prompt(s, ids)
   if s.template and is_in(s.template.user, s.tokenizer, ids) then return true end
-  local text = s.tokenizer:decode(ids)
+  local text = decoded(s.tokenizer, ids)
   for _, header in ipairs(plain_headers) do
     if text:find(header, 1, true) then return true end
   end

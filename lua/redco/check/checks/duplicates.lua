@@ -69,7 +69,7 @@ local function split(example)
   if type(example) ~= "table" then return nil end
   local inputs, label = {}, nil
   for key, value in pairs(example) do
-    if key == "label" or key == "class" or key == "target" then
+    if key == "label" or key == "class" or key == "target" and type(value) == "number" then
       label = fingerprint(value)
     else
       inputs[key] = value

@@ -8,7 +8,10 @@ local function has_doubled_bos(s)
   for _, row in ipairs(s.rows) do
     if row.ids[1] == bos and row.ids[2] == bos then tally.add(row.example) end
   end
-  return tally.result(#s.rows)
+  local count, of, where = tally.result(#s.rows)
+  -- A piece of a longer text may begin with the end of one and the beginning of another.
+  if count and bos == s.tokenizer.eos_token_id and count < of / 2 then return nil end
+  return count, of, where
 end
 
 -- The token with which texts begin: that of the chat template if it wrote the rows.

@@ -54,7 +54,7 @@ return {
     title = "rows whose labels equal their inputs: the model learns to copy",
     advice = "labels are the next tokens, as of redco.data.conversations, pack and shift = true of "
       .. "model.loss; of an encoder mask tokens in input_ids",
-    needs = { "rows", "model" }, find = equal_inputs },
+    needs = { "rows", "model", "takes_labels" }, find = equal_inputs },
   { name = "labels_shifted", level = "error", title = "rows whose labels are not the next tokens",
     advice = "shift labels once: labels[t] = input_ids[t + 1]",
     needs = { "rows", "labelled" }, find = are_far },

@@ -58,7 +58,7 @@ return {
     advice = "leave out empty texts", needs = { "rows" }, find = are_empty },
   { name = "padding_trained", level = "error", title = "rows whose padding is trained",
     advice = "set the labels of padding to -100, as redco.data.padding_collate does",
-    needs = { "labelled" }, find = is_trained },
+    needs = { "labelled", "takes_labels" }, find = is_trained },
   { name = "padding_attended", level = "error", title = "rows whose padding is attended to",
     advice = "give the model an attention_mask that is 0 there; the tokenizer's call returns it",
     needs = { "rows", "tokenizer" }, find = is_attended },

@@ -1,4 +1,5 @@
 --- Checks of the tokens themselves.
+local decoded = require "redco.check.decoded"
 local new_tally = require "redco.check.tally"
 
 local function context_of(config)
@@ -82,7 +83,7 @@ end
 local function are_literal(s)
   local tally, known, shown = new_tally(), known_of(s), nil
   for _, row in ipairs(s.rows) do
-    local marker = literals_of(s.tokenizer, s.tokenizer:decode(row.ids), known)
+    local marker = literals_of(s.tokenizer, decoded(s.tokenizer, row.ids), known)
     if marker then
       shown = shown or marker
       tally.add(row.example)
