@@ -204,6 +204,13 @@ loss_fn = function(rng, _, params, batch)
   return model.loss(params, batch, { rng = rng, shift = true })
 end]] })
 
+chats(nil, { after = [[
+local words = {}
+local plain = { add_special_tokens = false }
+for i = 1, 40 do words[i] = tokenizer:encode(("and "):rep(i % 5) .. i, plain) end
+words[3] = { 5 }
+train = data.pack(words, { seq_len = 16, pad_token_id = pad })]] })
+
 -- Labels.
 chats("untrained_rows", {
   tokens = "if #ids % 2 == 0 then for t = 1, #ids do labels[t] = -100 end end" })

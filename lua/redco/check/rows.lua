@@ -290,7 +290,7 @@ function rows.output_ends(s)
     if row.length == longest then n_longest = n_longest + 1 end
   end
   for i, row in ipairs(s.labelled) do
-    is_ended[i] = #row.output == 1  -- a token that is no text, such as the letter of a choice
+    is_ended[i] = false
     for t = math.max(1, #row.output - 2), #row.output do
       is_ended[i] = is_ended[i] or set[row.output[t]] == true
     end

@@ -38,18 +38,23 @@ local function lacks_bos(s)
   return tally.result(#s.rows)
 end
 
+-- A single trained token is no text: the letter of a choice, for example.
+local function lacks_end(s, i)
+  return #s.labelled[i].output > 1 and not s.output_ends.is_ended[i]
+end
+
 -- Rows that are as long as the longest one, if these are not ended though others are.
 local function is_cut(s, i)
   local ends, row = s.output_ends, s.labelled[i]
   return row.length == ends.longest and ends.n_longest > 1 and not row.is_packed
-    and not ends.is_ended[i]
+    and lacks_end(s, i)
 end
 
 local function are_cut(s)
   local ends, tally = s.output_ends, new_tally()
   if ends.n_ended == 0 then return nil end
   for i, row in ipairs(s.labelled) do
-    if is_cut(s, i) and #row.output > 0 then tally.add(row.example) end
+    if is_cut(s, i) then tally.add(row.example) end
   end
   return tally.result(#s.labelled)
 end
@@ -57,7 +62,7 @@ end
 local function lack_end(s)
   local ends, tally = s.output_ends, new_tally()
   for i, row in ipairs(s.labelled) do
-    if #row.output > 0 and not ends.is_ended[i] and not (ends.n_ended > 0 and is_cut(s, i)) then
+    if lacks_end(s, i) and not (ends.n_ended > 0 and is_cut(s, i)) then
       tally.add(row.example)
     end
   end

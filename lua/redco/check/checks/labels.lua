@@ -4,7 +4,8 @@ local new_tally = require "redco.check.tally"
 local function are_untrained(s)
   local tally = new_tally()
   for _, row in ipairs(s.labelled) do
-    if #row.output == 0 then tally.add(row.example) end
+    local is_single = row.ids and #row.ids == 1  -- nothing follows it
+    if #row.output == 0 and not is_single then tally.add(row.example) end
   end
   return tally.result(#s.labelled)
 end
