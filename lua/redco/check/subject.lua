@@ -1,6 +1,8 @@
 --- What is checked: the training of a script. Its parts are made when a check first asks for them.
 local attempt = require "redco.check.attempt"
+local model_loss = require "redco.check.model_loss"
 local native = require "redco.native"
+local outputs = require "redco.check.outputs"
 local redco = require "redco"
 local rows = require "redco.check.rows"
 local template = require "redco.check.template"
@@ -9,6 +11,8 @@ local tree = require "redco.tree"
 
 -- After so many seconds, or bytes, no further batch is made.
 local collate_seconds, collate_bytes = 10, 2 ^ 28
+
+local function is_floating(x) return torch.is_tensor(x) and x.dtype:find "^b?float" ~= nil end
 
 -- Each returns the part of this name; or nil, and why there is none.
 local parts = {}
@@ -73,7 +77,9 @@ function parts.batches(s)
     end
     batches[#batches + 1] = { batch = batch, examples = numbers }
     for _, leaf in ipairs(tree.leaves(batch)) do
-      if torch.is_tensor(leaf) then bytes = bytes + leaf:nbytes() end
+      if torch.is_tensor(leaf) then
+        bytes = bytes + leaf:nbytes() * (is_floating(leaf) and 1 or 8)  -- tokens become lists
+      end
     end
   end
   if #batches == 0 then return nil, "there are no batches" end
@@ -145,10 +151,8 @@ function parts.rates(s)
   return rates
 end
 
-local function is_floating(x) return torch.is_tensor(x) and x.dtype:find "^b?float" ~= nil end
-
--- One loss and its gradients, of a few examples: {loss, gradients}, or {failure}; with the labels of
--- the batch, and `seen`, what the model's loss was given.
+-- One loss and its gradients, of a few examples: {loss, gradients}, or {failure}; with the labels
+-- of the batch, and `seen`, what the model's loss was given.
 function parts.step(s)
   if not s.batches then return nil, "there are no batches" end
   if s.given.train_step_fn then return nil, "train_step_fn replaces the step" end
@@ -170,7 +174,7 @@ function parts.step(s)
       names[#names + 1], inputs[#inputs + 1] = name, leaf:requires_grad_(true)
     end
   end
-  local seen, unwatch = rows.watch_loss(s.model)
+  local seen, unwatch = model_loss.watch(s.model)
   local notice = native.notice
   native.notice = function() end  -- a check says it
   local step = { gradients = {}, seen = seen }
@@ -201,9 +205,9 @@ function parts.gradients(s)
 end
 
 parts.rows = rows.of
-parts.takes_labels = rows.takes_labels
-parts.labelled = rows.labelled
-parts.output_ends = rows.output_ends
+parts.takes_labels = model_loss.takes_labels
+parts.labelled = outputs.labelled
+parts.output_ends = outputs.ends
 parts.template = template.of
 
 local Subject = {}

@@ -11,8 +11,8 @@ end
 local function is_trained(s)
   local tally, rows = new_tally(), s.rows or s.labelled
   for _, row in ipairs(rows) do
-    local of_padding = row.of_padding
-    if of_padding and s.kind ~= "other" and #row.ids > 0 and has_label(of_padding.labels) then
+    local labels = row.labels_of_padding
+    if labels and s.kind ~= "other" and #row.ids > 0 and has_label(labels) then
       tally.add(row.example)
     end
   end
