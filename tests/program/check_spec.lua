@@ -51,6 +51,17 @@ for i, case in ipairs(cases) do
   end)
 end
 
+test("train and train_step are checked as fit is", function()
+  for _, method in ipairs { "train { examples = train, per_device_batch_size = 8 }",
+    "train_step { examples = train }" } do
+    local text, n = cases[2][2]:gsub("fit {[^}]*}", (method:gsub("%%", "%%%%")))
+    expect_equal(n, 1)
+    local result = check(program.write("other.lua", text))
+    expect_equal(names(result), "")
+    expect_equal(result.examples.checked, 30)
+  end
+end)
+
 test("each check has such a script", function()
   local has_case = {}
   for _, case in ipairs(cases) do has_case[case[1] or ""] = true end
@@ -82,7 +93,7 @@ for _, words in ipairs(examples) do
   end)
 end
 
-test("nothing is found in chat/finetune", function()
+test("nothing is found in chat/finetune and chat/preferences", function()
   local case, model = source .. "/tests/cases/llama3", program.folder .. "/model.gguf"
   gguf_files.write(model, gguf_files.add_byte_level(gguf_files.metadata(case), case),
     gguf_files.tensors(case, "F32"))
@@ -91,6 +102,13 @@ test("nothing is found in chat/finetune", function()
   local answers = program.write("answers.jsonl", table.concat(lines))
   local result = check(source .. "/examples/chat/finetune/train.lua", "--model=" .. model,
     "--data=" .. answers, "--n-samples=0")
+  expect_equal(names(result), "")
+  expect_has(result.shown[1].text, "«the sea")
+  for i = 1, 40 do
+    lines[i] = ('{"prompt": "What is %d?", "chosen": "the sea", "rejected": "no"}\n'):format(i)
+  end
+  result = check(source .. "/examples/chat/preferences/train.lua", "--model=" .. model,
+    "--data=" .. program.write("pairs.jsonl", table.concat(lines)), "--n-samples=0")
   expect_equal(names(result), "")
   expect_has(result.shown[1].text, "«the sea")
 end)

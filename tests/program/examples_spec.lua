@@ -607,5 +607,19 @@ testing.test("chat: adapters learn answers, and redco-lua chat takes them", func
   pipe:close()
 end)
 
+testing.test("chat/preferences: held-out pairs are told apart, and adapters are saved", function()
+  local pairs_of = assert(io.open(scratch .. "/pairs.jsonl", "w"))
+  for i = 1, 48 do
+    pairs_of:write(('{"prompt": "What is %d?", "chosen": "the sea", "rejected": "a hill"}\n')
+      :format(i))
+  end
+  pairs_of:close()
+  local _, evaluations, workdir = run("chat/preferences", ("--model=%s --data=%s/pairs.jsonl "
+    .. "--n-epochs=4 --learning-rate=0.01 --n-samples=1"):format(scratch .. "/model.gguf", scratch))
+  testing.expect_equal(evaluations[#evaluations].accuracy, 1)
+  assert(evaluations[#evaluations].loss < 0.4 * evaluations[1].loss, evaluations[1].loss)
+  assert(io.open(workdir .. "/adapter/adapter_model.safetensors"))
+end)
+
 os.execute("rm -r " .. scratch)
 testing.finish()

@@ -5,8 +5,8 @@ local model_loss = {}
 
 local ignored = -100
 
---- Watches the first call of a model's loss. Returns what it is given, {labels, shift,
---- ignore_index}, empty until then, and a function that ends the watch.
+--- Watches the first call of a model's loss or logprobs. Returns what it is given, {name, labels,
+--- shift, ignore_index}, empty until then, and a function that ends the watch.
 function model_loss.watch(model)
   local seen, originals = {}, {}
   for _, name in ipairs { "loss", "logprobs" } do
@@ -17,6 +17,7 @@ function model_loss.watch(model)
         if not seen.labels and type(inputs) == "table" then
           local o = type(options) == "table" and options or {}
           seen.labels, seen.shift, seen.ignore_index = inputs.labels, o.shift, o.ignore_index
+          seen.name = name
         end
         return original(p, inputs, options)
       end

@@ -57,7 +57,7 @@ end
 local function is_worse_than_chance(s)
   local model = s.model
   local size = model.is_decoder and s.made.folders[model] and model.config.vocab_size
-  if not size or s.loss <= 1.5 * math.log(size) then return nil end
+  if not size or s.step.seen.name ~= "loss" or s.loss <= 1.5 * math.log(size) then return nil end
   return 1, nil, ("the loss is %.2f, that of guessing %.2f"):format(s.loss, math.log(size))
 end
 
