@@ -1,4 +1,5 @@
-// Decoders for redco.data, and JSON for the Lua files of this library.
+// Decoders for redco.data, and JSON, TOML, templates and regular expressions for the Lua files of
+// this library.
 #include "decoders.h"
 
 #include "json_values.h"
@@ -7,12 +8,16 @@
 #include "state/values.h"
 
 #include <redco/audio.h>
+#include <redco/detail/regular_expression.h>
+#include <redco/detail/text_template.h>
 #include <redco/image.h>
 #include <redco/json.h>
+#include <redco/options.h>
 
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace redco::lua {
 
@@ -34,6 +39,47 @@ int json_encode(lua_State* L) {
   std::string text = write_json(luaL_checkstring(L, 1) + std::string(": "),
                                 check_json(L, 2, "a JSON value"), indent);
   lua_pushlstring(L, text.data(), text.size());
+  return 1;
+}
+
+// toml_decode(path) -> table
+int toml_decode(lua_State* L) {
+  push_json(L, Json(read_toml(luaL_checkstring(L, 1))));
+  return 1;
+}
+
+// render_template(source, variables) -> text
+int lua_render_template(lua_State* L) {
+  Json variables = check_json(L, 2, "the variables of a template");
+  const auto* members = variables.get<Json::Object>();
+  const std::string text =
+      render_template(std::string(check_bytes(L, 1)), members ? *members : Json::Object());
+  lua_pushlstring(L, text.data(), text.size());
+  return 1;
+}
+
+// find_matches(expression, text) -> list of {first, last, groups}; a group that took no part in a
+// match is "".
+int lua_find_matches(lua_State* L) {
+  const std::string_view text = check_bytes(L, 2);
+  const std::vector<RegexMatch> matches = find_matches(std::string(check_bytes(L, 1)), text);
+  lua_createtable(L, int(matches.size()), 0);
+  for (size_t i = 0; i < matches.size(); ++i) {
+    const auto& [whole, groups] = matches[i];
+    lua_createtable(L, 2, 1);
+    lua_pushinteger(L, lua_Integer(whole.first) + 1);
+    lua_rawseti(L, -2, 1);
+    lua_pushinteger(L, lua_Integer(whole.second));
+    lua_rawseti(L, -2, 2);
+    lua_createtable(L, int(groups.size()), 0);
+    for (size_t j = 0; j < groups.size(); ++j) {
+      const auto [begin, end] = groups[j].value_or(ByteRange(0, 0));
+      lua_pushlstring(L, text.data() + begin, end - begin);
+      lua_rawseti(L, -2, int(j) + 1);
+    }
+    lua_setfield(L, -2, "groups");
+    lua_rawseti(L, -2, int(i) + 1);
+  }
   return 1;
 }
 
@@ -81,6 +127,12 @@ void add_decoders(lua_State* L) {
   lua_setfield(L, -2, "json_decode");
   lua_pushcfunction(L, json_encode);
   lua_setfield(L, -2, "json_encode");
+  lua_pushcfunction(L, toml_decode);
+  lua_setfield(L, -2, "toml_decode");
+  lua_pushcfunction(L, lua_render_template);
+  lua_setfield(L, -2, "render_template");
+  lua_pushcfunction(L, lua_find_matches);
+  lua_setfield(L, -2, "find_matches");
   lua_pushcfunction(L, image_decode);
   lua_setfield(L, -2, "image_decode");
   lua_pushcfunction(L, audio_decode);

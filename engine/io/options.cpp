@@ -180,6 +180,25 @@ void apply_file(Tree& options, const std::string& file) {
   }
 }
 
+Json json_of(const toml::node& node, const std::string& file) {
+  if (auto boolean = node.as_boolean()) return {**boolean};
+  if (auto integer = node.as_integer()) return {int64_t{**integer}};
+  if (auto real = node.as_floating_point()) return {**real};
+  if (auto text = node.as_string()) return {**text};
+  if (auto array = node.as_array()) {
+    Json::List list;
+    for (const toml::node& item : *array) list.push_back(json_of(item, file));
+    return {std::move(list)};
+  }
+  if (auto table = node.as_table()) {
+    Json::Object object;
+    for (const auto& [key, value] : *table)
+      object.emplace_back(std::string(key.str()), json_of(value, file));
+    return {std::move(object)};
+  }
+  fail(file, ":", node.source().begin.line, ": dates and times are not supported");
+}
+
 // The shortest text that reads back as this number; toml++ writes 0.1 with 17 digits.
 std::string number_text(double value) {
   if (!std::isfinite(value)) return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
@@ -250,6 +269,18 @@ Tree resolve_options(const Tree& defaults, const std::string& file,
   if (!source.empty()) apply_file(options, source);
   for (const std::string& argument : rest) apply_argument(options, argument);
   return options;
+}
+
+Json::Object read_toml(const std::string& path) {
+  std::ifstream stream(path);
+  require(bool(stream), "cannot read '", path, "'");
+  std::ostringstream text;
+  text << stream.rdbuf();
+  try {
+    return std::get<Json::Object>(json_of(toml::parse(text.str()), path).value);
+  } catch (const toml::parse_error& error) {
+    fail(path, ":", error.source().begin.line, ": not TOML: ", error.description());
+  }
 }
 
 std::string format_options(const Tree& options,

@@ -5,6 +5,7 @@
 
 #include "utf8.h"
 
+#include <redco/detail/regular_expression.h>
 #include <redco/error.h>
 
 #include <pcre2.h>
@@ -94,6 +95,23 @@ struct Pattern::Compiled {
   Owned<pcre2_code, pcre2_code_free> code;
 };
 
+namespace {
+
+Owned<pcre2_code, pcre2_code_free> compiled(const std::string& where, const std::string& expression,
+                                            const std::string& spelled) {
+  int error = 0;
+  size_t position = 0;
+  Owned<pcre2_code, pcre2_code_free> code(
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelled.data()), spelled.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &position, nullptr));
+  require(code != nullptr, where, "the regular expression '", expression,
+          "' is not understood: ", pcre2_message(error));
+  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);  // without it matching is slower
+  return code;
+}
+
+}  // namespace
+
 Pattern Pattern::literal(std::string text) {
   Pattern pattern;
   pattern.source_ = std::move(text);
@@ -101,19 +119,11 @@ Pattern Pattern::literal(std::string text) {
 }
 
 Pattern Pattern::regex(const std::string& where, const std::string& expression) {
-  std::string spelled = with_unicode_classes(expression);
-  int error = 0;
-  size_t position = 0;
-  auto compiled = std::make_shared<Compiled>();
-  compiled->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelled.data()), spelled.size(),
-                                     PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error,
-                                     &position, nullptr));
-  require(compiled->code != nullptr, where, "the regular expression '", expression,
-          "' is not understood: ", pcre2_message(error));
-  pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);  // without it matching is slower
+  auto result = std::make_shared<Compiled>();
+  result->code = compiled(where, expression, with_unicode_classes(expression));
   Pattern pattern;
   pattern.source_ = expression;
-  pattern.compiled_ = std::move(compiled);
+  pattern.compiled_ = std::move(result);
   return pattern;
 }
 
@@ -145,3 +155,38 @@ void Pattern::each_match(std::string_view text, const std::function<void(Range)>
 }
 
 }  // namespace redco::text
+
+namespace redco {
+
+std::vector<RegexMatch> find_matches(const std::string& expression, std::string_view text) {
+  using namespace text;
+  require(valid_utf8(text) == text, "the text is not UTF-8");
+  auto code = compiled("", expression, expression);
+  Owned<pcre2_match_data, pcre2_match_data_free> data(
+      pcre2_match_data_create_from_pattern(code.get(), nullptr));
+  Matcher limits;
+  const size_t* match = pcre2_get_ovector_pointer(data.get());
+  const uint32_t n_pairs = pcre2_get_ovector_count(data.get());
+  std::vector<RegexMatch> found;
+  uint32_t options = PCRE2_NO_UTF_CHECK;
+  for (size_t start = 0; start <= text.size();) {
+    int result = pcre2_match(code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                             start, options, data.get(), limits.context.get());
+    if (result == PCRE2_ERROR_NOMATCH) break;
+    require(result >= 0, "the regular expression '", expression, "' gave up on a text of ",
+            text.size(), " bytes: ", pcre2_message(result));
+    require(match[0] <= match[1], "the regular expression '", expression, "' uses \\K");
+    RegexMatch& next = found.emplace_back(RegexMatch{{match[0], match[1]}, {}});
+    for (uint32_t i = 1; i < n_pairs; ++i) {
+      const bool is_set = int(i) < result && match[2 * i] != PCRE2_UNSET;
+      next.groups.push_back(is_set ? std::optional(ByteRange(match[2 * i], match[2 * i + 1]))
+                                   : std::nullopt);
+    }
+    // After an empty match Python looks for one at the same place that is not empty.
+    options = PCRE2_NO_UTF_CHECK | (match[0] == match[1] ? PCRE2_NOTEMPTY_ATSTART : 0);
+    start = match[1];
+  }
+  return found;
+}
+
+}  // namespace redco

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <redco/export.h>
+#include <redco/json.h>
 #include <redco/tree.h>
 
 #include <map>
@@ -28,6 +29,10 @@ REDCO_API Tree resolve_options(const Tree& defaults, const std::string& file,
 /// Formats options as TOML, for --help. A description by the option's name follows as a comment.
 REDCO_API std::string format_options(const Tree& options,
                                      const std::map<std::string, std::string>& descriptions = {});
+
+/// Reads a TOML file, with the keys of its tables in the order of their names. Throws Error, which
+/// names the file and line, for a file that is missing or is not TOML, and for dates and times.
+REDCO_API Json::Object read_toml(const std::string& path);
 
 /// Writes a dictionary of plain values as TOML 1.0, which `resolve_options` reads back. Throws
 /// Error if the file cannot be written.

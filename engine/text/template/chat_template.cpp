@@ -17,24 +17,6 @@ namespace {
 
 using text::jinja::Value;
 
-Value to_value(const Json& json) {
-  if (auto boolean = json.get<bool>()) return {*boolean};
-  if (auto integer = json.get<int64_t>()) return {*integer};
-  if (auto real = json.get<double>()) return {*real};
-  if (auto text = json.get<std::string>()) return {*text};
-  if (auto entries = json.get<Json::List>()) {
-    Value::List list;
-    for (const Json& entry : *entries) list.push_back(to_value(entry));
-    return text::jinja::make_list(std::move(list));
-  }
-  if (auto entries = json.get<Json::Object>()) {
-    Value::Dict dict;
-    for (const auto& [key, entry] : *entries) dict.emplace_back(Value{key}, to_value(entry));
-    return text::jinja::make_dict(std::move(dict));
-  }
-  return {Value::None()};
-}
-
 void check_messages(const Json& messages) {
   const auto* list = messages.get<Json::List>();
   const auto* object = messages.get<Json::Object>();
@@ -64,7 +46,7 @@ Value::Named given_variables(const text::Settings& settings, const Json& message
                              bool add_generation_prompt, const Json::Object& variables) {
   check_messages(messages);
   // As in `transformers`, the variables tools and documents always exist, as none if not given.
-  Value::Named given = {{"messages", to_value(messages)},
+  Value::Named given = {{"messages", text::jinja::from_json(messages)},
                         {"tools", {Value::None()}},
                         {"documents", {Value::None()}},
                         {"add_generation_prompt", {add_generation_prompt}}};
@@ -75,7 +57,8 @@ Value::Named given_variables(const text::Settings& settings, const Json& message
     for (const std::string& token : settings.additional_special_tokens) tokens.push_back({token});
     given.emplace_back("additional_special_tokens", text::jinja::make_list(std::move(tokens)));
   }
-  for (const auto& [name, value] : variables) given.emplace_back(name, to_value(value));
+  for (const auto& [name, value] : variables)
+    given.emplace_back(name, text::jinja::from_json(value));
   return given;
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <redco/json.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -9,9 +11,8 @@
 #include <variant>
 #include <vector>
 
-/// The part of Jinja that chat templates use, configured as in `transformers`: trim_blocks,
-/// lstrip_blocks, break and continue, no HTML escaping, and no operations that modify the
-/// template's input.
+/// The part of Jinja that chat templates use: break and continue, no HTML escaping, and no
+/// operations that modify the template's input. The default `Dialect` is that of `transformers`.
 ///
 /// Statements: for (with if and else), if, set (also of tuples, namespaces and blocks), macro,
 /// call, filter, with, raw, generation, break, continue. Functions: namespace, range, dict,
@@ -55,6 +56,7 @@ struct Value {
   const Value* find(const Value& key) const;
 };
 
+Value from_json(const Json& json);
 /// Both throw Error for values that are too deep or too large to traverse.
 Value make_list(Value::List list, Value::Kind kind = Value::Kind::plain);
 Value make_dict(Value::Dict dict, Value::Kind kind = Value::Kind::plain);
@@ -127,8 +129,16 @@ struct Node {
 /// The variable to which the filters of a body apply; no template can name it.
 inline constexpr const char* body_variable = " body";
 
+/// How templates of a kind are read.
+struct Dialect {
+  const char* name = "chat template";  ///< in errors
+  bool trims_blocks = true;            ///< Jinja's trim_blocks and lstrip_blocks
+  bool keeps_last_newline = false;     ///< keep_trailing_newline
+  bool is_strict = false;  ///< whether it is an error to write, test or loop over what is undefined
+};
+
 /// Parses a template. Throws Error, with the line, for unsupported or invalid syntax.
-std::vector<Node> parse(const std::string& source);
+std::vector<Node> parse(const std::string& source, const Dialect& dialect = {});
 
 /// Whether a template has a `generation` block.
 bool marks_generation(const std::vector<Node>& nodes);
@@ -141,6 +151,6 @@ using Spans = std::vector<std::pair<size_t, size_t>>;
 /// gets the outputs of `generation` blocks; one in a macro or in a block whose output is captured
 /// is then an error.
 std::string render(const std::vector<Node>& nodes, const Value::Named& variables,
-                   Spans* generated = nullptr);
+                   Spans* generated = nullptr, const Dialect& dialect = {});
 
 }  // namespace redco::text::jinja

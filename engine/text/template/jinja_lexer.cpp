@@ -148,8 +148,9 @@ std::string with_plain_newlines(const std::string& source) {
 
 class Splitter {
  public:
-  explicit Splitter(const std::string& source) : source_(with_plain_newlines(source)) {
-    if (source_.ends_with('\n')) source_.pop_back();
+  Splitter(const std::string& source, const Dialect& dialect)
+      : source_(with_plain_newlines(source)), trims_blocks_(dialect.trims_blocks) {
+    if (source_.ends_with('\n') && !dialect.keeps_last_newline) source_.pop_back();
   }
 
   std::vector<Part> split() {
@@ -181,7 +182,7 @@ class Splitter {
                   content.substr(first, content.find_last_not_of(" \t\n") + 1 - first) == "raw";
     if (last == '-')
       while (done_ < source_.size() && is_blank(source_[done_])) ++done_;
-    else if (last != '+' && kind != '{' && !is_raw && done_ < source_.size() &&
+    else if (trims_blocks_ && last != '+' && kind != '{' && !is_raw && done_ < source_.size() &&
              source_[done_] == '\n')
       ++done_;
     if (is_raw) return raw();
@@ -195,7 +196,7 @@ class Splitter {
     std::string text = source_.substr(done_, at - done_);
     if (mark == '-') {
       while (!text.empty() && is_blank(text.back())) text.pop_back();
-    } else if (kind != '{' && mark != '+') {
+    } else if (trims_blocks_ && kind != '{' && mark != '+') {
       // Strip blanks between the start of a line and a statement.
       size_t start = at;
       while (start > 0 && source_[start - 1] != '\n' && is_blank(source_[start - 1])) --start;
@@ -219,7 +220,8 @@ class Splitter {
       done_ = end + 2;
       if (source_[end - 1] == '-')
         while (done_ < source_.size() && is_blank(source_[done_])) ++done_;
-      else if (source_[end - 1] != '+' && done_ < source_.size() && source_[done_] == '\n')
+      else if (trims_blocks_ && source_[end - 1] != '+' && done_ < source_.size() &&
+               source_[done_] == '\n')
         ++done_;
       return done_;
     }
@@ -237,6 +239,7 @@ class Splitter {
   }
 
   std::string source_;
+  bool trims_blocks_;
   std::vector<Part> parts_;
   size_t done_ = 0, counted_ = 0;
   int line_ = 1;
@@ -244,9 +247,11 @@ class Splitter {
 
 }  // namespace
 
-void fail_at(int line, const std::string& what) { fail("chat template, line ", line, ": ", what); }
+void fail_at(int line, const std::string& what) { fail("line ", line, ": ", what); }
 
-std::vector<Part> split(const std::string& source) { return Splitter(source).split(); }
+std::vector<Part> split(const std::string& source, const Dialect& dialect) {
+  return Splitter(source, dialect).split();
+}
 
 std::vector<Lexeme> lexemes(const Part& part) {
   constexpr std::string_view doubles[] = {"==", "!=", "<=", ">=", "//", "**"};

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "jinja.h"
+
 #include <string>
 #include <vector>
 
@@ -17,10 +19,11 @@ struct Lexeme {
   std::string text;
 };
 
+/// Throws Error, beginning with the line.
 [[noreturn]] void fail_at(int line, const std::string& what);
 
-/// The parts of a template, with trim_blocks and lstrip_blocks.
-std::vector<Part> split(const std::string& source);
+/// The parts of a template.
+std::vector<Part> split(const std::string& source, const Dialect& dialect);
 
 /// The words of a tag.
 std::vector<Lexeme> lexemes(const Part& part);

@@ -4,6 +4,8 @@
 #include "jinja_expressions.h"
 #include "jinja_lexer.h"
 
+#include <redco/error.h>
+
 #include <algorithm>
 #include <initializer_list>
 #include <map>
@@ -23,7 +25,8 @@ ExpressionPtr body_expression() {
 
 class TemplateParser {
  public:
-  explicit TemplateParser(const std::string& source) : parts_(split(source)) {}
+  TemplateParser(const std::string& source, const Dialect& dialect)
+      : parts_(split(source, dialect)) {}
 
   std::vector<Node> all() {
     std::string ended_by;
@@ -228,7 +231,13 @@ class TemplateParser {
 
 }  // namespace
 
-std::vector<Node> parse(const std::string& source) { return TemplateParser(source).all(); }
+std::vector<Node> parse(const std::string& source, const Dialect& dialect) {
+  try {
+    return TemplateParser(source, dialect).all();
+  } catch (const Error& error) {
+    fail(dialect.name, ", ", error.what());
+  }
+}
 
 bool marks_generation(const std::vector<Node>& nodes) {
   return std::any_of(nodes.begin(), nodes.end(), [](const Node& node) {

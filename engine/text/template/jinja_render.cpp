@@ -79,8 +79,8 @@ Value strftime_now(const Arguments& given) {
 
 class Renderer {
  public:
-  Renderer(const Value::Named& variables, Spans* generated)
-      : scopes_{globals_}, generated_(generated) {
+  Renderer(const Value::Named& variables, Spans* generated, bool is_strict)
+      : scopes_{globals_}, generated_(generated), is_strict_(is_strict) {
     Scope& globals = *globals_;
     globals["range"] = make_function(range);
     globals["dict"] =
@@ -145,12 +145,12 @@ class Renderer {
         write(node.content);
         break;
       case Node::output:
-        write(to_text(evaluate(*node.expression)));
+        write(to_text(defined(*node.expression)));
         break;
       case Node::loop:
         return loop(node);
       case Node::branch:
-        return run_all(is_true(evaluate(*node.condition)) ? node.body : node.other);
+        return run_all(is_true(defined(*node.condition)) ? node.body : node.other);
       case Node::set:
         assign(node.names, evaluate(*node.expression));
         break;
@@ -251,7 +251,7 @@ class Renderer {
   }
 
   Flow loop(const Node& node) {
-    Value::List items = items_of(evaluate(*node.expression), "a loop");
+    Value::List items = items_of(defined(*node.expression), "a loop");
     count_steps(int64_t(items.size()));
     if (node.condition)
       std::erase_if(items, [&](const Value& item) {
@@ -392,6 +392,14 @@ class Renderer {
     return value;
   }
 
+  // The value of an expression that needs one.
+  Value defined(const Expression& e) {
+    Value value = evaluate(e);
+    if (const auto* missing = value.get<Value::Undefined>())
+      require(!is_strict_, "'", missing->name, "' is not defined");
+    return value;
+  }
+
   Value value_of(const Expression& e) {
     switch (e.kind) {
       case Expression::literal:
@@ -496,6 +504,7 @@ class Renderer {
   std::vector<Value> namespaces_;
   std::string out_;
   Spans* generated_;
+  bool is_strict_;
   int captures_ = 0;  ///< macros and blocks, around this node, whose output is captured
   int64_t steps_ = 0;
   int line_ = 1;
@@ -504,15 +513,15 @@ class Renderer {
 
 }  // namespace
 
-std::string render(const std::vector<Node>& nodes, const Value::Named& variables,
-                   Spans* generated) {
-  Renderer renderer(variables, generated);
+std::string render(const std::vector<Node>& nodes, const Value::Named& variables, Spans* generated,
+                   const Dialect& dialect) {
+  Renderer renderer(variables, generated, dialect.is_strict);
   try {
     return renderer.render(nodes);
   } catch (const Interrupted&) {
     throw;
   } catch (const Error& error) {
-    fail("chat template, line ", renderer.line(), ": ", error.what());
+    fail(dialect.name, ", line ", renderer.line(), ": ", error.what());
   }
 }
 

@@ -242,6 +242,24 @@ Value make_dict(Value::Dict dict, Value::Kind kind) {
   return whole;
 }
 
+Value from_json(const Json& json) {
+  if (auto boolean = json.get<bool>()) return {*boolean};
+  if (auto integer = json.get<int64_t>()) return {*integer};
+  if (auto real = json.get<double>()) return {*real};
+  if (auto text = json.get<std::string>()) return {*text};
+  if (auto entries = json.get<Json::List>()) {
+    Value::List list;
+    for (const Json& entry : *entries) list.push_back(from_json(entry));
+    return make_list(std::move(list));
+  }
+  if (auto entries = json.get<Json::Object>()) {
+    Value::Dict dict;
+    for (const auto& [key, entry] : *entries) dict.emplace_back(Value{key}, from_json(entry));
+    return make_dict(std::move(dict));
+  }
+  return {Value::None()};
+}
+
 Value make_members(Value::Named members, Value::Kind kind) {
   Value::Dict dict;
   for (auto& [name, member] : members) dict.emplace_back(Value{name}, std::move(member));
