@@ -115,7 +115,7 @@ CommandLine::CommandLine()
   plot_.add_to(*app_);
   plan_.add_to(*app_);
   check_.add_to(*app_);
-  talk_.add_to(*app_);
+  model_.add_to(*app_);
   app_->footer(
       "Exit codes: 0, 1 (the script or its data failed), 2 (wrong usage), 130 (interrupted), 128 + "
       "another signal.");
@@ -156,8 +156,8 @@ void CommandLine::check() const {
     throw UsageError("plot runs in one process, without --nproc and --max-restarts");
   if (check_.is_given() && is_launcher())
     throw UsageError("check runs in one process, without --nproc and --max-restarts");
-  if (talk_.is_given() && is_launcher())
-    throw UsageError(talk_.name() + " runs in one process, without --nproc and --max-restarts");
+  if (model_.is_given() && is_launcher() && !model_.takes_processes())
+    throw UsageError(model_.name() + " runs in one process, without --nproc and --max-restarts");
   if (args_.min_processes > 0 && !is_launcher())
     throw UsageError("--min-processes is for restarts: it needs --max-restarts N");
   // A run on one machine needs no secret, but whoever names one wants it to be there.
@@ -179,7 +179,9 @@ std::vector<std::string> CommandLine::worker_words() const {
     }
     for (const std::string& value : option->results()) words.insert(words.end(), {name, value});
   }
-  const auto rest = plan_.is_given() ? plan_.calibration_words() : script_;
+  const auto rest = plan_.is_given()   ? plan_.calibration_words()
+                    : model_.is_given() ? model_.words()
+                                       : script_;
   words.insert(words.end(), rest.begin(), rest.end());
   return words;
 }

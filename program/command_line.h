@@ -5,7 +5,7 @@
 #include "check_command.h"
 #include "plan_command.h"
 #include "plot_command.h"
-#include "talk_commands.h"
+#include "model_commands.h"
 
 #include <cstdint>
 #include <memory>
@@ -53,9 +53,9 @@ class CommandLine {
   /// The words for a process that this one starts: the same without the flags of a launcher.
   std::vector<std::string> worker_words() const;
 
-  /// Whether it is `redco-lua plot`, `plan`, `check`, `chat`, `generate` or `serve`.
+  /// Whether it is `redco-lua plot`, `plan`, `check`, `chat`, `generate`, `serve` or `evaluate`.
   bool has_command() const {
-    return plot_.is_given() || plan_.is_given() || check_.is_given() || talk_.is_given();
+    return plot_.is_given() || plan_.is_given() || check_.is_given() || model_.is_given();
   }
   const Arguments& args() const { return args_; }
   /// The file and its arguments.
@@ -63,14 +63,14 @@ class CommandLine {
   const PlotCommand& plot() const { return plot_; }
   const PlanCommand& plan() const { return plan_; }
   const CheckCommand& check_command() const { return check_; }
-  const TalkCommands& talk() const { return talk_; }
+  const ModelCommands& model() const { return model_; }
 
  private:
   Arguments args_;
   PlotCommand plot_;
   PlanCommand plan_;
   CheckCommand check_;
-  TalkCommands talk_;
+  ModelCommands model_;
   std::vector<std::string> script_;
   std::unique_ptr<CLI::App> app_;
 };

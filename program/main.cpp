@@ -218,8 +218,8 @@ void run_here(const redco::CommandLine& line) {
     line.plan().run(engine);
   else if (line.check_command().is_given())
     line.check_command().run(engine);
-  else if (line.talk().is_given())
-    line.talk().run(engine);
+  else if (line.model().is_given())
+    line.model().run(engine);
   else
     run_script_and_prompt(engine, *terminal, line);
 }

@@ -32,8 +32,9 @@ for name, value in pairs(redco) do
 end
 
 -- Modules in the files of their names.
-local parts = { "augment", "check", "data", "diffusion", "distributions", "federated", "help",
-  "lora", "metrics", "models", "nn", "preference", "privacy", "quant", "rl", "serve", "tree" }
+local parts = { "augment", "check", "data", "diffusion", "distributions", "evaluate", "federated",
+  "help", "lora", "metrics", "models", "nn", "preference", "privacy", "quant", "rl", "serve",
+  "tree" }
 
 return registry.define("redco", [[
 redco

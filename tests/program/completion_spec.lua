@@ -35,7 +35,7 @@ local _, man_page = shell '"$REDCO_SOURCE/program/man_page.sh" "$REDCO_LUA" 1.2.
 test("each flag of --help is in each script and in the man page", function()
   local n_flags = 0
   for _, args in ipairs { { "--help" }, { "plot", "--help" }, { "check", "--help" },
-    { "chat", "--help" } } do
+    { "chat", "--help" }, { "evaluate", "--help" } } do
     each_flag(args, function(flag)
       n_flags = n_flags + 1
       local letter, word = flag:match "^%-(%w)$", flag:match "^%-%-(.+)$"
@@ -88,6 +88,7 @@ local lines = {
   { { "check", "--json", "scr" }, "script.lua" },
   { { "plan", "scr" }, "script.lua" },
   { { "chat", "no" }, "notes.txt" },
+  { { "evaluate", "--out" }, "--output" },
   { { "generate", "fol" }, "folder" },
   { { "generate", "--dtype", "bf" }, "bfloat16" },
   { { "plot", "--o" }, "--out" },

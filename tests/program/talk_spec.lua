@@ -1,4 +1,5 @@
--- redco-lua generate and redco-lua chat write what model.generate returns.
+-- redco-lua generate and redco-lua chat write what model.generate returns; redco-lua evaluate
+-- prints what redco.evaluate returns.
 local program = require "program"
 local redco = require "redco"
 local testing = require "testing"
@@ -36,7 +37,8 @@ local function expect_fails(expected_code, args, ...)
   expect_equal(code, expected_code)
   expect_equal(out, "")
   expect_has(err, ...)
-  assert(not err:find "traceback" and not err:find "chat:%d" and not err:find "generate:%d", err)
+  assert(not err:find "traceback" and not err:find "chat:%d" and not err:find "generate:%d"
+    and not err:find "evaluate:%d", err)
 end
 
 local text = greedy(tokenizer:encode "the sea", 12)
@@ -97,7 +99,82 @@ test("chat keeps the conversation, until /reset", function()
   expect_writes(third, args, "c")
 end)
 
+-- ---- evaluate ----
+
+local tasks = os.getenv "REDCO_SOURCE" .. "/examples/evaluation/"
+local arc = tasks .. "arc_easy.toml"
+
+-- The scores that a command prints, by metric.
+local function scores_of(args)
+  local code, out, err = program.run(args)
+  assert(code == 0, err)
+  local scores = {}
+  for line in out:gmatch "[^\n]+" do
+    local metric, value, stderr = line:match "(%S+) +(%S+) +(%S+)$"
+    scores[metric] = value .. " " .. stderr
+  end
+  return scores, err
+end
+
+local function expected_scores(given, params)
+  given.deployer = redco.Deployer { seed = 0, verbose = false }
+  given.model, given.params, given.tokenizer = model, params or model.params, tokenizer
+  local found, scores = redco.evaluate(given), {}
+  for _, result in pairs(found.results) do
+    for name, value in pairs(result) do
+      local metric = name:match "^(.*),none$"
+      local stderr = metric and result[metric .. "_stderr,none"]
+      if stderr then
+        scores[metric] = ("%.4f %s"):format(value,
+          stderr == "N/A" and stderr or ("%.4f"):format(stderr))
+      end
+    end
+  end
+  return scores
+end
+
+local function expect_scores(found, expected)
+  local n = 0
+  for metric, score in pairs(expected) do
+    expect_equal(found[metric], score)
+    n = n + 1
+  end
+  assert(n > 0)
+end
+
+test("evaluate prints scores, with its flags, of folders and adapters", function()
+  local found, err = scores_of { "evaluate", llama, arc, tasks .. "wikitext.lua" }
+  expect_equal(err, "")
+  expect_scores(found, expected_scores { tasks = { arc, tasks .. "wikitext.lua" } })
+  local _, told = scores_of { "evaluate", llama, arc, "--num-fewshot=1", "--max-length", "40" }
+  expect_has(told, "lost their beginnings", "40 tokens")
+  expect_scores(scores_of { "evaluate", llama, arc, "--num_fewshot=1", "--limit=7", "--seed", "3",
+    "--batch-size", "3" },
+    expected_scores { tasks = { arc }, num_fewshot = 1, limit = 7, seed = 3 })
+  expect_scores(scores_of { "evaluate", cases .. "lora_llama", arc },
+    expected_scores({ tasks = { arc } },
+      redco.lora.from_pretrained(cases .. "lora_llama", model.params)))
+  expect_equal(scores_of({ "--nproc", "2", "evaluate", llama, "--n-model-shards=2",
+    tasks .. "wikitext.lua" }).bits_per_byte, found.bits_per_byte)
+end)
+
+test("evaluate writes the files of results, and prompts by the chat template", function()
+  local code, _, err = program.run { "evaluate", chat, arc, "--apply-chat-template", "--limit", "2",
+    "--output", "scores", "--log-samples" }
+  assert(code == 0, err)
+  local _, names = program.shell "cat scores/samples_arc_easy_*.jsonl"
+  expect_has(names, [["arg_0":"u:Question: Which of these animals has feathers?\nAnswer:;a:"]],
+    [["arg_1":"a sparrow"]])
+  local _, results = program.shell "cat scores/results_*.json"
+  expect_has(results, '"n-samples"', '"effective": 2')
+end)
+
 test("data that does not fit is exit code 1, with what to do", function()
+  expect_fails(1, { "evaluate", llama, "nowhere.toml" }, "nowhere.toml")
+  expect_fails(1, { "evaluate", llama, arc, "--apply-chat-template" }, "no chat_template")
+  expect_fails(1, { "evaluate", llama, arc, "--num-fewshot=10" }, "num_fewshot is 10")
+  expect_fails(1, { "evaluate", cases .. "bert", arc }, "BertForMaskedLM")
+  expect_fails(1, { "evaluate", llama, arc, "--limit=0" }, "limit")
   expect_fails(1, { "chat", llama }, "no chat template", "redco-lua generate")
   expect_fails(1, { "generate", cases .. "bert" }, "BertForMaskedLM", "writes no text")
   expect_fails(1, { "generate", "nowhere" }, "nowhere is neither a model folder")
@@ -120,6 +197,9 @@ test("wrong usage is exit code 2", function()
   expect_fails(2, { "generate", llama, "a", "--stop", "" }, "--stop")
   expect_fails(2, { "generate", llama, "--system", "S" }, "--system")
   expect_fails(2, { "--nproc", "2", "chat", chat }, "one process")
+  expect_fails(2, { "evaluate", llama }, "TASK")
+  expect_fails(2, { "evaluate", llama, arc, "--seed=4294967296" }, "4294967295")
+  expect_fails(2, { "evaluate", llama, arc, "--temperature=1" }, "--temperature")
 end)
 
 program.remove_folder()

@@ -13,6 +13,22 @@ local x = torch.randn({ 32, 64 }, { requires_grad = true })
 redco.checkpoint(block, redco.checkpoint(block, x)):sum():backward()
 print(x.grad.shape)  --> torch.Size([32, 64])
 
+--- redco.evaluate
+local found, samples = redco.evaluate {
+  deployer = redco.Deployer { seed = 42, verbose = false },
+  model = redco.models.from_pretrained "gpt2",
+  tokenizer = redco.Tokenizer.from_pretrained "gpt2",
+  tasks = { {
+    task = "sums", data = "qa.jsonl", num_fewshot = 1,
+    output_type = "multiple_choice", doc_to_text = "{{q}}",
+    doc_to_choice = { "2", "4" }, doc_to_target = "{{a // 2 - 1}}",
+  } },
+}
+local scores = found.results.sums
+print(scores["acc,none"], scores["acc_stderr,none"])  --> 0.5  0.5
+print(samples.sums[1].arguments[1][1]:gsub("\n", "|"))
+--> 1 + 1? 2||2 + 2?  2
+
 --- redco.grad
 local function loss(params, x) return (params.w * x):square():sum() end
 local params = { w = torch.tensor { 1.5, -2 } }

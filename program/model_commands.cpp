@@ -1,6 +1,7 @@
-// The commands `redco-lua chat`, `generate` and `serve`. Their Lua code is in lua/redco/talk.
+// The commands `redco-lua chat`, `generate`, `serve` and `evaluate`. Their Lua code is in
+// lua/redco/talk and lua/redco/evaluate.
 
-#include "talk_commands.h"
+#include "model_commands.h"
 
 #include "command_code.h"
 
@@ -27,12 +28,14 @@ CLI::Validator number(double least, double most, const char* expected, bool is_w
 }
 
 // Of which commands a flag is.
-enum Of : unsigned { of_chat = 1, of_generate = 2, of_serve = 4 };
-constexpr unsigned of_terminal = of_chat | of_generate, of_all = of_terminal | of_serve;
+enum Of : unsigned { of_chat = 1, of_generate = 2, of_serve = 4, of_evaluate = 8 };
+constexpr unsigned of_terminal = of_chat | of_generate;
+constexpr unsigned of_all = of_terminal | of_serve | of_evaluate;
 
 struct Flag {
   unsigned commands;
-  const char *names, *type, *help, *standard;  // the value without the flag, or nullptr
+  const char *names, *type, *help;  // without a type it has no value
+  const char* standard;             // the value without the flag, or nullptr
   CLI::Validator check = {};
 };
 
@@ -74,6 +77,26 @@ const std::vector<Flag>& flags() {
       {of_serve, "--max-length,--max_length", "N",
        "Tokens of prompt and answer together; default: what the model reads, at most 4096", nullptr,
        number(2, 10 * million, "a whole number of at least 2", true)},
+      {of_evaluate, "--num-fewshot,--num_fewshot", "N",
+       "Examples in each prompt; default: as the tasks say", nullptr,
+       number(0, million, "a whole number from 0 on", true)},
+      {of_evaluate, "--limit", "N", "Only the first N documents, or a share below 1", nullptr,
+       number(0, million, "a number of documents or a share")},
+      {of_evaluate, "--batch-size,--batch_size", "N", "Prompts at a time, per process; default: 8",
+       "8", number(1, million, "a whole number of at least 1", true)},
+      {of_evaluate, "--max-length,--max_length", "N",
+       "Tokens that the model reads; default: as its configuration says", nullptr,
+       number(1, million, "a whole number of at least 1", true)},
+      {of_evaluate, "--n-model-shards,--n_model_shards", "N",
+       "Processes that share a copy of the model; default: 1", "1",
+       number(1, million, "a whole number of at least 1", true)},
+      {of_evaluate, "--apply-chat-template,--apply_chat_template", "",
+       "Make conversations of the prompts", nullptr},
+      {of_evaluate, "--seed", "N", "The seed of the examples' choice; default: 1234", "1234",
+       number(0, 4294967295, "a whole number from 0 to 4294967295", true)},
+      {of_evaluate, "--output", "FOLDER", "Write results_DATE.json into this folder", nullptr},
+      {of_evaluate, "--log-samples,--log_samples", "",
+       "Also write each document's prompts and answers", nullptr},
       {of_all, "--dtype", "DTYPE", "The type of the weights; default: float32", "float32",
        CLI::IsMember({"float32", "bfloat16", "float16", "auto"})},
       {of_all, "--base", "PATH",
@@ -90,6 +113,10 @@ std::string first_name(const Flag& flag) {
 void add_flags(CLI::App& command, unsigned which) {
   for (const Flag& flag : flags()) {
     if ((flag.commands & which) == 0) continue;
+    if (*flag.type == '\0') {
+      command.add_flag(flag.names, flag.help);
+      continue;
+    }
     command.add_option(flag.names, flag.help)
         ->type_name(flag.type)
         ->check(flag.check)
@@ -101,36 +128,54 @@ void add_flags(CLI::App& command, unsigned which) {
 
 }  // namespace
 
-void TalkCommands::add_to(CLI::App& program) {
+void ModelCommands::add_to(CLI::App& program) {
   constexpr const char* path = "A model folder, a GGUF file or a folder of adapters";
   auto add = [&](const char* name, const char* help, unsigned flags) {
     CLI::App* command = program.add_subcommand(name, help);
-    command->add_option("PATH", path_, path)->required();
+    command->add_option(flags == of_evaluate ? "MODEL" : "PATH", path_, path)->required();
     if (flags == of_generate)
-      command->add_option("PROMPT", prompt_, "The text; default: standard input")->expected(0, 1);
+      command->add_option("PROMPT", texts_, "The text; default: standard input")->expected(0, 1);
+    if (flags == of_evaluate)
+      command->add_option("TASK", texts_, "A file .toml or .lua that describes a task")->required();
     add_flags(*command, flags);
     commands_.push_back(command);
   };
   add("chat", "Talk with a model", of_chat);
   add("generate", "Let a model continue a text", of_generate);
   add("serve", "Serve a model by HTTP to clients of the OpenAI API", of_serve);
+  add("evaluate", "Score a model on tasks", of_evaluate);
 }
 
-const CLI::App* TalkCommands::given() const {
+const CLI::App* ModelCommands::given() const {
   for (const CLI::App* command : commands_)
     if (command->parsed()) return command;
   return nullptr;
 }
 
-bool TalkCommands::is_given() const { return given() != nullptr; }
+bool ModelCommands::is_given() const { return given() != nullptr; }
 
-std::string TalkCommands::name() const { return given()->get_name(); }
+std::string ModelCommands::name() const { return given()->get_name(); }
 
-void TalkCommands::run(ScriptEngine& engine) const {
+bool ModelCommands::takes_processes() const { return is_given() && name() == "evaluate"; }
+
+std::vector<std::string> ModelCommands::words() const {
+  std::vector<std::string> words{name()};
+  for (const Flag& flag : flags()) {
+    const CLI::Option* option = given()->get_option_no_throw(first_name(flag));
+    if (option == nullptr) continue;
+    for (const std::string& value : option->results())
+      words.push_back(*flag.type == '\0' ? first_name(flag) : first_name(flag) + "=" + value);
+  }
+  words.insert(words.end(), {"--", path_});
+  words.insert(words.end(), texts_.begin(), texts_.end());
+  return words;
+}
+
+void ModelCommands::run(ScriptEngine& engine) const {
   const CLI::App& command = *given();
   std::vector<std::string> args{name(), path_, isatty(STDIN_FILENO) == 1 ? "true" : "false",
-                                std::to_string(prompt_.size())};
-  args.insert(args.end(), prompt_.begin(), prompt_.end());
+                                std::to_string(texts_.size())};
+  args.insert(args.end(), texts_.begin(), texts_.end());
   for (const Flag& flag : flags()) {
     const std::string name = first_name(flag);
     const CLI::Option* option = command.get_option_no_throw(name);
@@ -140,21 +185,22 @@ void TalkCommands::run(ScriptEngine& engine) const {
     for (const std::string& value : values) args.insert(args.end(), {name, value});
   }
   constexpr const char* code = R"(
-    local name, path, is_terminal, n_prompts = ...
-    local prompt = n_prompts == "1" and select(5, ...) or nil
+    local name, path, is_terminal, n_texts = ...
+    local texts = { unpack({ select(5, ...) }, 1, n_texts) }
     local o = { is_terminal = is_terminal == "true", stop = {} }
     local is_text = { system = true, dtype = true, base = true, host = true, token = true,
-      name = true }
-    for i = 5 + n_prompts, select("#", ...), 2 do
+      name = true, output = true }
+    for i = 5 + n_texts, select("#", ...), 2 do
       local flag, value = select(i, ...)
       local key = flag:sub(3):gsub("%-", "_")
       if key == "stop" then
         table.insert(o.stop, value)
       else
-        o[key] = is_text[key] and value or tonumber(value)
+        o[key] = is_text[key] and value or value == "true" or tonumber(value)
       end
     end
-    require "redco.talk"[name](path, o, prompt))";
+    if name == "evaluate" then return require "redco.evaluate.command"(path, texts, o) end
+    require "redco.talk"[name](path, o, texts[1]))";
   run_command_code(engine, code, name(), args);
 }
 

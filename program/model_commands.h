@@ -11,15 +11,20 @@ namespace redco {
 
 class ScriptEngine;
 
-/// `redco-lua chat PATH`, `generate PATH [PROMPT]` and `serve PATH`: text of a model.
-class TalkCommands {
+/// `redco-lua chat PATH`, `generate PATH [PROMPT]`, `serve PATH` and `evaluate MODEL TASK...`: the
+/// commands that open a model.
+class ModelCommands {
  public:
   /// Adds them to the program's commands.
   void add_to(CLI::App& program);
   /// Whether the command line has one of them.
-  bool is_given() const;
+  bool is_given() const { return given() != nullptr; }
   /// The name of the given one.
   std::string name() const;
+  /// Whether the given one runs in several processes.
+  bool takes_processes() const;
+  /// The words of the given one, for the processes of a launcher.
+  std::vector<std::string> words() const;
   void run(ScriptEngine& engine) const;
 
  private:
@@ -27,7 +32,7 @@ class TalkCommands {
 
   std::vector<CLI::App*> commands_;
   std::string path_;
-  std::vector<std::string> prompt_;  // empty: standard input
+  std::vector<std::string> texts_;  ///< the prompt, if any, or the tasks
 };
 
 }  // namespace redco
