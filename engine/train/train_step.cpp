@@ -11,6 +11,7 @@
 
 #include "../mesh/spmd_log.h"
 
+#include <redco/detail/micro_batches.h>
 #include <redco/detail/recomputing.h>
 #include <redco/error.h>
 #include <redco/random.h>
@@ -27,6 +28,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <utility>
 
 namespace redco::train {
@@ -264,13 +266,33 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
   at::Tensor missing;                       // of the gradients so far: see FirstGradient::rest
   std::map<std::string, at::Tensor> means;  // sums until the last micro-batch
   std::vector<at::Tensor> sums(leaves.size());
-  for (size_t i = 0; i < n_batches; ++i) {
+  std::optional<MicroBatches> gathered;
+  if (n_batches > 1) gathered.emplace(n_batches);
+  auto loss_of_micro = [&](size_t i, bool collects) {
     check_interrupt();
     if (before_batch_) before_batch_();
     size_t first = i * size_t(micro);
     auto batch = indices.subspan(first, std::min(size_t(micro), indices.size() - first));
     at::Generator rng = batch_rng(train_stream, first, batch.size());
-    Loss result = loss_of(examples, batch, computed_params(), rng, /*is_training=*/true);
+    if (gathered) gathered->begin(i, collects);
+    return loss_of(examples, batch, computed_params(), rng, /*is_training=*/true);
+  };
+  auto collect = [&] {
+    at::NoGradGuard no_grad;
+    for (size_t i = 0; i < n_batches; ++i) loss_of_micro(i, /*collects=*/true);
+  };
+  if (gathered && gathers_) collect();
+  for (size_t i = 0; i < n_batches; ++i) {
+    Loss result = loss_of_micro(i, /*collects=*/false);
+    if (gathered && gathered->is_used()) {
+      if (!gathered->is_collected()) {  // the first step learns that the loss gathers
+        gathers_ = true;
+        result = {};
+        collect();
+        result = loss_of_micro(i, /*collects=*/false);
+      }
+      result.weight = at::ones_like(result.weight);  // each loss is that of the whole batch
+    }
     check_has_graph(result.loss);
     // Gradients accumulate in the leaves: the first is taken over without a zero fill or a copy, so
     // that only one set exists. With ZeRO 2 and 3 each micro-batch's gradients are reduced to their

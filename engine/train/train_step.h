@@ -138,6 +138,7 @@ class TrainStep {
   bool is_laid_out_ = false;
   bool needs_cast_ = false;  // whether any parameter is not in compute_dtype
   bool skips_nonfinite_ = false;
+  bool gathers_ = false;  // whether the loss gathers what micro-batches have: see MicroBatches
   int64_t n_updates_ = 0;
   int64_t n_left_out_ = 0;  // updates skipped because of their gradients
   bool is_in_custom_ = false;

@@ -16,6 +16,7 @@ local redco = {
   Rng = native.Rng,
   Tokenizer = native.Tokenizer,
   with_rng = native.with_rng,
+  gather_micro_batches = native.gather_micro_batches,
   checkpoint = native.checkpoint,
   options = native.options,
   script_folder = require "redco.script_folder",
@@ -32,9 +33,9 @@ for name, value in pairs(redco) do
 end
 
 -- Modules in the files of their names.
-local parts = { "augment", "check", "data", "diffusion", "distributions", "evaluate", "federated",
-  "help", "lora", "metrics", "models", "nn", "preference", "privacy", "quant", "rl", "serve",
-  "tree" }
+local parts = { "augment", "check", "contrastive", "data", "diffusion", "distributions",
+  "evaluate", "federated", "help", "lora", "metrics", "models", "nn", "preference", "privacy",
+  "quant", "rl", "serve", "tree" }
 
 return registry.define("redco", [[
 redco

@@ -21,6 +21,7 @@ local others = {
   model = "Model:__call", ["model.loss"] = "Model.loss",
   ["model.logprobs"] = "Model.logprobs", ["model.generate"] = "Model.generate",
   ["model.save_pretrained"] = "Model.save_pretrained",
+  ["model.set_sentence_pooling"] = "Model.set_sentence_pooling",
   pipeline = "Pipeline:__call", ["pipeline.generate"] = "Pipeline.generate",
   ["pipeline.loss"] = "Pipeline.loss", ["pipeline.encode_text"] = "Pipeline.encode_text",
   ["pipeline.save_pretrained"] = "Pipeline.save_pretrained",

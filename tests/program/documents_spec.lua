@@ -34,7 +34,8 @@ assert(os.execute(("ln -s '%s/tests/cases/stable_diffusion' '%s/%s'"):format(sou
 -- Options that make the models, the evaluations and the data of examples smaller.
 local small_encoder = "--hidden-size=32 --num-attention-heads=2 --num-hidden-layers=1"
 local smaller = {
-  classification = small_encoder, zero_shot = small_encoder .. " --n-emoji=4 --n-places=1",
+  classification = small_encoder, retrieval = small_encoder .. " --matryoshka-dims=32,8",
+  zero_shot = small_encoder .. " --n-emoji=4 --n-places=1",
   text_to_image = "--vae-steps=2 --num-inference-steps=2 --n-class-images=2 --n-emoji=4",
   image_to_text = small_encoder .. " --max-tgt-len=8 --num-beams=1 --n-emoji=8",
   speech_to_text = "--max-tgt-len=8 --num-beams=1 --n-sequences=24 --n-held-out=6",

@@ -190,6 +190,14 @@ local smoke = {
     folders = { "--model-dir=" .. source .. "/tests/cases/bert" },
     metrics = { "loss", "accuracy", "f1", "matthews" },
   },
+  retrieval = {
+    all = "--global-batch-size=8 --per-device-batch-size=8 --matryoshka-dims=16,8 --data="
+      .. first_lines("text_to_text/data/verses.jsonl", 24),
+    half = 4,  -- both halves are compared with each other
+    new = "--hidden-size=32 --num-hidden-layers=1 --num-attention-heads=2 --intermediate-size=32",
+    folders = { "--model-dir=" .. source .. "/tests/cases/bert" },
+    metrics = { "loss", "mrr_16", "recall_at_1_8" },
+  },
 }
 
 -- Runs that go three steps, stop after two, and continue to the third: the first element of the
@@ -452,7 +460,7 @@ if os.getenv "REDCO_TEST_FULL" then
   end)
 
   for _, example in ipairs { "classification", "image_to_text", "meta_learning", "private_training",
-    "speech_to_text", "text_to_text", "zero_shot" } do
+    "retrieval", "speech_to_text", "text_to_text", "zero_shot" } do
     testing.test(example .. ": the figures of its README", function()
       if example == "private_training" and not io.open "/usr/share/datasets/fashion-mnist" then
         print "absent, so not tried: Debian's dataset-fashion-mnist"
@@ -463,6 +471,25 @@ if os.getenv "REDCO_TEST_FULL" then
     end)
   end
 end
+
+testing.test("retrieval: micro-batches change no loss, and translations are found", function()
+  local small = "--hidden-size=64 --num-hidden-layers=1 --num-attention-heads=2 "
+    .. "--intermediate-size=64 --dropout=0 --matryoshka-dims=64 --global-batch-size=64 "
+    .. "--held-out-every=40 "
+  local found = run_in_turn("retrieval", 1, {
+    { small .. "--max-steps=3 --per-device-batch-size=64" },
+    { small .. "--max-steps=3 --per-device-batch-size=16" },
+    { small .. "--n-epochs=2 --per-device-batch-size=64 --learning-rate=3e-3" } })
+  for i, step in ipairs(found[1].steps) do
+    for _, name in ipairs { "loss", "grad_norm" } do
+      local off = math.abs(found[2].steps[i][name] - step[name])
+      assert(off <= 1e-4 * step[name], ("step %d: %s is off by %g"):format(i, name, off))
+    end
+  end
+  local evaluations = found[3].evaluations
+  local rank = evaluations[#evaluations].mrr_64
+  assert(rank > 0.2, "the mean reciprocal rank of held-out translations: " .. rank)
+end)
 
 testing.test("zero_shot: unseen captions are found, and classify.lua names a picture", function()
   local options, least = "--n-emoji=6 --n-epochs=12 --hidden-size=64 --num-hidden-layers=1", 0.9

@@ -19,6 +19,7 @@ return function(model, check)
     if not family.loss then
       fail("%s: it has no loss, as it returns features", family.architecture)
     end
-    return family.loss(model.config, model.output(params, inputs, loss_options(options)), inputs)
+    local o = loss_options(options)
+    return family.loss(model.config, family.compare(model, params, inputs, o), inputs)
   end
 end

@@ -221,7 +221,7 @@ function(dir, options)
   }))
   model.generation_config = files.generation_config(dir)
   if family.task == "features" and not family.new_functions then
-    model.sentence_pooling = sentence_pooling(dir)
+    model.sentence_pooling = sentence_pooling.read(dir)
   end
   return with_recompute(model, o.recompute, "models.from_pretrained")
 end)

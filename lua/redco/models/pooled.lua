@@ -3,6 +3,7 @@
 local fail = require "redco.fail"
 local names_of = require "redco.names_of"
 local pooling = require "redco.models.pooling"
+local sentence_pooling = require "redco.models.sentence_pooling"
 local torch = require "redco.torch"
 
 --- Sets them. `read_options` reads the options of a call: those of hidden_states, and pooling.
@@ -40,6 +41,10 @@ return function(model, read_options)
       vector = vector / vector:norm(2, { -1 }, true):clamp(1e-12)
     end
     return vector
+  end
+
+  function model.set_sentence_pooling(options)
+    model.sentence_pooling = sentence_pooling.of(options, model.config.hidden_size)
   end
 
   model.logits = nil

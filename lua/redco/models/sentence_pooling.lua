@@ -1,7 +1,11 @@
---- Reads how a folder of sentence-transformers makes vectors of texts.
+--- How a model makes vectors of texts, as folders of sentence-transformers say it.
+local arguments = require "redco.arguments"
+local check_integer = require "redco.check_integer"
 local fail = require "redco.fail"
 local files = require "redco.models.files"
 local json = require "redco.models.json"
+local names_of = require "redco.names_of"
+local native = require "redco.native"
 local pooling = require "redco.models.pooling"
 local warn = require "redco.warn"
 
@@ -33,9 +37,27 @@ local function kinds_of(config, path)
   return kinds
 end
 
---- Returns the kinds of vectors, which are joined, whether the result has length 1, and the files
---- that say so by name: { kinds, normalizes, files }; nil if the folder says nothing.
-return function(dir)
+local function text_of(name, value) return json.encode(name, value, 2) .. "\n" end
+
+local texts_file, prompts_file = "sentence_bert_config.json", "config_sentence_transformers.json"
+
+-- Adds the longest text, in tokens, and the prompts that stand before texts.
+local function add_settings(found, dir)
+  local texts, prompts = files.json(dir, texts_file), files.json(dir, prompts_file)
+  found.max_seq_length = texts and texts.max_seq_length or nil
+  found.prompts = prompts and prompts.prompts or {}
+  found.default_prompt_name = prompts and prompts.default_prompt_name or nil
+  if not found.files then return end
+  found.files[texts_file] = texts and text_of(texts_file, texts)
+  found.files[prompts_file] = prompts and text_of(prompts_file, prompts)
+end
+
+local sentence_pooling = {}
+
+--- Returns what a folder says: { kinds, normalizes, prompts, default_prompt_name, max_seq_length,
+--- files }: the kinds of vectors, which are joined, whether the result has length 1, the prompts by
+--- name, and the files that say so by name; nil if the folder says nothing.
+function sentence_pooling.read(dir)
   local modules = files.json(dir, "modules.json")
   local found = { normalizes = false, files = {} }
   local path = not modules and "1_Pooling"
@@ -58,9 +80,77 @@ return function(dir)
   local config = files.json(dir, name)
   if not config then return nil end
   found.kinds = kinds_of(config, dir .. "/" .. name)
-  if found.files then
-    found.files[name] = json.encode(name, config, 2) .. "\n"
-    found.files["modules.json"] = modules and json.encode("modules.json", modules, 2) .. "\n"
+  if config.include_prompt == false then
+    warn("%s/%s: include_prompt is false, but the tokens of a prompt count in vectors", dir, name)
   end
+  if found.files then
+    found.files[name] = text_of(name, config)
+    found.files["modules.json"] = modules and text_of("modules.json", modules)
+  end
+  add_settings(found, dir)
   return found
 end
+
+local options = arguments("model.set_sentence_pooling",
+  { pooling = "mean", normalize = true, prompts = {} }, { "default_prompt_name", "max_seq_length" })
+
+-- Returns the configuration of a kind of pooling, as sentence-transformers writes it.
+local function pooling_config(kind, size)
+  local config = { word_embedding_dimension = size, include_prompt = true }
+  for _, row in ipairs(older_keys) do config[row[1]] = row[2] == kind end
+  return config
+end
+
+local function modules_of(normalizes)
+  local list = {}
+  for i, row in ipairs { { "Transformer", "" }, { "Pooling", "1_Pooling" },
+    normalizes and { "Normalize", "2_Normalize" } or nil } do
+    list[i] = { idx = i - 1, name = tostring(i - 1), path = row[2],
+      type = "sentence_transformers.models." .. row[1] }
+  end
+  return list
+end
+
+local function check(o)
+  local kinds = {}
+  for _, row in ipairs(older_keys) do kinds[row[2]] = true end
+  local where = "model.set_sentence_pooling"
+  if not kinds[o.pooling] then
+    fail("%s: pooling: expected one of %s, got %s", where, table.concat(names_of(kinds), ", "),
+      native.describe(o.pooling))
+  end
+  if type(o.prompts) ~= "table" or o.prompts[1] ~= nil then
+    fail("%s: prompts: expected texts by name, got %s", where, native.describe(o.prompts))
+  end
+  for name, prompt in pairs(o.prompts) do
+    if type(prompt) ~= "string" then
+      fail("%s: prompts: %s: expected a text, got %s", where, name, native.describe(prompt))
+    end
+  end
+  if o.default_prompt_name and not o.prompts[o.default_prompt_name] then
+    fail("%s: default_prompt_name: '%s' is none of the prompts", where, o.default_prompt_name)
+  end
+  if o.max_seq_length then check_integer(where, "max_seq_length", o.max_seq_length, 1) end
+end
+
+--- Returns the same for the options of a call. `size` is that of the vectors.
+function sentence_pooling.of(given, size)
+  local o = options(given)
+  check(o)
+  local prompts = next(o.prompts) and o.prompts or native.ordered_table()
+  return {
+    kinds = { o.pooling }, normalizes = o.normalize, prompts = o.prompts,
+    default_prompt_name = o.default_prompt_name, max_seq_length = o.max_seq_length,
+    files = {
+      ["modules.json"] = text_of("modules.json", modules_of(o.normalize)),
+      ["1_Pooling/config.json"] = text_of("1_Pooling/config.json",
+        pooling_config(o.pooling, size)),
+      [texts_file] = text_of(texts_file,
+        { max_seq_length = o.max_seq_length, do_lower_case = false }),
+      [prompts_file] = text_of(prompts_file, { prompts = prompts,
+        default_prompt_name = o.default_prompt_name, similarity_fn_name = "cosine" }),
+    },
+  }
+end
+
+return sentence_pooling

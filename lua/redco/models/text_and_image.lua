@@ -3,6 +3,7 @@
 local blocks = require "redco.models.blocks"
 local complete_config = require "redco.models.config"
 local fail = require "redco.fail"
+local gather = require("redco.native").gather_micro_batches
 local losses = require "redco.models.task_losses"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
@@ -30,6 +31,11 @@ end
 -- Divides features by their lengths.
 local function normalised(x) return x / torch.linalg_vector_norm(x, 2, { -1 }, true) end
 
+local function logits_of(params, texts, images)
+  local logits = normalised(images):matmul(normalised(texts):t()) * params.logit_scale:exp()
+  return params.logit_bias and logits + params.logit_bias or logits
+end
+
 local function functions_of(family, c)
   local text = tower.new(family.text.tower, c.text_config)
   local image = tower.new(family.image.tower, c.vision_config)
@@ -46,10 +52,8 @@ local function functions_of(family, c)
   end
 
   function functions.output(params, inputs, o)
-    local texts = normalised(functions.get_text_features(params, inputs, o))
-    local images = normalised(functions.get_image_features(params, inputs, o))
-    local logits = images:matmul(texts:t()) * params.logit_scale:exp()
-    return params.logit_bias and logits + params.logit_bias or logits
+    return logits_of(params, functions.get_text_features(params, inputs, o),
+      functions.get_image_features(params, inputs, o))
   end
 
   -- Of the texts if there are some, else of the images.
@@ -140,6 +144,12 @@ return function(facts)
   end
 
   function family.new_functions(c) return functions_of(family, c) end
+
+  --- The logits of all micro-batches, for the loss.
+  function family.compare(model, params, inputs, o)
+    return logits_of(params, gather(model.get_text_features(params, inputs, o)),
+      gather(model.get_image_features(params, inputs, o)))
+  end
 
   return family
 end

@@ -166,6 +166,18 @@ own, so make a new one.
 save_pretrained(dir, {params = model.params, max_shard_size = "5GB"})
 Writes a folder that `redco.models.from_pretrained` and Hugging Face's libraries read. Every process
 must call it.]],
+
+  ["Model.set_sentence_pooling"] = [[
+set_sentence_pooling({pooling = "mean", normalize = true, prompts: table = {},
+  default_prompt_name: string = nil, max_seq_length: integer = nil})
+Makes a sentence encoder of a text model without a head (the task "features"): calls return one vector
+for each text, and `save_pretrained` also writes the files of sentence-transformers. What it sets, or
+`redco.models.from_pretrained` has read, is `model.sentence_pooling` {prompts, default_prompt_name,
+max_seq_length, ...}.
+  pooling: "mean", "cls", "last", "max", "mean_sqrt_len_tokens" or "weightedmean"
+  normalize: whether vectors have length 1
+  prompts: texts by name, such as {query = "query: "}, that stand before a text. The caller adds them
+  max_seq_length: of texts, in tokens; the caller truncates them]],
 }
 
 -- Each model has its own closures, but their texts are defined before there is a model.

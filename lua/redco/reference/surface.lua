@@ -27,6 +27,7 @@ surface.pages = {
   { "augment", "redco.augment" },
   { "check", "redco.check", "CheckSubject" },
   { "metrics", "redco.metrics" },
+  { "contrastive", "redco.contrastive" },
   { "federated", "redco.federated" },
   { "preference", "redco.preference" },
   { "privacy", "redco.privacy" },

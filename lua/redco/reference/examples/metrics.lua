@@ -152,3 +152,16 @@ print(redco.metrics.r2(predictions, references))
 local predictions = { "two three", "one nine four" }
 local references = { "two three", "one five four" }
 print(redco.metrics.word_error_rate(predictions, references))  --> 0.2
+
+--- redco.metrics.mean_reciprocal_rank
+local scores = torch.tensor { { 0.9, 0.2, 0.5 }, { 0.1, 0.8, 0.3 } }
+print(redco.metrics.mean_reciprocal_rank(scores, { 3, 2 }))  --> 0.75
+
+--- redco.metrics.ndcg_at_k
+local scores = torch.tensor { { 0.9, 0.2, 0.5 }, { 0.1, 0.8, 0.3 } }
+local ndcg = redco.metrics.ndcg_at_k(scores, { { 1, 2 }, 2 }, { k = 3 })
+print(("%.4f"):format(ndcg))  --> 0.9599
+
+--- redco.metrics.recall_at_k
+local scores = torch.tensor { { 0.9, 0.2, 0.5 }, { 0.1, 0.8, 0.3 } }
+print(redco.metrics.recall_at_k(scores, { 3, 2 }, { k = 1 }))  --> 0.5

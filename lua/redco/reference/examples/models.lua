@@ -1,3 +1,15 @@
+--- Model.set_sentence_pooling
+local bert = redco.models.from_config({
+  model_type = "bert", vocab_size = 100, hidden_size = 16,
+  intermediate_size = 32, num_hidden_layers = 1, num_attention_heads = 2,
+}, { task = "features" })
+bert.set_sentence_pooling {
+  pooling = "mean", normalize = true, prompts = { query = "query: " },
+}
+local ids = torch.tensor { { 5, 6, 7 }, { 8, 9, 3 } }
+print(bert(bert.params, { input_ids = ids }).shape)  --> torch.Size([2, 16])
+bert.save_pretrained "workdir/sentences"
+
 --- redco.models.from_config
 local model = redco.models.from_config({
   model_type = "llama", vocab_size = 1000, hidden_size = 64,

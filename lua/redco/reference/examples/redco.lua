@@ -29,6 +29,22 @@ print(scores["acc,none"], scores["acc_stderr,none"])  --> 0.5  0.5
 print(samples.sums[1].arguments[1][1]:gsub("\n", "|"))
 --> 1 + 1? 2||2 + 2?  2
 
+--- redco.gather_micro_batches
+local trainer = redco.Trainer {
+  deployer = redco.Deployer { seed = 42 }, params = nn.Linear(4, 2),
+  collate_fn = function(examples) return { x = torch.stack(examples) } end,
+  loss_fn = function(_, _, params, batch)
+    local y = redco.gather_micro_batches(nn.linear(params, batch.x))
+    return y:matmul(y:t()):logsumexp({ 1 }):mean()
+  end,
+  optimizer = redco.optim.sgd { learning_rate = 0.1 },
+}
+trainer:fit {
+  train_examples = torch.randn { 8, 4 }, n_epochs = 1,
+  per_device_batch_size = 4, global_batch_size = 8,
+}
+print(trainer.step)  --> 1
+
 --- redco.grad
 local function loss(params, x) return (params.w * x):square():sum() end
 local params = { w = torch.tensor { 1.5, -2 } }
