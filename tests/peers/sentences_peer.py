@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer, losses, models
 from sentence_transformers.evaluation import InformationRetrievalEvaluator
 from sentence_transformers.losses.MatryoshkaLoss import shrink
+from sentence_transformers.util import dot_score
 
 program, source = sys.argv[1:]
 torch.set_num_threads(1)
@@ -122,8 +123,6 @@ ranking, symmetric, cosent = (losses.MultipleNegativesRankingLoss,
                               losses.MultipleNegativesSymmetricRankingLoss, losses.CoSENTLoss)
 labels = torch.tensor([0.1, 0.9, 0.4, 0.4, 0.0], dtype=torch.float64)
 dot = {"similarity_fct": "dot_score", "scale": 0.7}
-from sentence_transformers.util import dot_score
-
 for n in (2, 3, 4):
     given = [vectors(5, 8) for _ in range(n)]
     add_loss("multiple_negatives_ranking", by(ranking), given, {"scale": 20})

@@ -73,7 +73,10 @@ function LanguageModel:encode_pair(prompt, continuation, place)
     end
   else
     local text, blanks = python_text.split_end(prompt)
-    before = self:encode(text)
+    if text ~= self.last_text then  -- the choices of a document have the same prompt
+      self.last_text, self.last_tokens = text, self:encode(text)
+    end
+    before = self.last_tokens
     local all = self:encode(text .. blanks .. continuation)
     after = from(all, #before + 1)
   end
@@ -107,29 +110,13 @@ function LanguageModel:tell_truncated(what)
   self.n_truncated = 0
 end
 
--- One row for all pairs with the same inputs, of which only the last token differs.
-local function rows_of(pairs_of_tokens)
-  local rows, by_key = {}, {}
-  for i, pair in ipairs(pairs_of_tokens) do
-    local key = table.concat(pair.inputs, " ") .. ":" .. #pair.after
-    local row = by_key[key]
-    if not row then
-      row = { inputs = pair.inputs, count = #pair.after, candidates = {}, numbers = {} }
-      rows[#rows + 1], by_key[key] = row, row
-    end
-    table.insert(row.candidates, pair.after)
-    table.insert(row.numbers, i)
-  end
-  return rows
-end
-
 local function padded(lists, length, filler)
-  local rows = {}
+  local batch = torch.full({ #lists, length }, filler, { dtype = "int64" })
   for i, list in ipairs(lists) do
-    rows[i] = {}
-    for at = 1, length do rows[i][at] = list[at] or filler end
+    local row = torch.is_tensor(list) and list or torch.tensor(list, { dtype = "int64" })
+    batch[i - 1]:narrow(0, 0, row:size(0)):copy_(row)
   end
-  return torch.tensor(rows, { dtype = "int64" })
+  return batch
 end
 
 -- Returns input_ids [B, T]; places [B, K], where a token is predicted; is_scored [B, K]; and
@@ -137,14 +124,14 @@ end
 local function collate_candidates(rows)
   local length, n_places, n_candidates = 1, 1, 1
   for _, row in ipairs(rows) do
-    length, n_places = math.max(length, #row.inputs), math.max(n_places, row.count)
+    length, n_places = math.max(length, row.inputs:size(0)), math.max(n_places, row.count)
     n_candidates = math.max(n_candidates, #row.candidates)
   end
   local inputs, places, scored, candidates = {}, {}, {}, {}
   for i, row in ipairs(rows) do
     inputs[i], places[i], scored[i] = row.inputs, {}, {}
     for at = 1, row.count do
-      places[i][at], scored[i][at] = #row.inputs - row.count + at - 1, 1
+      places[i][at], scored[i][at] = row.inputs:size(0) - row.count + at - 1, 1
     end
     for c = 1, n_candidates do table.insert(candidates, row.candidates[c] or row.candidates[1]) end
   end
@@ -154,18 +141,34 @@ local function collate_candidates(rows)
       :transpose(1, 2):contiguous() }
 end
 
+-- Returns a row for each input: of requests with the same input only the last token differs.
+function LanguageModel:candidate_rows(requests)
+  local rows, by_key = {}, {}
+  for i, request in ipairs(requests) do
+    local before, after = self:encode_pair(unpack(request, 1, 3))
+    local inputs = self:inputs_of(before, after)
+    local key = table.concat(inputs, " ") .. ":" .. #after
+    local row = by_key[key]
+    if not row then
+      row = { inputs = torch.tensor(inputs, { dtype = "int32" }), count = #after,
+        candidates = {}, numbers = {} }
+      rows[#rows + 1], by_key[key] = row, row
+    end
+    table.insert(row.candidates, after)
+    table.insert(row.numbers, i)
+  end
+  return rows
+end
+
 --- Returns for each request { prompt, continuation, place } { logprob, is_greedy }: the
 --- log-likelihood of the continuation, and whether greedy search would write it.
 function LanguageModel:loglikelihoods(requests, desc)
-  local pairs_of_tokens = {}
-  for i, request in ipairs(requests) do
-    local before, after = self:encode_pair(unpack(request))
-    pairs_of_tokens[i] = { inputs = self:inputs_of(before, after), after = after }
-  end
+  local rows = self:candidate_rows(requests)
   self:tell_truncated(desc)
   local model, found = self.model, {}
-  self:predict(rows_of(pairs_of_tokens), {
-    desc = desc, length = function(row) return #row.inputs end, collate_fn = collate_candidates,
+  self:predict(rows, {
+    desc = desc, length = function(row) return row.inputs:size(0) end,
+    collate_fn = collate_candidates,
     pred_fn = function(_, params, batch)
       local hidden = model.hidden_states(params, { input_ids = batch.input_ids })
       local places = batch.places:unsqueeze(-1):expand { -1, -1, hidden:size(-1) }
