@@ -179,9 +179,9 @@ std::vector<std::string> CommandLine::worker_words() const {
     }
     for (const std::string& value : option->results()) words.insert(words.end(), {name, value});
   }
-  const auto rest = plan_.is_given()   ? plan_.calibration_words()
+  const auto rest = plan_.is_given()    ? plan_.calibration_words()
                     : model_.is_given() ? model_.words()
-                                       : script_;
+                                        : script_;
   words.insert(words.end(), rest.begin(), rest.end());
   return words;
 }

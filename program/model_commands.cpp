@@ -152,8 +152,6 @@ const CLI::App* ModelCommands::given() const {
   return nullptr;
 }
 
-bool ModelCommands::is_given() const { return given() != nullptr; }
-
 std::string ModelCommands::name() const { return given()->get_name(); }
 
 bool ModelCommands::takes_processes() const { return is_given() && name() == "evaluate"; }
