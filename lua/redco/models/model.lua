@@ -15,14 +15,15 @@ local set_pooled = require "redco.models.pooled"
 local set_texts = require "redco.models.texts"
 local torch = require "redco.torch"
 local weights = require "redco.quant.weights"
+local widened = require "redco.nn.widened"
 
 local call_options = arguments("model", { train = false }, { "rng", "cache" })
 local pooling_options = arguments("model", { train = false }, { "rng", "cache", "pooling" })
 local loss_options = arguments("model.loss",
   { train = false, ignore_index = -100, label_smoothing = 0, shift = false }, { "rng" })
 
-local logprobs_options = arguments("model.logprobs",
-  { train = false, ignore_index = -100, shift = false }, { "rng" })
+local logprobs_options = arguments("model.logprobs", { train = false, ignore_index = -100,
+  shift = false, temperature = 1, entropy = false }, { "rng" })
 
 local resize_options = arguments("model.resize_token_embeddings", { mean_resizing = true },
   { "generator", "pad_to_multiple_of", "params" })
@@ -162,14 +163,31 @@ local function new_model(family, config, params, new_parameters)
   end
 
   -- Calls `fused` with the input of the last layer, or `of_logits` with the logits where that layer
-  -- is not only a product.
-  local function with_labels(p, hidden, labels, o, settings, fused, of_logits)
+  -- is not only a product. `temperature`, or nil, divides the logits.
+  local function with_labels(p, hidden, labels, o, settings, fused, of_logits, temperature)
+    local function cooled(t)
+      return t and temperature and temperature ~= 1 and t / temperature or t
+    end
     local last, b, name = head(p)
     if cap or p[name .. ".lora_A.weight"] or p[name .. ".weight_type"] then
-      return of_logits(last_layer(p, hidden, o), labels, settings)
+      return of_logits(cooled(last_layer(p, hidden, o)), labels, settings)
     end
-    settings.bias = b
-    return fused(hidden, last, labels, settings)
+    settings.bias = cooled(b)
+    return fused(cooled(hidden), last, labels, settings)
+  end
+
+  -- The entropies [B, T] of the next tokens, without gradient, from the logits of a few places at a
+  -- time.
+  local function entropies_of(p, hidden, o)
+    local length, vocab_size = hidden:size(1), head(p):size(0)
+    local n = math.max(1, math.floor(2 ^ 22 / (hidden:size(0) * vocab_size)))
+    local parts = {}
+    for first = 0, length - 1, n do
+      local x = hidden:narrow(1, first, math.min(n, length - first))
+      local logprobs = (widened(last_layer(p, x, o)) / o.temperature):log_softmax(-1)
+      parts[#parts + 1] = -(logprobs:exp() * logprobs):sum(-1)
+    end
+    return torch.cat(parts, 1)
   end
 
   function model.loss(p, inputs, options)
@@ -202,10 +220,11 @@ local function new_model(family, config, params, new_parameters)
     end
     if inputs.labels == nil then fail "model.logprobs: inputs.labels is missing" end
     if encode then inputs = with_decoder_inputs(family, config, inputs) end
-    local labels = labels_of(inputs, o)
-    local each = with_labels(p, (head_rows(p, inputs, o)), labels, o,
-      { ignore_index = o.ignore_index }, nn.linear_logprobs, nn.logprobs)
-    return each, labels
+    local labels, hidden = labels_of(inputs, o), (head_rows(p, inputs, o))
+    local each = with_labels(p, hidden, labels, o, { ignore_index = o.ignore_index },
+      nn.linear_logprobs, nn.logprobs, o.temperature)
+    if not o.entropy then return each, labels end
+    return each, labels, torch.no_grad(entropies_of, p, hidden, o)
   end
 
   function model.loss_fn(rng, _, p, batch, is_training)
