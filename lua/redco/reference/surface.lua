@@ -32,7 +32,7 @@ surface.pages = {
   { "preference", "redco.preference" },
   { "privacy", "redco.privacy" },
   { "quant", "redco.quant" },
-  { "rl", "redco.rl", "Environment" },
+  { "rl", "redco.rl", "redco.rl.language", "Environment", "LanguageSampler" },
   { "tree", "redco.tree" },
   { "torch", "torch", "torch.autograd", "torch.backends", "torch.backends.cuda", "torch.cuda",
     "torch.fft", "torch.jit", "torch.linalg", "torch.special", "Event", "Generator",

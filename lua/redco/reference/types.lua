@@ -9,7 +9,7 @@ types.classes = {
   DecodeStream = "redco.DecodeStream",
   Deployer = "redco.Deployer", Distribution = "redco.Distribution", Event = "torch.cuda.Event",
   Environment = "redco.Environment", GenerationBatch = "redco.GenerationBatch",
-  Generator = "torch.Generator",
+  Generator = "torch.Generator", LanguageSampler = "redco.LanguageSampler",
   Model = "redco.Model", Pipeline = "redco.Pipeline",
   Optimizer = "redco.Optimizer", Predictor = "redco.Predictor",
   ReplayBuffer = "redco.ReplayBuffer", Schedule = "redco.Schedule",

@@ -85,3 +85,69 @@ local loss = redco.rl.value_loss {
   values = torch.tensor { 0.5, 2.0 }, returns = torch.tensor { 1.5, 2.0 },
 }
 print(loss)  --> tensor(0.2500)
+
+--- redco.rl.language
+local model = redco.models.from_pretrained "gpt2"
+local tokenizer = redco.Tokenizer.from_pretrained "gpt2"
+local deployer = redco.Deployer { seed = 1, verbose = false }
+local sampler = redco.rl.language.sampler {
+  model = model, tokenizer = tokenizer, deployer = deployer,
+  examples = { { prompt = "a red" }, { prompt = "hello" } },
+  rewards = { short = function(text) return -#text end },
+  num_prompts = 2, num_generations = 4, max_completion_length = 6,
+}
+
+--- redco.rl.language.sampler (after redco.rl.language)
+local of_two = redco.rl.language.sampler {
+  model = model, tokenizer = tokenizer, max_completion_length = 6,
+  examples = { { prompt = "2 + 3 =", answer = "5" } },
+  rewards = {
+    right = function(text, example)
+      return text:find(example.answer, 1, true) ~= nil
+    end,
+    short = function(text) return -#text end,
+  },
+  reward_weights = { short = 0.01 },
+}
+
+--- LanguageSampler (after redco.rl.language)
+local trainer
+trainer = redco.Trainer {
+  deployer = deployer, params = model.params,
+  optimizer = redco.optim.adamw { learning_rate = 1e-3 },
+  custom_state = sampler.state, collate_fn = sampler.collate_fn,
+  loss_fn = sampler:loss_fn { loss_type = "dapo", epsilon_high = 0.28 },
+}
+local function rollout(epoch) return sampler:rollout(trainer, epoch) end
+trainer:fit {
+  train_examples = rollout, per_device_batch_size = 8, n_epochs = 3,
+}
+print(trainer.step, sampler.state.epoch_idx)  --> 3  2
+
+--- LanguageSampler:evaluate (after redco.rl.language)
+local result = sampler:evaluate(model.params, { { prompt = "a red" } })
+print(#result.samples, result.reward == result.rewards.short)  --> 1  true
+
+--- LanguageSampler:loss_fn (after redco.rl.language)
+local loss_fn = sampler:loss_fn {
+  loss_type = "grpo", beta = 0.04, reference = redco.lora.base,
+}
+
+--- LanguageSampler:rollout (after LanguageSampler)
+print(#sampler:rollout(trainer, 3))  --> 8
+
+--- redco.rl.language.advantages
+local rewards = torch.tensor { { 1.5, 0.5, 0.5, 1.5 }, { 1, 1, 1, 1 } }
+print(redco.rl.language.advantages(rewards, { kind = "rloo" }))
+--> tensor([[ 0.6667, -0.6667, -0.6667,  0.6667],
+-->         [ 0.0000,  0.0000,  0.0000,  0.0000]])
+
+--- redco.rl.language.loss
+local loss, weight, metrics = redco.rl.language.loss {
+  logps = torch.tensor { { 0, -1.0, -2.0 }, { -1.0, -0.5, 0 } },
+  old_logps = torch.tensor { { 0, -1.5, -2.0 }, { -1.0, -0.7, 0 } },
+  labels = torch.tensor { { -100, 5, 6 }, { 7, 8, -100 } },
+  advantages = torch.tensor { 1.5, -0.5 }, loss_type = "dapo",
+}
+print(loss:item() < 0, weight:item(), metrics["clip_ratio/high_mean"])
+--> true  4  tensor([1., 4.])

@@ -1,0 +1,255 @@
+--- Samples for reinforcement learning with language models: groups of completions of each prompt,
+--- with rewards and advantages.
+local advantages_of = require "redco.rl.language.advantages"
+local arguments = require "redco.arguments"
+local check_integer = require "redco.check_integer"
+local fail = require "redco.fail"
+local generation_options = require "redco.generation.options"
+local loss_of = require "redco.rl.language.loss"
+local native = require "redco.native"
+local registry = require "redco.registry"
+local rewards = require "redco.rl.language.rewards"
+local rollout = require "redco.rl.language.rollout"
+local samples = require "redco.rl.language.samples"
+local torch = require "redco.torch"
+
+local where = "rl.language.sampler"
+
+local methods = registry.define("LanguageSampler", [[
+LanguageSampler {state: table, collate_fn: function}
+Lets a policy write completions of prompts, and judges them.
+  state: the samples of the current epoch. A Trainer needs it as its custom_state
+  collate_fn: a Trainer needs it as its collate_fn]], {})
+
+local meta = { __name = "LanguageSampler" }
+
+function meta.__index(_, key)
+  return methods[key] or fail("a LanguageSampler has no '%s'", key)
+end
+
+-- The log-probabilities of the labels of a batch and, if asked for, the entropies.
+local function logprobs_of(self, params, batch, has_entropies)
+  local logps, _, entropies = self.model.logprobs(self.policy and self.policy(params) or params,
+    { input_ids = batch.input_ids, labels = batch.labels },
+    { temperature = self.choice.temperature, entropy = has_entropies })
+  return logps, entropies
+end
+
+-- Adds the log-probabilities of the samples by the trainer's forward pass, and how far those of the
+-- sampler are from them.
+local function score(self, trainer, tensors)
+  local numbers = {}
+  for i = 1, tensors.input_ids:size(0) do numbers[i] = i end
+  local predictor = trainer:get_default_predictor {
+    pred_fn = function(_, params, batch)
+      return { logps = (logprobs_of(self, params, batch, false)) }
+    end,
+  }
+  local rows = {}
+  for i, pred in ipairs(predictor:predict { examples = numbers, params = trainer.params,
+    per_device_batch_size = self.per_device_batch_size, desc = "Scoring" }) do
+    rows[i] = pred.logps
+  end
+  tensors.old_logps = torch.stack(rows)
+  local is_counted = tensors.labels:ne(-100)
+  local differences = (tensors.old_logps - tensors.sampler_logps):abs()
+    :masked_fill(is_counted:logical_not(), 0):float()
+  local name = "sampling/sampling_logp_difference/"
+  tensors.metrics[name .. "mean"] = differences:sum(1) / is_counted:sum(1):clamp(1)
+  tensors.metrics[name .. "max"] = torch.full({ #numbers }, differences:max():item())
+end
+
+methods.rollout = registry.define("LanguageSampler:rollout", [[
+rollout(self, trainer: Trainer, epoch_idx) -> list
+Samples completions with the trainer's current parameters, judges and scores them, and returns what
+`Trainer:fit` needs as train_examples: num_prompts * num_generations samples, num_iterations times.
+If `state` is that of a checkpoint of the same epoch, its samples are used again. On several
+processes all must call it.]], function(self, trainer, epoch_idx)
+  check_integer("LanguageSampler:rollout", "epoch_idx", epoch_idx, 0)
+  local state = self.state
+  if state.epoch_idx ~= epoch_idx then
+    local list = torch.no_grad(samples.of_epoch, self, trainer.params, epoch_idx)
+    local values = {}
+    for i, sample in ipairs(list) do values[i] = sample.reward end
+    local of_samples = advantages_of(torch.tensor(values, { dtype = "float64" })
+      :view { -1, self.num_generations }, { kind = self.advantages }):view { -1 }:tolist()
+    for i, sample in ipairs(list) do sample.advantage = of_samples[i] end
+    state.tensors = rollout.tensors(list, self.mask_truncated_completions)
+    if self.scores then score(self, trainer, state.tensors) end
+    state.epoch_idx = epoch_idx
+    if self.on_rollout then self.on_rollout(list, epoch_idx) end
+  end
+  local numbers, n = {}, self.num_prompts * self.num_generations
+  for i = 1, n * self.num_iterations do numbers[i] = (i - 1) % n + 1 end
+  return numbers
+end)
+
+local loss_options = arguments("LanguageSampler:loss_fn",
+  { loss_type = "grpo", beta = 0, entropy = true },
+  { "reference", "delta", "epsilon", "epsilon_high", "importance_sampling_cap" })
+
+methods.loss_fn = registry.define("LanguageSampler:loss_fn", [[
+loss_fn(self, {reference: function = nil, entropy: boolean = true, loss_type: string = "grpo",
+  beta: number = 0, epsilon: number = 0.2, epsilon_high: number = nil, delta = nil,
+  importance_sampling_cap: number = nil}) -> function
+Returns the loss_fn of a Trainer: `redco.rl.language.loss` of the sampler's batches, with these
+options of it. Dropout is off, as it was when the tokens were drawn.
+  reference: reference(params) returns the parameters of the reference model, for beta above 0.
+    `redco.lora.base` is the policy without its adapters
+  entropy: whether the metric entropy is computed, which reads the head's weights once more]],
+function(self, given)
+  local o = loss_options(given)
+  if o.beta ~= 0 and type(o.reference) ~= "function" then
+    fail("LanguageSampler:loss_fn: reference: beta = %s needs a function of params that returns "
+      .. "the parameters of the reference model, got %s", tostring(o.beta),
+      native.describe(o.reference))
+  end
+  local settings = {}
+  for name, value in pairs(o) do settings[name] = value end
+  settings.reference, settings.entropy = nil, nil
+  return function(_, _, params, batch)
+    local all = { max_completion_length = self.max_completion_length }
+    for name, value in pairs(settings) do all[name] = value end
+    all.logps, all.entropies = logprobs_of(self, params, batch, o.entropy)
+    if o.beta ~= 0 then
+      all.ref_logps = torch.no_grad(function()
+        return (self.model.logprobs(o.reference(params),
+          { input_ids = batch.input_ids, labels = batch.labels },
+          { temperature = self.choice.temperature }))
+      end)
+    end
+    for _, name in ipairs { "labels", "advantages", "old_logps" } do all[name] = batch[name] end
+    if o.importance_sampling_cap then all.sampler_logps = batch.sampler_logps end
+    local loss, weight, metrics = loss_of(all)
+    for name, values in pairs(batch.metrics) do
+      metrics[name] = torch.stack { values:sum(), torch.full_like(values:sum(), values:size(0)) }
+    end
+    return loss, weight, metrics
+  end
+end)
+
+methods.evaluate = registry.define("LanguageSampler:evaluate", [[
+evaluate(self, params: table, examples: list or Dataset, {temperature: number = 0, seed = 0}) -> {reward, rewards, samples}
+Completes the prompts of examples, once each, and judges the completions. Returns the mean reward,
+the means of each reward by name, and the samples: tables with example, completion, reward, tokens
+and finish_reason. On several processes all must call it.
+  examples: as those of the sampler
+  temperature: 0 takes the most probable tokens]], function(self, params, examples, given)
+  local o = arguments("LanguageSampler:evaluate", { temperature = 0, seed = 0 })(given)
+  if (type(examples) ~= "table" and type(examples) ~= "userdata") or #examples == 0 then
+    fail("LanguageSampler:evaluate: examples: expected a list with examples, got %s",
+      native.describe(examples))
+  end
+  local items = {}
+  for i = 1, #examples do
+    local prompt, text = samples.prompt_of(self, examples[i], i)
+    items[i] = { example = examples[i], number = i, prompt = prompt, text = text }
+  end
+  local choice = {}
+  for name, value in pairs(self.choice) do choice[name] = value end
+  choice.temperature = o.temperature
+  local seeds = torch.randint(0, 2 ^ 31, { #items }, { generator = torch.Generator(o.seed) })
+  local list = torch.no_grad(samples.complete, self, params, items, 1, choice, seeds:tolist())
+  samples.judge(self, list)
+  local result = { reward = 0, rewards = {}, samples = list }
+  for _, sample in ipairs(list) do
+    result.reward = result.reward + sample.reward / #list
+    for _, reward in ipairs(self.rewards) do
+      local value = sample.numbers["rewards/" .. reward.name .. "/mean"]
+      result.rewards[reward.name] = (result.rewards[reward.name] or 0) + value / #list
+    end
+  end
+  return result
+end)
+
+local choices = { "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "eos_token_id" }
+
+local options = arguments(where, {
+  num_prompts = 8, num_generations = 8, num_iterations = 1, max_completion_length = 256,
+  advantages = "grpo", filter_groups = false, max_rounds = 8, mask_truncated_completions = false,
+  scores = true, per_device_batch_size = 8, max_rows = 64, reward_seconds = 60, seed = 0,
+  temperature = 1,
+}, { "model", "tokenizer", "deployer", "examples", "rewards", "reward_weights", "policy", "state",
+  "max_length", "on_rollout", "top_k", "top_p", "min_p", "repetition_penalty", "eos_token_id" })
+
+local function check(o)
+  if type(o.model) ~= "table" or type(o.model.family) ~= "table" or not o.model.logprobs then
+    fail("%s: model: expected a language model of redco.models, got %s", where,
+      native.describe(o.model))
+  end
+  if (type(o.examples) ~= "table" and type(o.examples) ~= "userdata") or #o.examples == 0 then
+    fail("%s: examples: expected a list or a data set of tables with a prompt, got %s", where,
+      type(o.examples) == "table" and "an empty list" or native.describe(o.examples))
+  end
+  for _, name in ipairs { "num_prompts", "num_generations", "num_iterations", "max_rounds",
+    "max_completion_length", "per_device_batch_size", "max_rows" } do
+    check_integer(where, name, o[name], 1)
+  end
+  check_integer(where, "seed", o.seed, 0)
+  if type(o.temperature) ~= "number" or not (o.temperature > 0 and o.temperature < math.huge) then
+    fail("%s: temperature: expected a number above 0, got %s", where, tostring(o.temperature))
+  end
+  if o.num_generations == 1 and o.advantages ~= "reinforce_plus_plus" then
+    fail("%s: num_generations is 1, but advantages = '%s' compares the samples of a prompt: sample "
+      .. "2 or more, or use 'reinforce_plus_plus'", where, tostring(o.advantages))
+  end
+end
+
+return registry.define("redco.rl.language.sampler", [[
+sampler{model, examples: list or Dataset, rewards: table or function, tokenizer = nil, deployer = nil,
+  num_prompts: integer = 8, num_generations: integer = 8, max_completion_length: integer = 256,
+  num_iterations: integer = 1, reward_weights: table = nil, reward_seconds: number = 60,
+  advantages: string = "grpo", filter_groups: boolean = false, max_rounds: integer = 8,
+  mask_truncated_completions: boolean = false, scores: boolean = true, per_device_batch_size = 8,
+  temperature: number = 1, top_k = nil, top_p: number = nil, min_p = nil,
+  repetition_penalty: number = nil, eos_token_id = nil, max_rows: integer = 64, max_length = nil,
+  seed = 0, policy: function = nil, state: table = nil, on_rollout: function = nil} -> LanguageSampler
+Creates a sampler for a Trainer of a language model. An epoch of the Trainer is a rollout:
+num_prompts prompts, num_generations completions of each, drawn with the parameters at its beginning.
+Samples depend on the seed, the epoch and the parameters, not on the layout.
+  examples: tables with `prompt`, a text, a list of messages or a list of tokens, and whatever else
+    the rewards need. Each pass visits them in another order
+  rewards: functions by name. reward(completion, example, sample) returns a number or a boolean.
+    `completion` is the text, or without a tokenizer the list of tokens; `sample` has tokens and
+    finish_reason. An error in a reward, and a result that is not a finite number, end the run with
+    an error that names the reward and the prompt
+  reward_weights: their factors by name, 1 by default; a sample's reward is the weighted sum
+  reward_seconds: the processor time after which a call of a reward is an error
+  num_iterations: how often each sample is trained
+  advantages: a kind of `redco.rl.language.advantages`
+  filter_groups: replaces prompts whose completions all have the same reward by further prompts, in
+    up to max_rounds rounds of num_prompts (dynamic sampling of DAPO)
+  mask_truncated_completions: completions that max_completion_length has cut are not trained
+  scores: computes log-probabilities by the trainer's forward pass before the first step, in batches
+    of per_device_batch_size, which should be that of `fit`: then the first step's log-probabilities
+    are the same numbers. Without it each step compares with itself, which is right if each sample is
+    used in one step only
+  policy: policy(params) returns the model's parameters among those of the Trainer; by default all
+  state: the custom_state of a checkpoint
+  on_rollout: on_rollout(samples, epoch_idx) is called with new samples
+temperature, top_k, top_p, min_p, repetition_penalty and eos_token_id are as in
+`GenerationBatch:add`; max_rows, max_length and deployer as in `redco.models.new_batch`.]],
+function(given)
+  local o = options(given)
+  check(o)
+  local self = { order_of = -1, state = o.state or { epoch_idx = -1 }, choice = {} }
+  for name, value in pairs(o) do
+    if name ~= "rewards" and name ~= "state" then self[name] = value end
+  end
+  for _, name in ipairs { "tokenizer", "deployer", "policy", "on_rollout", "order" } do
+    if self[name] == nil then self[name] = false end
+  end
+  for _, name in ipairs(choices) do self.choice[name] = o[name] end
+  self.rewards = rewards.read(where, o.rewards, o.reward_weights)
+  advantages_of(torch.rand { 2, 2 }, { kind = o.advantages })  -- refuses unknown kinds now
+  local positions = generation_options.n_positions(o.model)
+  self.max_length = o.max_length or positions
+    or fail("%s: max_length is missing, and the model has no greatest number of positions", where)
+  check_integer(where, "max_length", self.max_length, 2, positions)
+  if self.max_completion_length >= self.max_length then
+    fail("%s: max_completion_length is %d, but a row has at most %d tokens with its prompt", where,
+      self.max_completion_length, self.max_length)
+  end
+  function self.collate_fn(numbers) return rollout.batch(self.state.tensors, numbers) end
+  return setmetatable(self, meta)
+end)

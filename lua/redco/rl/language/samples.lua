@@ -1,0 +1,139 @@
+--- Samples of a policy: completions of prompts, with their rewards. Functions of a LanguageSampler.
+local fail = require "redco.fail"
+local native = require "redco.native"
+local new_batch = require "redco.generation.batch"
+local rewards = require "redco.rl.language.rewards"
+local torch = require "redco.torch"
+
+local where = "rl.language.sampler"
+local samples = {}
+
+--- Returns the tokens of example i's prompt and a text of it for messages.
+function samples.prompt_of(self, example, i)
+  local prompt = type(example) == "table" and example.prompt
+  if torch.is_tensor(prompt) then prompt = prompt:tolist() end
+  local tokens, text = prompt, nil
+  if type(prompt) == "string" and self.tokenizer then
+    tokens, text = self.tokenizer:encode(prompt), prompt
+  elseif type(prompt) == "table" and type(prompt[1]) == "table" and self.tokenizer then
+    tokens = self.tokenizer:apply_chat_template(prompt, { add_generation_prompt = true })
+  elseif type(prompt) ~= "table" or type(prompt[1]) ~= "number" then
+    fail("%s: example %d: prompt: expected a text, a list of messages or of tokens%s, got %s",
+      where, i, self.tokenizer and "" or "; a text needs the option tokenizer",
+      type(prompt) == "table" and "an empty list" or native.describe(prompt or nil))
+  end
+  local room = self.max_length - self.max_completion_length
+  if #tokens > room then
+    fail("%s: example %d: the prompt has %d tokens, but the model's %d positions leave %d before "
+      .. "max_completion_length, %d", where, i, #tokens, self.max_length, room,
+      self.max_completion_length)
+  end
+  return tokens, text or (self.tokenizer and self.tokenizer:decode(tokens))
+    or table.concat(tokens, " ")
+end
+
+--- Lets the policy complete each prompt `n` times. Returns the samples; those of a prompt are
+--- adjacent.
+function samples.complete(self, params, items, n, options, seeds)
+  params = self.policy and self.policy(params) or params
+  local batch = new_batch(self.model, params, { max_rows = self.max_rows,
+    max_length = self.max_length, deployer = self.deployer or nil })
+  local list = {}
+  for _, item in ipairs(items) do
+    for _ = 1, n do
+      local given = { max_new_tokens = self.max_completion_length, logprobs = "sampled",
+        seed = seeds and seeds[#list + 1] }
+      for name, value in pairs(options) do given[name] = value end
+      local row = batch:add(item.prompt, given)
+      list[#list + 1] = { row = row, example = item.example, number = item.number,
+        text = item.text, prompt = item.prompt }
+    end
+  end
+  batch:run()
+  for _, sample in ipairs(list) do
+    local row = sample.row
+    sample.row, sample.tokens, sample.logprobs = nil, row.tokens, row.logprobs
+    sample.finish_reason = row.finish_reason
+    sample.completion = self.tokenizer
+      and self.tokenizer:decode(row.tokens, { skip_special_tokens = true }) or row.tokens
+  end
+  return list
+end
+
+local function judge(self, list)
+  for _, sample in ipairs(list) do
+    sample.reward, sample.numbers = 0, {}
+    for _, reward in ipairs(self.rewards) do
+      local value = rewards.of(where, reward, sample, self.reward_seconds)
+      sample.numbers["rewards/" .. reward.name .. "/mean"] = value
+      sample.reward = sample.reward + reward.weight * value
+    end
+    sample.numbers.reward = sample.reward
+    sample.numbers["completions/mean_length"] = #sample.tokens
+    sample.numbers["completions/clipped_ratio"] = sample.finish_reason == "length" and 1 or 0
+  end
+end
+
+--- Adds to each sample its reward, the weighted sum, and its numbers for the log.
+function samples.judge(self, list) rewards.uncompiled(judge, self, list) end
+
+-- Returns the standard deviation of the rewards of a group.
+local function deviation(list, first, n)
+  local sum, squares = 0, 0
+  for i = first, first + n - 1 do sum = sum + list[i].reward end
+  for i = first, first + n - 1 do squares = squares + (list[i].reward - sum / n) ^ 2 end
+  local own = n > 1 and math.sqrt(squares / (n - 1)) or 0
+  return own > 1e-8 and own or 0  -- equal rewards, but for rounding
+end
+
+-- Returns item k of an endless sequence that visits the examples in another order each time.
+local function item_at(self, k)
+  local size = #self.examples
+  local pass = math.floor(k / size)
+  if self.order_of ~= pass then
+    self.order_of = pass
+    self.order = torch.randperm(size,
+      { generator = native.Rng(self.seed):fold_in(0):fold_in(pass) }):tolist()
+  end
+  local number = self.order[k % size + 1] + 1
+  local example = self.examples[number]
+  local prompt, text = samples.prompt_of(self, example, number)
+  return { example = example, number = number, prompt = prompt, text = text }
+end
+
+-- Samples and judges `n` prompts from number `first` of the sequence on.
+local function groups(self, params, first, n, epoch_idx)
+  local items = {}
+  for k = 1, n do items[k] = item_at(self, first + k - 1) end
+  local seeds = torch.randint(0, 2 ^ 31, { n * self.num_generations }, {
+    generator = native.Rng(self.seed):fold_in(epoch_idx + 1):fold_in(first) }):tolist()
+  local list = samples.complete(self, params, items, self.num_generations, self.choice, seeds)
+  samples.judge(self, list)
+  return list
+end
+
+--- Returns the samples of an epoch. With filter_groups those of prompts whose samples all have the
+--- same reward are replaced by those of further prompts.
+function samples.of_epoch(self, params, epoch_idx)
+  local n, size = self.num_generations, self.num_prompts
+  local rounds = self.filter_groups and self.max_rounds or 1
+  local kept, flat = {}, {}
+  for round = 0, rounds - 1 do
+    local new = groups(self, params, (epoch_idx * rounds + round) * size, size, epoch_idx)
+    for at = 1, #new, n do
+      local own = deviation(new, at, n)
+      local list = self.filter_groups and own == 0 and flat or kept
+      for i = at, at + n - 1 do
+        local numbers = new[i].numbers
+        numbers.reward_std, numbers.frac_reward_zero_std = own, own == 0 and 1 or 0
+        list[#list + 1] = new[i]
+      end
+    end
+    if #kept >= size * n then break end
+  end
+  local chosen = {}
+  for i = 1, size * n do chosen[i] = kept[i] or flat[i - #kept] end
+  return chosen
+end
+
+return samples

@@ -1,0 +1,108 @@
+-- Reinforcement learning of a language model on every layout: the samples, the losses, the metrics
+-- and the parameters are those of one process.
+local redco = require "redco"
+local testing = require "testing"
+
+local torch, tree = redco.torch, redco.tree
+local source = assert(os.getenv "REDCO_SOURCE")
+local model = redco.models.from_pretrained(source .. "/tests/cases/llama", { dtype = "float64" })
+model.generation_config = {}
+
+local generator = torch.Generator(3)
+local examples = {}
+for i = 1, 6 do
+  local prompt = torch.randint(3, 200, { 3 + i % 3 }, { generator = generator })
+  examples[i] = { prompt = prompt:tolist() }
+end
+
+local function low(tokens)
+  local n = 0
+  for _, token in ipairs(tokens) do n = n + (token < 300 and 1 or 0) end
+  return n / #tokens
+end
+
+local names = { "loss", "grad_norm", "reward", "reward_std", "entropy", "logprob_difference",
+  "clip_ratio/region_mean", "kl", "completions/mean_length" }
+
+-- Returns the samples as text, and the metrics and the parameters.
+local function run(deployer, loss, n_micro)
+  local adapted = redco.lora.add(
+    tree.map(function(p) return torch.is_tensor(p) and p:detach():clone() or p end, model.params),
+    { target_modules = { "q_proj", "down_proj" }, r = 2, generator = torch.Generator(1) })
+  for name, tensor in pairs(adapted) do
+    if name:find "lora_B" then
+      adapted[name] = torch.full_like(tensor:detach(), 0.02):requires_grad_()
+    end
+  end
+  local texts, metrics = {}, {}
+  local sampler = redco.rl.language.sampler {
+    model = model, examples = examples, rewards = { low = low }, seed = 3, deployer = deployer,
+    num_prompts = 4, num_generations = 4, max_completion_length = 6, eos_token_id = { 5, 6 },
+    num_iterations = 2, max_rows = 6, per_device_batch_size = 8 / deployer.mesh.dp,
+    on_rollout = function(samples)
+      for _, sample in ipairs(samples) do
+        texts[#texts + 1] = table.concat(sample.tokens, " ")
+      end
+    end,
+  }
+  local trainer
+  trainer = redco.Trainer {
+    deployer = deployer, params = adapted, compute_dtype = "float64",
+    optimizer = redco.lora.freeze_base(redco.optim.adamw { learning_rate = 5e-3 }),
+    custom_state = sampler.state, collate_fn = sampler.collate_fn,
+    loss_fn = sampler:loss_fn(loss),
+  }
+  trainer:fit {
+    train_examples = function(epoch_idx) return sampler:rollout(trainer, epoch_idx) end,
+    per_device_batch_size = 16 / n_micro / deployer.mesh.dp, global_batch_size = 16, n_epochs = 2,
+    on_step = function(event)
+      local row = {}
+      for i, name in ipairs(names) do row[i] = event.metrics[name] or 0 end
+      metrics[#metrics + 1] = row
+    end,
+  }
+  local params = {}
+  for name, tensor in pairs(trainer.params) do
+    if name:find "lora_B" then params[name] = tensor:full():detach() end
+  end
+  return { texts = table.concat(texts, "\n"), metrics = metrics, params = params }
+end
+
+local cases = {
+  { loss_type = "grpo", beta = 0.1, reference = redco.lora.base },
+  { loss_type = "dapo", epsilon_high = 0.28, importance_sampling_cap = 2 },
+  { loss_type = "gspo", epsilon = 1e-3 },
+}
+local layouts = { { n_model_shards = 1 }, { n_model_shards = 2 }, { n_model_shards = 1, zero = 3 },
+  { n_model_shards = 2, zero = 3 } }
+
+for _, loss in ipairs(cases) do
+  local first = redco.Deployer { seed = 1, verbose = false }
+  local expected = first:alone(function()
+    return run(redco.Deployer { seed = 1, verbose = false }, loss, 1)
+  end)[1]
+  for i, options in ipairs(layouts) do
+    options.seed, options.verbose = 1, false
+    local deployer = redco.Deployer(options)
+    local n_micro = i % 2 + 1
+    local layout = ("%dx%d with zero %d, %d micro-batches"):format(deployer.mesh.dp,
+      deployer.mesh.mp, options.zero or 0, n_micro)
+    testing.test(loss.loss_type .. " on " .. layout, function()
+      local found = run(deployer, loss, n_micro)
+      testing.expect_equal(found.texts, expected.texts)
+      for step, row in ipairs(expected.metrics) do
+        for k, value in ipairs(row) do
+          local own = found.metrics[step][k]
+          assert(math.abs(own - value) <= 1e-6 * math.max(1, math.abs(value)),
+            ("step %d: %s is %.12g, not %.12g"):format(step, names[k], own, value))
+        end
+      end
+      for name, tensor in pairs(expected.params) do
+        local difference = (found.params[name] - tensor):abs():max():item()
+        assert(difference <= 1e-7, ("%s differs by %.2g"):format(name, difference))
+      end
+    end)
+  end
+end
+
+testing.finish()
