@@ -1,0 +1,75 @@
+-- Tokens a second of sampling 64 prompts x 8 completions of different lengths, as a step of GRPO
+-- does, beside transformers' `generate` of the same model: --python= one with transformers. Prints
+-- one JSON line.
+local clock = require "clock"
+local redco = require "redco"
+local torch = redco.torch
+
+local o = redco.options {
+  prompts = 64, n = 8, prompt = 32, new = 128, max_rows = 128, rounds = 3, threads = 2, python = "",
+  layers = 4, hidden = 256, heads = 4, vocab = 4096, n_ends = 128,
+}
+torch.set_num_threads(o.threads)
+
+-- Of random weights; as many tokens end a row as make completions of 32 tokens on average.
+local ends = {}
+for i = 1, o.n_ends do ends[i] = i end
+local model = redco.models.from_config({
+  model_type = "llama", vocab_size = o.vocab, hidden_size = o.hidden,
+  intermediate_size = 4 * o.hidden, num_hidden_layers = o.layers, num_attention_heads = o.heads,
+  max_position_embeddings = o.prompt + o.new, eos_token_id = ends,
+}, { generator = torch.Generator(0) })
+model.generation_config = { eos_token_id = ends }
+local prompts = torch.randint(100, o.vocab, { o.prompts, o.prompt },
+  { generator = torch.Generator(1) }):tolist()
+
+local function sample(seed)
+  local batch = redco.models.new_batch(model, model.params, { max_rows = o.max_rows })
+  local rows = {}
+  for _, prompt in ipairs(prompts) do
+    for _ = 1, o.n do
+      rows[#rows + 1] = batch:add(prompt, { max_new_tokens = o.new, seed = seed + #rows })
+    end
+  end
+  batch:run()
+  local tokens = 0
+  for _, row in ipairs(rows) do tokens = tokens + #row.tokens end
+  return tokens
+end
+
+local peer
+if o.python ~= "" then
+  local folder = os.tmpname()
+  os.remove(folder)
+  model.save_pretrained(folder)
+  local script = debug.getinfo(1, "S").source:match "^@(.*)sample_groups.lua$" .. "peer_sample.py"
+  peer = function(round)
+    local command = "'%s' '%s' '%s' %d %d %d %d %d %d >'%s/output'"
+    assert(os.execute(command:format(o.python, script, folder, o.prompts, o.n, o.prompt, o.new,
+      o.threads, round, folder)) == 0, "the peer failed")
+    local output = assert(io.open(folder .. "/output"))
+    local seconds, tokens = output:read("*n", "*n")
+    output:close()
+    return seconds, tokens
+  end
+end
+
+sample(0)
+local own, others = {}, {}
+for round = 1, o.rounds do
+  local start = clock.now()
+  local tokens = sample(round * 1000)
+  own[round] = tokens / (clock.now() - start)
+  if peer then
+    local seconds, n = peer(round)
+    others[round] = n / seconds
+  end
+end
+local speed = clock.median(own)
+local line = ('"name": "sample_groups", "tokens_per_s": %.1f, "peak_rss_mb": %.1f, "threads": %d')
+  :format(speed, clock.peak_rss_mb(), o.threads)
+if peer then
+  local other = clock.median(others)
+  line = line .. (', "transformers_tokens_per_s": %.1f, "ratio": %.2f'):format(other, speed / other)
+end
+print("{" .. line .. "}")
