@@ -54,31 +54,35 @@ local function scores_of(self, ids, starts, cache)
   return self.model.logits(self.params, hidden:select(1, -1)):float():full():cpu()
 end
 
--- Drops `n` columns on the left; a negative number adds columns there.
-local function drop(self, n)
+local room = 64  -- columns for new tokens; the cache adds more when they are used
+
+-- Moves all rows to the right by `n` columns, or to the left if it is negative.
+local function move(self, n)
   local cache = self.cache
-  local kept = cache.length - math.max(0, n)
-  for _, held in ipairs(cache.layers) do
-    for i = 1, 2 do
-      local own = held[i]:to_local()
-      own:narrow(2, math.max(0, -n), kept):copy_(own:narrow(2, math.max(0, n), kept):clone())
+  local length = cache.length
+  cache:map(function(t)
+    if n > 0 then
+      return torch.constant_pad_nd(t:narrow(2, 0, length), { 0, 0, n, room }, 0)
     end
-  end
-  cache.length = cache.length - n
-  for i, start in ipairs(self.starts) do self.starts[i] = math.max(0, start - n) end
+    local own = t:to_local()
+    own:narrow(2, 0, length + n):copy_(own:narrow(2, -n, length + n):clone())
+    return t
+  end)
+  cache.length = length + n
+  for i, start in ipairs(self.starts) do self.starts[i] = math.max(0, start + n) end
 end
 
 --- Drops columns on the left that no open row uses, if there are at least `least`.
 function Slots:compact(least)
   local first = self.cache.length
   for i in pairs(self.rows) do first = math.min(first, self.starts[i + 1]) end
-  if first >= least then drop(self, first) end
+  if first >= least then move(self, -first) end
 end
 
 --- Appends a token to each open row, the last of row.tokens. Returns the next scores [B, V].
 function Slots:decode()
   local cache = self.cache
-  self:compact(cache.length == self.capacity and 1 or 32)
+  self:compact(cache.length == self.most and 1 or 32)
   local tokens = {}
   for i = 0, self.size - 1 do
     local row = self.rows[i]
@@ -148,10 +152,9 @@ end
 
 -- Makes the prompts `fresh` the cache of rows that begin together.
 local function begin(self, fresh, index)
-  fresh.capacity = self.capacity
   fresh:map(function(t)
     return torch.constant_pad_nd(selected(self, t:narrow(2, 0, fresh.length), index),
-      { 0, 0, 0, self.capacity - fresh.length }, 0)
+      { 0, 0, 0, room }, 0)
   end)
   self.cache = fresh
 end
@@ -172,7 +175,7 @@ function Slots:fill(new)
     end
     begin(self, fresh, index)
   else
-    if self.cache.length < length then drop(self, self.cache.length - length) end
+    if self.cache.length < length then move(self, length - self.cache.length) end
     insert(self, new, fresh)
   end
   local order = {}
@@ -236,15 +239,15 @@ function Slots:free_slots(n)
   return free
 end
 
--- Returns the longest text of a model of which continuous batches are known to be right.
-local function check_length(model, capacity)
+-- Raises an error if positions of the model depend on the length of a text of so many tokens.
+local function check_length(model, max_length)
   local family, c = model.family, model.config
   local limit = family.restart_length and family.restart_length(c)
   local scaling = type(c.rope_scaling) == "table" and c.rope_scaling.rope_type
   if scaling == "dynamic" then limit = c.max_position_embeddings end
-  if limit and capacity > limit then
+  if limit and max_length > limit then
     fail("models.new_batch: max_length is %d, but positions of this %s change after %d tokens, "
-      .. "with which its rows cannot be decoded together: lower max_length", capacity,
+      .. "with which its rows cannot be decoded together: lower max_length", max_length,
       c.model_type, limit)
   end
 end
@@ -262,11 +265,9 @@ return function(model, params, max_length, most, deployer)
     n_parts = mesh.dp * (mesh.dp_replicate or 1)
     placement = { dp = 0, dp_replicate = (mesh.dp_replicate or 1) > 1 and 0 or nil }
   end
-  -- Room beyond max_length, so that columns are seldom dropped.
-  local capacity = math.min(max_length + math.max(64, max_length / 2), most or math.huge)
   return setmetatable({
     model = model, params = params, device = device, n_parts = n_parts, placement = placement,
-    capacity = math.max(max_length, math.floor(capacity)), size = 0,
+    most = most, size = 0,
     rows = {},  -- open rows by slot, from 0
     starts = {},  -- the first column of each slot, from 1
   }, Slots)
