@@ -58,6 +58,7 @@ local function stand_in(command)
     short = "--n-rounds=1 --n-clients=20 --local-epochs=1 --data=digits"
   elseif script:find "train%.lua" or script:find "reinforcement_learning/" then
     short = (short or "") .. " --max-steps=2"
+    if script:find "sums%.lua" then short = short .. " --n-held-out=9 --solved-steps=2" end
     short = short .. " " .. (smaller[script:match "examples/([%w_]+)/train%.lua"] or "")
   elseif script:find "generate%.lua" then
     short = "--max-new-tokens=2 --model-dir=workdir/model"

@@ -263,10 +263,13 @@ end
 local small_ppo = "--n-envs=8 --rollout-length=8 --minibatch-size=32 --update-epochs=1 "
   .. "--hidden-size=16 --learning-rate=0.01"
 local small_ddpg = "--warm-up=1 --updates-per-episode=4 --batch-size=16 --hidden-size=16"
+local small_sums = "--most=10 --n-held-out=10 --n-solved=40 --solved-steps=4 --hidden-size=16 "
+  .. "--n-rollouts=4 --num-prompts=4 --num-generations=4"
 
 for example, arguments in pairs {
   ["reinforcement_learning/ppo.lua"] = small_ppo,
   ["reinforcement_learning/ddpg.lua"] = small_ddpg,
+  ["reinforcement_learning/sums.lua"] = small_sums,
   digits = "--model=mlp", meta_learning = "--task=sines",
   private_training = "--data=digits --global-batch-size=64",
 } do
@@ -323,6 +326,24 @@ for algorithm, arguments in pairs {
     assert(#steps >= 4 and steps[#steps].episode_return, "there are no steps")
   end)
 end
+
+testing.test("reinforcement_learning: the same samples in each layout: sums", function()
+  local script = "reinforcement_learning/sums.lua"
+  local expected, runs = run(script, small_sums), {}
+  for i, layout in ipairs { "", " --n-model-shards=2", " --zero=3" } do
+    runs[i] = { small_sums .. layout }
+  end
+  testing.expect_equal(#expected, 4)
+  testing.expect_equal(expected[1].logprob_difference, 0)
+  for i, found in ipairs(run_in_turn(script, 2, runs)) do
+    for k, step in ipairs(expected) do
+      for _, name in ipairs { "reward", "entropy", "grad_norm" } do
+        assert(math.abs(found.steps[k][name] - step[name]) <= 1e-4,
+          ("with %s: %s of step %d is off"):format(runs[i][1], name, k))
+      end
+    end
+  end
+end)
 
 testing.test("reinforcement_learning: PPO learns in a few seconds", function()
   local steps = run("reinforcement_learning/ppo.lua", "--total-steps=20000 --n-envs=16 "
