@@ -60,6 +60,7 @@ local configs = {
     attention_dropout = 0, max_position_embeddings = 32 },
   electra = merged(encoder, { embedding_size = 8 }),
   ernie4_5 = with_head_size,
+  ernie4_5_moe = merged(with_head_size, { moe_num_experts = 4, moe_k = 2, moe_intermediate_size = 8 }),
   exaone4 = merged(grouped, { sliding_window = 3, sliding_window_pattern = 2 }),
   falcon = usual,
   gemma = with_head_size,

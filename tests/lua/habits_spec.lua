@@ -140,7 +140,7 @@ test("names of types, devices and data sets of other libraries", function()
   expect_mistake(function() redco.models.from_config { model_type = "gtp2" } end,
     "unknown model_type 'gtp2', did you mean 'gpt2'?")
   expect_mistake(function() redco.models.from_config { model_type = "granitemoehybrid" } end,
-    "unknown model_type 'granitemoehybrid', the nearest is 'granitemoe'",
+    "unknown model_type 'granitemoehybrid', did you mean 'granitemoe'?",
     "config = { model_type = 'granitemoe' }")
 end)
 

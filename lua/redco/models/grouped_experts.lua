@@ -52,19 +52,25 @@ local function new_route(c, given)
   end
 end
 
---- Returns a function of i: the mixture of layer i, or nil if it is one of the first
---- first_k_dense_replace layers, which are ordinary. given: score(logits) -> scores; n_best, or nil
---- if there are no groups; bias, the name of a vector that is added to the scores, is not trained,
---- and changes only which experts are chosen.
-function router.layers(c, given)
-  local mixture = experts.new(c, {
+--- Returns a mixture of experts.lua. given: score(logits) -> scores; n_best, or nil if there are no
+--- groups; bias, the name of a vector that is added to the scores, is not trained, and changes only
+--- which experts are chosen; bias_sizes, if not [n].
+function router.new(c, given)
+  local n_shared = c.n_shared_experts
+  return experts.new(c, {
     n = c.n_routed_experts, inner = c.moe_intermediate_size, route = new_route(c, given),
     names = { "gate_proj", "up_proj", "down_proj" },
-    shared = c.moe_intermediate_size * c.n_shared_experts,
+    shared = n_shared > 0 and c.moe_intermediate_size * n_shared or nil,
     add_more = given.bias and function(name, add)
-      add(name .. "." .. given.bias, { c.n_routed_experts }, blocks.zeros)
+      add(name .. "." .. given.bias, given.bias_sizes or { c.n_routed_experts }, blocks.zeros)
     end,
   })
+end
+
+--- Returns a function of i: the mixture of layer i, or nil if it is one of the first
+--- first_k_dense_replace layers, which are ordinary.
+function router.layers(c, given)
+  local mixture = router.new(c, given)
   return function(i) return i >= c.first_k_dense_replace and mixture or nil end
 end
 

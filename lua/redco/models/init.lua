@@ -34,17 +34,10 @@ local function has_text_part(config)
   return not families[config.model_type] and type(own) == "table" and families[own.model_type]
 end
 
--- Returns what to say of an unknown type: a type that is spelled nearly so, or the one with the
--- longest common beginning.
+-- Returns what to say of an unknown type.
 local function hint(name)
-  local near, longest = native.nearest(name, model_types), 2
-  if near then return (", did you mean '%s'?"):format(near) end
-  for _, other in ipairs(model_types) do
-    local n = 0
-    while n < #other and other:byte(n + 1) == name:byte(n + 1) do n = n + 1 end
-    if n > longest then near, longest = other, n end
-  end
-  return near and (", the nearest is '%s': a model that is built so opens with config = "
+  local near = native.nearest(name, model_types)
+  return near and (", did you mean '%s'? A folder of a model that is built so opens with config = "
     .. "{ model_type = '%s' }"):format(near, near) or ""
 end
 

@@ -148,11 +148,11 @@ local function new_forward(c, facts)
   end
 end
 
-local function check(c, n_experts)
+local function check(c, n_experts, n_chosen)
   blocks.check_multiple(c, "num_attention_heads", "num_key_value_heads")
-  if n_experts and c.num_experts_per_tok > c[n_experts] then
-    fail("%s: num_experts_per_tok (%d) exceeds %s (%d)", c.model_type, c.num_experts_per_tok,
-      n_experts, c[n_experts])
+  if n_experts and c[n_chosen] > c[n_experts] then
+    fail("%s: %s (%d) exceeds %s (%d)", c.model_type, n_chosen, c[n_chosen], n_experts,
+      c[n_experts])
   end
   rotary.settings(c.model_type, c, rotary.size(c))
 end
@@ -165,8 +165,9 @@ local function router_loss(row, c)
   end
 end
 
---- Returns a family. A row has the fields of a family, `facts(c)`, `complete(c)`, and rope_type_key
---- if transformers calls it otherwise.
+--- Returns a family. A row has the fields of a family, `facts(c)`, `complete(c)`, rope_type_key if
+--- transformers calls it otherwise, and of mixtures n_experts and n_chosen: the keys of how many
+--- experts there are and are chosen (by default num_experts_per_tok).
 return function(row)
   local family = {
     base_model_prefix = "model", defaults = {}, optional = { unpack(optional) },
@@ -200,7 +201,7 @@ return function(row)
   end
 
   function family.check(c)
-    check(c, row.n_experts)
+    check(c, row.n_experts, row.n_chosen or "num_experts_per_tok")
     if row.check then row.check(c) end
   end
 

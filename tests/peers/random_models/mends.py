@@ -14,6 +14,24 @@ def weights_in_double():
                         moe(self, x, numbers, weights.to(x.dtype)))
 
 
+class Router(torch.nn.Linear):
+    """One that also computes in float64."""
+
+    def forward(self, x):
+        return super().forward(x.to(self.weight.dtype))
+
+
+def router_in_double():
+    """ERNIE's converts to float32 in version 4."""
+    from transformers.models.ernie4_5_moe import modeling_ernie4_5_moe as ernie
+    make = ernie.Ernie4_5_MoeSparseMoeBlock.__init__
+
+    def made(self, config):
+        make(self, config)
+        self.gate.__class__ = Router
+    ernie.Ernie4_5_MoeSparseMoeBlock.__init__ = made
+
+
 def gelu_of_gemma():
     """The first folders of Gemma name another GELU than they need, as version 5 knows."""
     make = transformers.GemmaConfig.__init__
@@ -40,3 +58,5 @@ def mend():
     weights_in_double()
     gelu_of_gemma()
     norms_without_bias()
+    if transformers.__version__.startswith("4."):
+        router_in_double()

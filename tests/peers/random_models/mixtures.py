@@ -114,3 +114,14 @@ def deepseek_v2(draw):
         # Version 4 has no such factor of the scores, which the model needs.
         config["rope_scaling"]["mscale_all_dim"] = 0.0
     return config
+
+
+@draws("ernie4_5_moe", of=DECODERS)
+def ernie_moe(draw):
+    n, start = draw.randint(2, 5), draw.randint(0, 1)
+    end = draw.choice([-1, start])  # at least one layer has experts, else version 4 fails
+    return like_llama(draw, moe_num_experts=n, moe_k=draw.randint(1, n),
+                      moe_num_shared_experts=draw.randint(0, 2), moe_layer_start_index=start,
+                      moe_layer_end_index=end,
+                      moe_layer_interval=draw.randint(1, 2) if end == -1 else 1,
+                      moe_intermediate_size=draw.randint(3, 20), num_hidden_layers=2)
