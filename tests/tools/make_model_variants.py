@@ -32,6 +32,8 @@ DEEPSEEK = dict(LLAMA, model_type='deepseek_v3', num_key_value_heads=2, qk_rope_
                 n_routed_experts=6, n_group=3, topk_group=2, num_experts_per_tok=2,
                 moe_intermediate_size=6, n_shared_experts=1)
 
+SMALL = dict(LLAMA, num_key_value_heads=1, num_hidden_layers=1)
+
 CONFIGS = [
     dict(LLAMA, attention_bias=True, mlp_bias=True, rms_norm_eps=0.1),
     dict(LLAMA, tie_word_embeddings=True, head_dim=6, hidden_act='gelu', pad_token_id=2),
@@ -80,6 +82,27 @@ CONFIGS = [
     dict(DEEPSEEK, attention_bias=True, n_shared_experts=2, first_k_dense_replace=0,
          rope_scaling=dict(rope_type='yarn', factor=4.0, mscale=0.7, mscale_all_dim=1.0,
                            original_max_position_embeddings=4)),
+    # Facts of llama_like.lua and gpt_like.lua that no row above has.
+    dict(SMALL, model_type='gemma', head_dim=4, pad_token_id=0),
+    dict(SMALL, model_type='cohere', use_qk_norm=True, logit_scale=0.5, pad_token_id=0),
+    dict(SMALL, model_type='cohere2', layer_types=['full_attention'], pad_token_id=0),
+    dict(SMALL, model_type='glm4', head_dim=6, partial_rotary_factor=0.67, pad_token_id=0),
+    dict(SMALL, model_type='phi', qk_layernorm=True, partial_rotary_factor=0.5),
+    dict(SMALL, model_type='olmo', clip_qkv=0.5),
+    dict(SMALL, model_type='olmo3', layer_types=['sliding_attention'], sliding_window=3,
+         rope_scaling=dict(rope_type='linear', factor=4.0)),
+    dict(SMALL, model_type='stablelm', use_parallel_residual=True, partial_rotary_factor=0.5),
+    dict(SMALL, model_type='hunyuan_v1_dense', head_dim=4, rope_scaling=dict(
+        type='dynamic', factor=1.0, alpha=100.0)),
+    dict(SMALL, model_type='nemotron', partial_rotary_factor=0.5),
+    dict(SMALL, model_type='qwen2_moe', num_experts=3, num_experts_per_tok=2,
+         moe_intermediate_size=4, shared_expert_intermediate_size=4),
+    dict(SMALL, model_type='granitemoe', num_local_experts=3, num_experts_per_tok=2,
+         intermediate_size=4),
+    dict(model_type='gpt_bigcode', vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=2),
+    dict(model_type='gpt_neo', vocab_size=11, max_position_embeddings=8, hidden_size=8,
+         num_layers=2, num_heads=2, attention_types=[[['global', 'local'], 1]], window_size=3),
+    dict(GPTJ, model_type='codegen', n_head=4),
 ]
 
 
