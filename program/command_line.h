@@ -3,9 +3,9 @@
 #pragma once
 
 #include "check_command.h"
+#include "model_commands.h"
 #include "plan_command.h"
 #include "plot_command.h"
-#include "model_commands.h"
 
 #include <cstdint>
 #include <memory>
