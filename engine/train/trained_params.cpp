@@ -7,14 +7,13 @@
 #include <redco/detail/coalesced.h>
 #include <redco/error.h>
 #include <redco/moves.h>
+#include <redco/quantized.h>
 #include <redco/sharding.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
 
 #include <map>
-#include <set>
-#include <string_view>
 #include <utility>
 
 namespace redco::train {
@@ -28,17 +27,6 @@ bool ends_with(const std::string& path, const std::string& name) {
                           path[path.size() - name.size() - 1] == '.');
 }
 
-// The names of quantized weights: the type of X.weight is a text, X.weight_type.
-std::set<std::string> quantized_weights(const Tree& params) {
-  constexpr std::string_view ending = "_type";
-  std::set<std::string> names;
-  for_each_leaf(params, [&](const std::string& path, const Tree& leaf) {
-    if (leaf.is<std::string>() && path.ends_with("weight_type"))
-      names.insert(path.substr(0, path.size() - ending.size()));
-  });
-  return names;
-}
-
 }  // namespace
 
 TrainedParams::TrainedParams(Tree params, std::shared_ptr<Deployer> deployer, at::Device device,
@@ -47,7 +35,7 @@ TrainedParams::TrainedParams(Tree params, std::shared_ptr<Deployer> deployer, at
   // Given tensors and their replacements here, by storage, so that tied weights stay tied.
   std::multimap<const void*, std::pair<at::Tensor, at::Tensor>> seen;
   std::string other;  // the first tensor that cannot be trained
-  const std::set<std::string> quantized = quantized_weights(params);
+  const auto quantized = quantized_weights(params);
   tree_ = map_tensors(params, [&](const std::string& name, const at::Tensor& given) {
     require(given.defined(), "Trainer: parameter '", name, "' is undefined");
     auto [first, last] = seen.equal_range(memory_key(given));

@@ -15,11 +15,11 @@
 #include "train_step.h"
 
 #include <redco/error.h>
+#include <redco/quantized.h>
 
 #include <cmath>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -38,13 +38,9 @@ std::string with_thousands(int64_t number) {
 }
 
 void log_size(const Tree& params, Deployer& deployer) {
-  int64_t all = 0, trained = 0;
-  std::set<const void*> counted;  // tied weights once
-  for (const auto& [name, tensor] : named_tensors(params)) {
-    if (!counted.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    all += tensor.numel();
-    if (tensor.requires_grad()) trained += tensor.numel();
-  }
+  const int64_t all = count_numbers(params);
+  const int64_t trained =
+      count_numbers(params, [](const at::Tensor& tensor) { return tensor.requires_grad(); });
   deployer.log_info(
       with_thousands(all) + (trained < all ? ", of which trained: " + with_thousands(trained) : ""),
       "Parameters");

@@ -1,10 +1,13 @@
 #pragma once
 
 #include <redco/export.h>
+#include <redco/tree.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,5 +47,14 @@ REDCO_API at::Tensor dequantize(const at::Tensor& blocks, const std::string& typ
 REDCO_API at::Tensor quantized_linear(const at::Tensor& x, const at::Tensor& blocks,
                                       const std::string& type,
                                       const std::optional<at::Tensor>& bias = {});
+
+/// The types of the quantized weights of a tree by path: a text X.weight_type names that of
+/// X.weight.
+REDCO_API std::map<std::string, const BlockType*> quantized_weights(const Tree& params);
+
+/// The numbers of all tensors of a tree, those of tied ones once: elements, or numbers in blocks.
+/// With `counts`, only of the tensors for which it returns true.
+REDCO_API int64_t count_numbers(const Tree& params,
+                                const std::function<bool(const at::Tensor&)>& counts = nullptr);
 
 }  // namespace redco

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
+#include <string_view>
 
 namespace redco {
 
@@ -131,6 +133,31 @@ const BlockType* find_ggml_block_type(uint32_t number) {
   auto found = std::ranges::find_if(
       block_types(), [&](const BlockType& type) { return int64_t{type.ggml} == int64_t{number}; });
   return found == block_types().end() ? nullptr : &*found;
+}
+
+std::map<std::string, const BlockType*> quantized_weights(const Tree& params) {
+  constexpr std::string_view ending = "_type";
+  std::map<std::string, const BlockType*> found;
+  for_each_leaf(params, [&](const std::string& path, const Tree& leaf) {
+    if (!leaf.is<std::string>() || !path.ends_with("weight_type")) return;
+    if (const BlockType* type = find_block_type(leaf.as<std::string>()))
+      found[path.substr(0, path.size() - ending.size())] = type;
+  });
+  return found;
+}
+
+int64_t count_numbers(const Tree& params, const std::function<bool(const at::Tensor&)>& counts) {
+  const auto types = quantized_weights(params);
+  std::set<const void*> counted;
+  int64_t n = 0;
+  for (const auto& [name, tensor] : named_tensors(params)) {
+    if (counts && !counts(tensor)) continue;
+    if (!counted.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    auto found = types.find(name);
+    n += found == types.end() ? tensor.numel()
+                              : tensor.numel() / found->second->bytes * found->second->size;
+  }
+  return n;
 }
 
 }  // namespace redco

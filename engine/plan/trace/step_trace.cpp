@@ -8,6 +8,7 @@
 #include <redco/detail/recomputing.h>
 #include <redco/error.h>
 #include <redco/moves.h>
+#include <redco/quantized.h>
 #include <redco/sharding.h>
 
 #include <ATen/core/grad_mode.h>
@@ -16,7 +17,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 #include <utility>
 
 namespace redco::plan {
@@ -168,10 +168,7 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
 
   Recorder recorder(mesh);
   StepTrace trace;
-  std::set<const void*> counted_once;
-  for (const auto& [name, param] : named_tensors(program.options.params))
-    if (counted_once.insert(param.unsafeGetTensorImpl()).second)
-      trace.n_parameters += param.numel();
+  trace.n_parameters = count_numbers(program.options.params);
   TrainerOptions of_trainer = program.options;
   of_trainer.deployer = Deployer::on_mesh(options, mesh);
   of_trainer.params = without_values(program.options.params, mesh);

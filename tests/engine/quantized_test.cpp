@@ -1,0 +1,61 @@
+// Quantized weights from C++. tests/lua/quant_spec.lua compares numbers with other packages.
+#include <redco/quantized.h>
+
+#include "files.h"
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <doctest/doctest.h>
+
+using redco::BlockType;
+using redco::Tree;
+
+TEST_CASE("types that can be made keep numbers within their steps") {
+  at::Tensor x = at::randn({3, 256});
+  for (const BlockType& type : redco::block_types()) {
+    CAPTURE(std::string(type.name));
+    CHECK(redco::find_block_type(type.name) == &type);
+    if (type.ggml >= 0) CHECK(redco::find_ggml_block_type(uint32_t(type.ggml)) == &type);
+    if (!type.can_quantize) continue;
+    at::Tensor blocks = redco::quantize(x, type.name);
+    CHECK(blocks.sizes().vec() == std::vector<int64_t>{3, 256 / type.size, type.bytes});
+    at::Tensor back = redco::dequantize(blocks, type.name);
+    // Of numbers up to 4: a step of 4 bits, and the wide steps of fp4.
+    CHECK((back - x).abs().max().item<float>() < 0.8);
+    CHECK(at::equal(redco::dequantize(redco::quantize(at::zeros({32 * 8}), type.name), type.name),
+                    at::zeros({32 * 8})));
+  }
+}
+
+TEST_CASE("a product is that of the dequantized weight") {
+  at::Tensor blocks = redco::quantize(at::randn({5, 64}), "q4_1"), bias = at::randn({5});
+  at::Tensor dense = redco::dequantize(blocks, "q4_1");
+  for (int64_t rows : {1, 40}) {
+    at::Tensor x = at::randn({rows, 64}).set_requires_grad(rows > 1);
+    at::Tensor y = redco::quantized_linear(x, blocks, "q4_1", bias);
+    CHECK((y - at::linear(x, dense, bias)).abs().max().item<float>() < 1e-4);
+    if (rows > 1) {
+      y.sum().backward();
+      CHECK((x.grad() - dense.sum(0)).abs().max().item<float>() < 1e-4);
+    }
+  }
+  check_contains(message_of([&] {
+                   redco::quantized_linear(at::zeros({2, 32}), blocks, "q4_1");
+                 }),
+                 "expected x [..., 64]");
+}
+
+TEST_CASE("the numbers of a tree count those in blocks, and tied ones once") {
+  at::Tensor blocks = redco::quantize(at::zeros({4, 64}), "nf4"), other = at::zeros({3});
+  Tree params(Tree::Dict{{"a.weight", blocks},
+                         {"a.weight_type", "nf4"},
+                         {"a.bias", other},
+                         {"b.bias", other},
+                         {"c.weight_type", "unknown"}});
+  CHECK(redco::quantized_weights(params).size() == 1);
+  CHECK(redco::count_numbers(params) == 4 * 64 + 3);
+  CHECK(redco::count_numbers(
+            params, [](const at::Tensor& tensor) { return tensor.is_floating_point(); }) == 3);
+}
