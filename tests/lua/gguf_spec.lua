@@ -131,7 +131,8 @@ local function expect_refused(keys, change, ...)
 end
 
 test("what is refused", function()
-  expect_refused({ ["general.architecture"] = { "string", "falcon" } }, nil, "'falcon'", "llama")
+  expect_refused({ ["general.architecture"] = { "string", "mamba" } }, nil, "'mamba'",
+    "supported are bloom, falcon, gemma2", "llama")
   expect_refused({ ["general.architecture"] = false }, nil, "general.architecture is missing")
   expect_refused({ ["llama.block_count"] = false }, nil, "llama.block_count is missing")
   expect_refused({ ["llama.block_count"] = { "u32", 2 ^ 30 } }, nil, "1073741824", "30 tensors")
@@ -226,9 +227,9 @@ test("positions scaled by YaRN", function()
 end)
 
 test("what changes results and is not supported", function()
-  for key, value in pairs { expert_count = { "u32", 8 }, logit_scale = { "f32", 0.5 },
+  for key, value in pairs { nextn_predict_layers = { "u32", 1 }, logit_scale = { "f32", 0.5 },
     ["attention.causal"] = { "bool", false }, ["attention.clamp_kqv"] = { "f32", 8 },
-    ["rope.scaling.yarn_beta_fast"] = { "f32", 16 } } do
+    ["rope.scaling.yarn_attn_factor"] = { "f32", 2 } } do
     expect_refused({ ["llama." .. key] = value }, nil, "llama." .. key, "not supported")
   end
   expect_refused({ ["llama.feed_forward_length"] = { "i32[]", { 96, 128 } } }, nil,

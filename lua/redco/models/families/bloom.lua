@@ -40,7 +40,7 @@ function bloom.check(c) blocks.check_multiple(c, "hidden_size", "n_head") end
 
 function bloom.add_parameters(c, add)
   local normal, width = blocks.normal(c.initializer_range), c.hidden_size
-  add("transformer.word_embeddings.weight", { c.vocab_size, width }, normal)
+  add("transformer.word_embeddings.weight", { c.vocab_size, width }, normal, "embedding")
   blocks.add_layer_norm(add, "transformer.word_embeddings_layernorm", width)
   for i = 0, c.n_layer - 1 do
     local block = ("transformer.h.%d."):format(i)
@@ -52,7 +52,9 @@ function bloom.add_parameters(c, add)
     blocks.add_linear(add, block .. "mlp.dense_4h_to_h", 4 * width, width, normal)
   end
   blocks.add_layer_norm(add, "transformer.ln_f", width)
-  if not c.tie_word_embeddings then add("lm_head.weight", { c.vocab_size, width }, normal) end
+  if not c.tie_word_embeddings then
+    add("lm_head.weight", { c.vocab_size, width }, normal, "head")
+  end
 end
 
 bloom.head = blocks.tied_head "transformer.word_embeddings.weight"

@@ -87,7 +87,7 @@ function falcon.add_parameters(c, add)
   local n_kv = c.new_decoder_architecture and c.num_kv_heads
     or c.multi_query and 1 or c.num_attention_heads
   local names = norms_of(c)
-  add("transformer.word_embeddings.weight", { c.vocab_size, width }, normal)
+  add("transformer.word_embeddings.weight", { c.vocab_size, width }, normal, "embedding")
   for i = 0, c.num_hidden_layers - 1 do
     local block = ("transformer.h.%d."):format(i)
     local function linear(name, n_in, n_out)
@@ -100,7 +100,9 @@ function falcon.add_parameters(c, add)
     for _, name in ipairs(names) do blocks.add_layer_norm(add, block .. name, width) end
   end
   blocks.add_layer_norm(add, "transformer.ln_f", width)
-  if not c.tie_word_embeddings then add("lm_head.weight", { c.vocab_size, width }, normal) end
+  if not c.tie_word_embeddings then
+    add("lm_head.weight", { c.vocab_size, width }, normal, "head")
+  end
 end
 
 falcon.head = blocks.tied_head "transformer.word_embeddings.weight"

@@ -53,7 +53,7 @@ function gpt2.add_parameters(c, add)
     add(name .. ".bias", { n_out }, blocks.zeros)
   end
   local inner = c.n_inner or 4 * c.n_embd
-  add("transformer.wte.weight", { c.vocab_size, c.n_embd }, normal)
+  add("transformer.wte.weight", { c.vocab_size, c.n_embd }, normal, "embedding")
   add("transformer.wpe.weight", { c.n_positions, c.n_embd }, normal)
   for i = 0, c.n_layer - 1 do
     local block = ("transformer.h.%d."):format(i)
@@ -72,7 +72,7 @@ function gpt2.add_parameters(c, add)
   end
   blocks.add_layer_norm(add, "transformer.ln_f", c.n_embd)
   if not c.tie_word_embeddings then
-    add("lm_head.weight", { c.vocab_size, c.n_embd }, normal)
+    add("lm_head.weight", { c.vocab_size, c.n_embd }, normal, "head")
   end
 end
 

@@ -73,7 +73,7 @@ end
 function neox.add_parameters(c, add)
   local normal, width, inner = blocks.normal(c.initializer_range), c.hidden_size,
     c.intermediate_size
-  add("gpt_neox.embed_in.weight", { c.vocab_size, width }, normal)
+  add("gpt_neox.embed_in.weight", { c.vocab_size, width }, normal, "embedding")
   for i = 0, c.num_hidden_layers - 1 do
     local layer = ("gpt_neox.layers.%d."):format(i)
     local function linear(name, n_in, n_out, bias)
@@ -87,7 +87,9 @@ function neox.add_parameters(c, add)
     linear("mlp.dense_4h_to_h", inner, width)
   end
   blocks.add_layer_norm(add, "gpt_neox.final_layer_norm", width)
-  if not c.tie_word_embeddings then add("embed_out.weight", { c.vocab_size, width }, normal) end
+  if not c.tie_word_embeddings then
+    add("embed_out.weight", { c.vocab_size, width }, normal, "head")
+  end
 end
 
 neox.head = blocks.tied_head("gpt_neox.embed_in.weight", "embed_out.weight")

@@ -1,0 +1,85 @@
+--- The scaling of rotary positions in a GGUF file.
+local fail = require "redco.fail"
+local rotary = require "redco.models.rotary"
+
+local positions = {}
+
+-- Tensors with divisors of the rotary frequencies, which belong to the configuration: for all
+-- texts, for short and for long ones.
+local divisors_name = "rope_freqs.weight"
+local short_name, long_name = "rope_factors_short.weight", "rope_factors_long.weight"
+positions.tensors = { [divisors_name] = true, [short_name] = true, [long_name] = true }
+
+-- Returns the divisors of so many pairs in a tensor, or nil without it.
+local function divisors_of(file, r, name, n_pairs)
+  if not r.has(name) then return nil end
+  local list = file:tensor(name):flatten():tolist()
+  if #list ~= n_pairs then
+    fail("%s: the tensor %s has %d numbers, expected %d, half the size of a head", r.path, name,
+      #list, n_pairs)
+  end
+  return list
+end
+
+-- Returns the settings of positions that are scaled for longer texts: for all pairs alike, or by
+-- YaRN; nil if they are not.
+local function common_scaling(r, kind)
+  if kind ~= "linear" and kind ~= "none" and kind ~= "yarn" then
+    fail("%s: %s is '%s', expected linear, none or yarn%s", r.path, r.name "rope.scaling.type",
+      kind, kind == "longrope" and (", or the tensors %s and %s beside it"):format(short_name,
+        long_name) or "")
+  end
+  -- The second key is that of older files; 0 means none.
+  local factor = r.fraction("rope.scaling.factor", r.number("rope.scale_linear", 0))
+  if kind == "none" or factor == 0 or factor == 1 then return nil end
+  if kind == "linear" then return { rope_type = kind, factor = factor } end
+  return { rope_type = kind, factor = factor,
+    original_max_position_embeddings =
+      r.count("rope.scaling.original_context_length", r.count "context_length"),
+    beta_fast = r.fraction("rope.scaling.yarn_beta_fast", 32),
+    beta_slow = r.fraction("rope.scaling.yarn_beta_slow", 1) }
+end
+
+-- Sets divisors that depend on the length of the text.
+local function set_long(r, c, short, long)
+  local factor = r.number("rope.scaling.factor", r.number("rope.scale_linear", 0))
+  if factor ~= 0 and factor ~= 1 then
+    fail("%s: %s beside the tensor %s is not supported", r.path, r.name "rope.scaling.factor",
+      long_name)
+  end
+  c.original_max_position_embeddings =
+    r.count("rope.scaling.original_context_length", r.count "context_length")
+  c.rope_scaling = { rope_type = "longrope", short_factor = short, long_factor = long,
+    attention_factor = r.fraction("rope.scaling.attn_factor", 1) }
+end
+
+--- Sets rope_theta and rope_scaling of the configuration `c` with `size` rotated elements in a
+--- head. All that a file says of the scaling applies at once: a factor or YaRN, divisors of each
+--- pair, and a factor of cos and sin.
+function positions.set(file, r, c, size)
+  c.rope_theta = r.fraction("rope.freq_base", 10000)
+  local n_pairs = math.floor(size / 2)
+  local short = divisors_of(file, r, short_name, n_pairs)
+  local long = divisors_of(file, r, long_name, n_pairs)
+  if short and long then return set_long(r, c, short, long) end
+  local scaling = common_scaling(r, r.value "rope.scaling.type" or "linear")
+  local attention_factor = r.fraction("rope.scaling.attn_factor", 1)
+  local divisors = divisors_of(file, r, divisors_name, n_pairs)
+  c.rope_scaling = scaling
+  if not divisors and attention_factor == 1 then return end
+  local function frequencies(given)
+    return rotary.frequencies(rotary.settings("llama", { rope_theta = c.rope_theta,
+      rope_scaling = given, max_position_embeddings = r.count "context_length" }, size), 1)
+  end
+  local plain = frequencies(nil)
+  local scaled, own_factor = frequencies(scaling)
+  local all = {}
+  for i, frequency in ipairs(plain) do
+    all[i] = frequency / scaled[i] * (divisors and divisors[i] or 1)
+  end
+  -- "longrope" takes any divisors.
+  c.rope_scaling = { rope_type = "longrope", short_factor = all, long_factor = all,
+    attention_factor = own_factor * attention_factor }
+end
+
+return positions
