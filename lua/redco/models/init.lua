@@ -166,8 +166,10 @@ Of a model that also reads images and has its text model in `text_config`, only 
 while they are read: the model is never whole in floats. Embeddings, heads and experts stay floats.
 Such weights are not trained; adapters train on top of them (`redco.lora.add`).
 
-`dir` can also be a GGUF file of llama.cpp (`model.gguf`) with the LLaMA architecture. Its quantized
-weights stay as they are in the file; with `quantize = false` they become numbers of `dtype`.
+`dir` can also be a GGUF file of llama.cpp (`model.gguf`) with the architecture bloom, falcon, gemma2,
+gemma3, gpt2, gptneox, granite, llama, olmo2, olmoe, phi3, qwen2, qwen3, qwen3moe, smollm3 or
+starcoder2. Its quantized weights stay as they are in the file, but those of experts and of GPT-2's
+layers; with `quantize = false` all become numbers of `dtype`.
 `redco.Tokenizer.from_pretrained` reads its tokenizer.]],
 function(dir, options)
   local o = load_options(options)

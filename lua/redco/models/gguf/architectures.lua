@@ -8,8 +8,8 @@
 ---                number of heads of keys, and the length of texts; nil for none
 ---   has_head_dim whether the configuration has the size of a head
 ---   rotary       "whole" or "part" of each head, or nil
----   convert      for parts: function(tensor, config) -> the tensor as Hugging Face has it. It moves
----                whole rows of matrices, because it is also applied to blocks of quantized numbers
+---   convert      for parts: function(tensor, config) -> the tensor of Hugging Face. Matrices only
+---                have their rows moved, because the functions also get blocks of quantized numbers
 ---   transposed   parts whose matrices Hugging Face has as [in, out]
 ---   n_experts    function(config) -> the number of experts
 ---   complete     function(reader, config): sets the rest of the configuration
