@@ -1,5 +1,6 @@
 // Builds byte-level BPE from GPT-2's vocab.json with merges.txt, or from the parts in GGUF files.
 #include "../io/strict_json.h"
+#include "gguf_words.h"
 #include "json_fields.h"
 #include "readers.h"
 
@@ -18,26 +19,6 @@ BpeOptions::Merge parse_merge(const std::string& where, const std::string& line,
           where, "merge ", rank, ": expected two tokens and a blank between them, got ",
           in_quotes(line));
   return {line.substr(0, blank), line.substr(blank + 1), int32_t(rank)};
-}
-
-// The expressions for words by GGUF's names of pre-tokenizers; several are applied in sequence.
-struct Words {
-  std::vector<std::string> expressions;
-  bool ignore_merges = false;
-};
-
-const std::map<std::string, Words>& words_by_name() {
-  static const std::string contractions =
-      "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|";
-  static const std::string rest = "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-  static const std::map<std::string, Words> words = {
-      {"gpt-2", {{gpt2_words}}},
-      {"default", {{"[\\p{P}\\$\\+<=>\\^~\\|]+", gpt2_words, "\\p{N}+", "[0-9][0-9][0-9]"}}},
-      {"smollm", {{"\\p{N}", gpt2_words}}},
-      {"llama-bpe", {{contractions + "\\p{N}{1,3}" + rest}, true}},
-      {"qwen2", {{contractions + "\\p{N}" + rest}}},
-  };
-  return words;
 }
 
 }  // namespace
@@ -81,14 +62,7 @@ Pipeline read_vocab_and_merges(const std::string& where, std::string_view vocab,
 }
 
 Pipeline byte_level_pipeline(const std::string& where, const TokenizerParts& parts) {
-  const auto& known = words_by_name();
-  auto words = known.find(parts.pre_tokenizer);
-  if (words == known.end()) {
-    std::string names;
-    for (const auto& [name, expressions] : known) names += (names.empty() ? "" : ", ") + name;
-    fail(where, "the pre-tokenizer ", in_quotes(parts.pre_tokenizer),
-         " is not supported; supported are ", names);
-  }
+  const GgufWords& words = gguf_words(where, parts.pre_tokenizer);
   BpeOptions options;
   for (size_t i = 0; i < parts.tokens.size(); ++i) {
     auto other = options.vocabulary.id(parts.tokens[i]);
@@ -98,9 +72,8 @@ Pipeline byte_level_pipeline(const std::string& where, const TokenizerParts& par
   }
   for (const std::string& merge : parts.merges)
     options.merges.push_back(parse_merge(where, merge, options.merges.size()));
-  options.ignore_merges = words->second.ignore_merges;
-  return byte_level_pipeline(make_bpe(where, std::move(options)), where, words->second.expressions,
-                             false);
+  options.ignore_merges = words.ignore_merges;
+  return byte_level_pipeline(make_bpe(where, std::move(options)), where, words.expressions, false);
 }
 
 }  // namespace redco::text

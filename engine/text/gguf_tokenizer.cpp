@@ -1,10 +1,17 @@
 // Reads the tokenizer of a GGUF file from its keys "tokenizer.ggml.*" and "tokenizer.chat_template"
 // (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
+#include "gguf_words.h"
 #include "readers.h"
 
 #include <redco/detail/article.h>
 #include <redco/error.h>
 #include <redco/gguf.h>
+
+#include <cctype>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
 
 namespace redco::text {
 
@@ -57,6 +64,25 @@ class Metadata {
   const Tree::Dict& values_;
 };
 
+// The kinds of vocabularies. As in llama.cpp, some tokens have fixed places unless the file says
+// otherwise.
+struct Kind {
+  Parts::Model model;
+  std::optional<int64_t> unk_id, bos_id, eos_id, pad_id;
+};
+const std::map<std::string, Kind> models = {
+    {"gpt2", {Parts::Model::byte_level_bpe, {}, {}, {}, {}}},
+    {"llama", {Parts::Model::sentencepiece_bpe, 0, 1, 2, {}}},
+    {"t5", {Parts::Model::unigram, 2, {}, 1, 0}},
+};
+
+// Files do not say that Phi-3's special tokens take in the whitespace after them. llama.cpp knows
+// it by the model's name.
+bool is_phi3(std::string name) {
+  for (char& c : name) c = char(std::tolower(static_cast<unsigned char>(c)));
+  return name.find("phi-3") != name.npos || name.find("phi3") != name.npos;
+}
+
 }  // namespace
 
 TokenizerParts read_gguf_tokenizer(const std::string& where, const Tree::Dict& values) {
@@ -64,10 +90,12 @@ TokenizerParts read_gguf_tokenizer(const std::string& where, const Tree::Dict& v
   auto key = [](const char* name) { return std::string(prefix) + name; };
   Parts parts;
   auto model = metadata.at<std::string>(key("model"));
-  require(model == "gpt2" || model == "llama", where, key("model"), " is \"", model,
-          "\", expected \"gpt2\" or \"llama\"");
-  bool is_sentencepiece = model == "llama";
-  parts.model = is_sentencepiece ? Parts::Model::sentencepiece_bpe : Parts::Model::byte_level_bpe;
+  auto kind = models.find(model);
+  require(kind != models.end(), where, key("model"), " is \"", model,
+          "\", expected \"gpt2\", \"llama\" or \"t5\"");
+  parts.model = kind->second.model;
+  parts.remove_extra_whitespaces = metadata.find<bool>(key("remove_extra_whitespaces"))
+                                       .value_or(parts.model == Parts::Model::unigram);
   parts.tokens = metadata.list<std::string>(key("tokens"));
   for (double score : metadata.list<double>(key("scores"))) parts.scores.push_back(float(score));
   for (int64_t type : metadata.list<int64_t>(key("token_type"))) {
@@ -77,27 +105,33 @@ TokenizerParts read_gguf_tokenizer(const std::string& where, const Tree::Dict& v
   }
   parts.merges = metadata.list<std::string>(key("merges"));
   parts.pre_tokenizer = metadata.find<std::string>(key("pre")).value_or("default");
-  // The defaults are those of llama.cpp: the first tokens of a SentencePiece vocabulary have fixed
-  // roles, and its texts get a begin token, as those of LLaMA 3 do.
-  auto token = [&](const char* name, int64_t fixed) {
+  auto token = [&](const char* name, std::optional<int64_t> fixed) {
     auto id = metadata.find<int64_t>(key(name));
-    bool is_fixed = is_sentencepiece && fixed < int64_t(parts.tokens.size());
-    return !id && is_fixed ? std::optional(fixed) : id;
+    bool is_fixed = fixed && *fixed < int64_t(parts.tokens.size());
+    return !id && is_fixed ? fixed : id;
   };
-  parts.unk_id = token("unknown_token_id", 0);
-  parts.bos_id = token("bos_token_id", 1);
-  parts.eos_id = token("eos_token_id", 2);
-  parts.pad_id = metadata.find<int64_t>(key("padding_token_id"));
-  bool begins = is_sentencepiece || parts.pre_tokenizer == "llama-bpe";
+  parts.unk_id = token("unknown_token_id", kind->second.unk_id);
+  parts.bos_id = token("bos_token_id", kind->second.bos_id);
+  parts.eos_id = token("eos_token_id", kind->second.eos_id);
+  parts.pad_id = token("padding_token_id", kind->second.pad_id);
+  // A vocabulary has one unknown token; others are control tokens.
+  for (size_t i = 0; i < parts.types.size(); ++i)
+    if (parts.types[i] == Parts::unknown && parts.unk_id && int64_t(i) != *parts.unk_id)
+      parts.types[i] = Parts::control;
+  bool begins = parts.model == Parts::Model::byte_level_bpe
+                    ? gguf_words(where, parts.pre_tokenizer).add_bos
+                    : parts.model == Parts::Model::sentencepiece_bpe;
   parts.add_bos = metadata.find<bool>(key("add_bos_token")).value_or(begins);
-  parts.add_eos = metadata.find<bool>(key("add_eos_token")).value_or(false);
+  parts.add_eos =
+      metadata.find<bool>(key("add_eos_token")).value_or(parts.model == Parts::Model::unigram);
   require(!parts.add_bos || parts.bos_id, where, "texts begin with the token ", key("bos_token_id"),
           ", which is missing");
   require(!parts.add_eos || parts.eos_id, where, "texts end with the token ", key("eos_token_id"),
           ", which is missing");
   parts.add_space_prefix = metadata.find<bool>(key("add_space_prefix")).value_or(true);
-  parts.remove_extra_whitespaces =
-      metadata.find<bool>(key("remove_extra_whitespaces")).value_or(false);
+  for (int64_t byte : metadata.list<int64_t>(key("precompiled_charsmap")))
+    parts.precompiled_charsmap += char(byte);
+  parts.strips_after_special = is_phi3(metadata.find<std::string>("general.name").value_or(""));
   parts.chat_template = metadata.find<std::string>("tokenizer.chat_template").value_or("");
   return parts;
 }

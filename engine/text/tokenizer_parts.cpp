@@ -28,6 +28,12 @@ Pipeline sentencepiece_from(const std::string& where, const Parts& parts) {
   return sentencepiece_pipeline(where, model);
 }
 
+// Those that begin a text, end it, or stand for what is unknown leave whitespace alone.
+bool strips_after(const Parts& parts, int64_t id) {
+  return parts.strips_after_special && id != parts.bos_id && id != parts.eos_id &&
+         id != parts.unk_id;
+}
+
 }  // namespace
 
 Tokenizer Tokenizer::from_parts(const std::string& where, const Parts& given) {
@@ -57,8 +63,10 @@ Tokenizer Tokenizer::from_parts(const std::string& where, const Parts& given) {
     bool special = parts.types[i] == Parts::control || parts.types[i] == Parts::unknown;
     // SentencePiece's user-defined pieces are already matched.
     if (special || (byte_level && parts.types[i] == Parts::user_defined))
-      pipeline.added_tokens.push_back(
-          {.content = parts.tokens[i], .id = int64_t(i), .special = special});
+      pipeline.added_tokens.push_back({.content = parts.tokens[i],
+                                       .id = int64_t(i),
+                                       .special = special,
+                                       .rstrip = strips_after(parts, int64_t(i))});
   }
   std::vector<AddedToken> before, after;
   if (parts.add_bos && parts.bos_id) before.push_back(token("bos", parts.bos_id));

@@ -251,6 +251,27 @@ test("experts that are not as many as the file says", function()
     "each of 4 experts")
 end)
 
+test("the layers with windows", function()
+  local case = cases[4]
+  local model = new_model(case[2])
+  local function types_with(...)
+    gguf_files.write(path, metadata_of(case[1], case[2], { rms, ... }),
+      tensors_of(case, model.params, case[2], "F32"))
+    local types = redco.models.from_pretrained(path).config.layer_types
+    for i, name in ipairs(types) do types[i] = name:sub(1, 1) end
+    return table.concat(types)
+  end
+  local window, key = u32("attention.sliding_window", 3), "attention.sliding_window_pattern"
+  expect_equal(types_with(), "fffffff")
+  expect_equal(types_with(window), "sssssfs")
+  expect_equal(types_with(window, u32(key, 2)), "sfsfsfs")
+  expect_equal(types_with(u32(key, 2)), "fffffff")
+  local flags = { false, true, true, false, false, true, false }
+  expect_equal(types_with(window, { key, "bool[]", flags }), "fssffsf")
+  expect_error(function() types_with(window, { key, "bool[]", { true } }) end, path, key,
+    "each of 7 layers")
+end)
+
 test("a window that changes results and is not supported", function()
   local case = cases[8]
   local model = new_model(case[2])

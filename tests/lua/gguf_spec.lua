@@ -143,6 +143,7 @@ test("what is refused", function()
   expect_refused({ ["llama.rope.scaling.type"] = { "string", "longrope" } }, nil, "'longrope'")
   expect_refused({ ["llama.vocab_size"] = { "u32", 700 } }, nil, "embed_tokens", "[704, 64]",
     "[700, 64]")
+  expect_refused({ ["tokenizer.ggml.tokens"] = { "u32", 1 } }, nil, "tokens is a number")
   local function without(name)
     return function(tensors)
       for i, entry in ipairs(tensors) do
@@ -283,6 +284,60 @@ test("keys of a tokenizer that are missing", function()
   write_byte_level { [ggml .. "bos_token_id"] = false }
   expect_error(function() redco.Tokenizer.from_pretrained(path) end, path,
     "tokenizer.ggml.bos_token_id, which is missing")
+end)
+
+local byte_level_names = { "a.x-4.0", "bailingmoe", "bloom", "chameleon", "chatglm-bpe",
+  "command-r", "dbrx", "deepseek-coder", "deepseek-llm", "deepseek-v3", "default", "exaone-moe",
+  "falcon", "glm4", "gpt-2", "gpt-4o", "granite-embed-multi-97m", "jais-2", "laguna",
+  "llama-bpe", "minicpm5", "mpt", "poro-chat", "qwen2", "qwen35", "refact", "seed-coder",
+  "smollm", "spark2_5", "starcoder", "tekken", "tiny_aya", "ufakzeka", "viking", "youtu" }
+
+test("the names of pre-tokenizers", function()
+  local text = "HelloWorld 12345 it's\n\n  中文`a` été."
+  local function write(name)
+    local metadata = { { "tokenizer.ggml.pre", "string", name } }
+    for _, entry in ipairs(metadata_of "llama3") do
+      if entry[1] ~= "tokenizer.ggml.pre" then metadata[#metadata + 1] = entry end
+    end
+    gguf_files.write(path, metadata, {})
+  end
+  for _, name in ipairs(byte_level_names) do
+    write(name)
+    local tokenizer = redco.Tokenizer.from_pretrained(path)
+    local ids = tokenizer:encode(text, { add_special_tokens = false })
+    expect_equal(tokenizer:decode(ids, { clean_up_tokenization_spaces = false }), text)
+  end
+  write "kimi-k2"
+  expect_error(function() redco.Tokenizer.from_pretrained(path) end, path, "'kimi-k2'", "a.x-4.0")
+end)
+
+local function tokenizer_of(model, tokens, types, more)
+  local metadata, scores = { { "tokenizer.ggml.model", "string", model },
+    { "tokenizer.ggml.tokens", "string[]", tokens },
+    { "tokenizer.ggml.token_type", "i32[]", types } }, {}
+  for i = 1, #tokens do scores[i] = -i / 10 end
+  metadata[#metadata + 1] = { "tokenizer.ggml.scores", "f32[]", scores }
+  for _, entry in ipairs(more or {}) do metadata[#metadata + 1] = entry end
+  gguf_files.write(path, metadata, {})
+  return redco.Tokenizer.from_pretrained(path)
+end
+
+test("a Unigram vocabulary, as T5's", function()
+  local t = tokenizer_of("t5", { "<pad>", "</s>", "<unk>", "▁a", "▁b", "b", "▁" },
+    { 3, 3, 2, 1, 1, 1, 1 })
+  expect_equal(table.concat(t:encode "a  bb z", " "), "3 4 5 6 2 1")
+  expect_equal(t.pad_token, "<pad>")
+end)
+
+test("Phi-3's special tokens and those that fill its vocabulary", function()
+  local tokens = { "<unk>", "<s>", "</s>", "▁", "a", "▁a", "<|user|>", "[PAD7]", "[PAD8]" }
+  local types = { 3, 3, 4, 1, 1, 1, 3, 2, 2 }
+  local plain = tokenizer_of("llama", tokens, types)
+  local phi3 = tokenizer_of("llama", tokens, types, { { "general.name", "string", "Phi-3 mini" } })
+  local options = { add_special_tokens = false }
+  expect_equal(table.concat(phi3:encode("<|user|> \na", options), " "),
+    table.concat(plain:encode("<|user|>a", options), " "))
+  assert(#plain:encode("<|user|>  a", options) > #phi3:encode("<|user|>  a", options))
 end)
 
 test("tokenizers that are refused, and one that cannot be saved", function()

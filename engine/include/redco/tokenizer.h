@@ -123,6 +123,7 @@ struct TokenizerParts {
   bool remove_extra_whitespaces = false;  ///< SentencePiece's models only
   std::string precompiled_charsmap;       ///< SentencePiece's models only; empty: none
   std::string chat_template;              ///< Jinja; empty: none
+  bool strips_after_special = false;      ///< special tokens include whitespace after them
 };
 
 /// A token to add to a vocabulary. It is found in a text before the text is cut into words.

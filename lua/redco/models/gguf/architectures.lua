@@ -70,23 +70,30 @@ local function set_experts(r, c, name)
   end
 end
 
--- Sets layer_types: every layer but the last of each `period` has a window, or as a list says.
-local function set_windows(r, c, period)
-  local pattern = r.value "attention.sliding_window_pattern" or period
+-- Whether layer i has a window: every one but the last of each `pattern`, or as a list says.
+local function has_window(pattern, i)
+  if type(pattern) == "number" then return pattern == 0 or i % pattern < pattern - 1 end
+  local flag = nil
+  if type(pattern) == "table" then flag = pattern[i + 1] end
+  if type(flag) == "number" then return flag ~= 0 end
+  return flag
+end
+
+-- Sets the window, 0 for none, and the layers that have it, by default every one but the last of
+-- each `period`.
+local function set_windows(r, c, window, period)
+  local key = "attention.sliding_window_pattern"
+  local pattern = r.value(key)
+  if pattern == nil then pattern = period end
+  c.sliding_window = window > 0 and r.count("attention.sliding_window", window) or nil
   c.layer_types = {}
   for i = 0, c.num_hidden_layers - 1 do
-    local has_window = pattern
-    if type(pattern) == "table" then
-      has_window = pattern[i + 1]
-    elseif type(pattern) == "number" then
-      has_window = pattern == 0 or i % pattern < pattern - 1
+    local flag = window > 0 and has_window(pattern, i)
+    if type(flag) ~= "boolean" then
+      fail("%s: %s is a %s, expected a number, or a boolean for each of %d layers", r.path,
+        r.name(key), type(pattern), c.num_hidden_layers)
     end
-    if type(has_window) == "number" then has_window = has_window ~= 0 end
-    if type(has_window) ~= "boolean" then
-      fail("%s: %s is a %s, expected a number or one boolean for each of %d layers", r.path,
-        r.name "attention.sliding_window_pattern", type(pattern), c.num_hidden_layers)
-    end
-    c.layer_types[i + 1] = has_window and "sliding_attention" or "full_attention"
+    c.layer_types[i + 1] = flag and "sliding_attention" or "full_attention"
   end
 end
 
@@ -164,8 +171,7 @@ rows.gemma2 = merged(decoder, {
     set_query_scale(c, 46)
     set_cap(r, c, "attn_logit_softcapping", 50)
     set_cap(r, c, "final_logit_softcapping", 30)
-    c.sliding_window = r.count("attention.sliding_window", 4096)
-    set_windows(r, c, 2)
+    set_windows(r, c, r.number("attention.sliding_window", 4096), 2)
     local near = r.fraction("rope.freq_base_swa", c.rope_theta)
     if near ~= c.rope_theta then
       fail("%s: %s is %s, which is not supported, only %s", r.path, r.name "rope.freq_base_swa",
@@ -181,9 +187,7 @@ rows.gemma3 = merged(decoder, {
     set_attention_bias(r, c)
     set_query_scale(c, 62)
     set_cap(r, c, "final_logit_softcapping", 0)
-    local window = r.number("attention.sliding_window", 0)
-    c.sliding_window = window > 0 and r.count "attention.sliding_window" or nil
-    set_windows(r, c, window > 0 and 6 or 1)
+    set_windows(r, c, r.number("attention.sliding_window", 0), 6)
     c.rope_local_base_freq = r.fraction("rope.freq_base_swa", 10000)
   end,
 })

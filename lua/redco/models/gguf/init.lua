@@ -26,6 +26,10 @@ function gguf.open(path)
       architecture == nil and "missing" or ("'%s'"):format(tostring(architecture)),
       listed(names, #names))
   end
+  local tokens = file.metadata["tokenizer.ggml.tokens"]
+  if tokens ~= nil and type(tokens) ~= "table" then
+    fail("%s: tokenizer.ggml.tokens is a %s, expected a list", path, type(tokens))
+  end
   local config, used = config_of(file, architecture, row)
   return config, weights.new(file, used, config)
 end

@@ -79,7 +79,7 @@ function Weights:tensor(name)
     return self.file:tensor(source.tensor):select(0, source.expert)
   end
   local tensor = self:converted(source, self.file:tensor(source.tensor))
-  return self:is_transposed(source) and tensor:t() or tensor
+  return self:is_transposed(source) and tensor:t():contiguous() or tensor
 end
 
 --- Returns the blocks of a quantized tensor and their type, nil for another.
