@@ -30,7 +30,14 @@ local ministral3 = {
 }
 
 function ministral3.complete(c)
-  if c.rope_parameters or c.rope_scaling then return end
+  local given = c.rope_parameters or c.rope_scaling
+  local context, own = c.original_max_position_embeddings, type(given) == "table"
+    and given.original_max_position_embeddings
+  if context and own and context ~= own then
+    fail("ministral3: original_max_position_embeddings = %s is not supported beside that of "
+      .. "rope_parameters, %s", context, own)
+  end
+  if given then return end
   c.rope_parameters = {
     rope_type = "yarn", rope_theta = c.rope_theta, factor = 16,
     original_max_position_embeddings = 16384, beta_fast = 32, beta_slow = 1, mscale_all_dim = 1,
@@ -38,19 +45,27 @@ function ministral3.complete(c)
   }
 end
 
+-- Returns the factor of the growth and the length of the training texts, which longrope has beside
+-- rope_scaling.
+local function growth_of(c)
+  local scaling = c.rope_scaling or {}
+  return scaling.llama_4_scaling_beta,
+    scaling.original_max_position_embeddings or c.original_max_position_embeddings
+end
+
 function ministral3.check(c)
-  for _, key in ipairs { "llama_4_scaling_beta", "original_max_position_embeddings" } do
-    local value = (c.rope_scaling or {})[key]
+  local beta, context = growth_of(c)
+  for key, value in pairs { llama_4_scaling_beta = beta or false,
+    original_max_position_embeddings = context or false } do
     if type(value) ~= "number" or value < 0 then
       fail("ministral3: rope_parameters.%s is %s, expected a number, and rope_parameters without "
-        .. "a scaling are not supported", key, value)
+        .. "a scaling are not supported", key, value or "missing")
     end
   end
 end
 
 function ministral3.facts(c)
-  local beta, context = c.rope_scaling.llama_4_scaling_beta,
-    c.rope_scaling.original_max_position_embeddings
+  local beta, context = growth_of(c)
   return {
     window = windows.of_all(c),
     query_scale = function(inputs, o, x)
