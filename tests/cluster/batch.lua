@@ -34,11 +34,12 @@ for _, name in ipairs { "llama", "gpt2", "gemma2", "qwen2" } do
   model.generation_config = {}
   local expected = run(model, model.params, { max_rows = 3 })
   for _, options in ipairs { { n_model_shards = 1 }, { n_model_shards = 2 },
-    { n_model_shards = 1, zero = 3 }, { n_model_shards = 2, zero = 3 } } do
+    { n_model_shards = 1, zero = 3 }, { n_model_shards = 2, zero = 3 },
+    { n_model_shards = 2, sequence_parallel = true } } do
     options.seed, options.verbose = 1, false
     local deployer = redco.Deployer(options)
-    local layout = ("%dx%d with zero %d"):format(deployer.mesh.dp, deployer.mesh.mp,
-      options.zero or 0)
+    local layout = ("%dx%d with zero %d%s"):format(deployer.mesh.dp, deployer.mesh.mp,
+      options.zero or 0, options.sequence_parallel and " and sequences in parts" or "")
     local trainer = redco.Trainer {
       deployer = deployer, params = redco.tree.map(function(p) return p:detach():clone() end,
         model.params),

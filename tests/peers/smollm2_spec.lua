@@ -16,7 +16,7 @@ if not path then
 end
 
 local tokenizer = redco.Tokenizer.from_pretrained(path)
-local model = redco.models.from_pretrained(path)
+local model = redco.models.from_pretrained(path, { quantize = false })
 -- The reference had the weights in float16, and computed in float32.
 for name, tensor in pairs(model.params) do
   model.params[name] = tensor:to "float16":to "float32"

@@ -4,6 +4,7 @@ local torch = redco.torch
 
 local o = redco.options {
   model = "",  -- a GGUF file or a model folder; "": SmolLM2-135M-Instruct, fetched the first time
+  quantize = "",  -- the type of quantized weights, "nf4"; "": as in the file; "floats": none
   data = "",  -- JSON lines with "question" and "answer"; "": The Devil's Dictionary, beside this
   workdir = "workdir",
   resume = false,  -- continue from the newest checkpoint of workdir, if there is one
@@ -50,7 +51,9 @@ local function conversations(set)
 end
 local train, test = conversations(held_in), conversations(held_out)
 
-local model = redco.models.from_pretrained(path)
+local quantize = o.quantize ~= "" and o.quantize or nil
+if quantize == "floats" then quantize = false end
+local model = redco.models.from_pretrained(path, { quantize = quantize })
 local params = redco.lora.add(model.params, {
   target_modules = o.target_modules, r = o.r, lora_alpha = o.lora_alpha,
   lora_dropout = o.lora_dropout, generator = deployer:gen_rng(),

@@ -159,12 +159,18 @@ local function begin(self, fresh, index)
   self.cache = fresh
 end
 
+-- Under sequence parallelism the processes of a model may share the columns of keys and values.
+local function with_whole_columns(t)
+  return t:is_sharded() and t:placement().mp == "shard(2)" and native.whole_on_shards(t) or t
+end
+
 --- Reads the prompts of new rows, whose slots are free. Returns their next scores [#new, V].
 function Slots:fill(new)
   local ids, starts, n = sources_of(self, new)
   local length = #ids[1]
   local fresh = new_cache(length)
   local scores = scores_of(self, int64(ids, self.device), starts, fresh)
+  fresh:map(with_whole_columns)
   if not self.cache then
     local index = {}
     for i = 1, self.size do
