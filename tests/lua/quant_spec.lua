@@ -141,6 +141,9 @@ test("a folder is quantized while it is read", function()
   expect_equal(tostring(packed), tostring(plain))
   expect_equal(packed.params["model.layers.1.mlp.up_proj.weight_type"], "q8_0")
   expect_equal(packed.params["lm_head.weight_type"], nil)
+  -- A checkpoint names it instead of writing it.
+  expect_equal(select(2, native.source_of(packed.params["model.layers.1.mlp.up_proj.weight"])),
+    "model.layers.1.mlp.up_proj.weight")
   local floats = quant.dequantize(packed.params)
   expect_close(packed(packed.params, { input_ids = ids }), plain(floats, { input_ids = ids }),
     1e-5, 1e-5)

@@ -262,6 +262,7 @@ local function add_packed(params, name, weights, source, kind, options)
     or files.new_parameter(blocks.shape, "uint8"):copy_(blocks)
   params[name .. "_type"] = type
   if kind == "embedding" then params[name .. "_dtype"] = options.dtype or "float32" end
+  native.set_source(params[name], weights.path, source)
   return true
 end
 
