@@ -14,7 +14,8 @@ local function name_of_value(x)
   return type(class) == "string" and registry.text(class) and class or nil
 end
 
---- Returns the full names that end in `part`, "nn.linear" or "fit"; public ones first.
+--- Returns the full names that end in `part`, "nn.linear" or "fit"; public ones first, and of them
+--- the shortest.
 local function names_ending_in(part)
   local surface = require "redco.reference.surface"
   local public, internal = {}, {}
@@ -25,6 +26,10 @@ local function names_ending_in(part)
       list[#list + 1] = name
     end
   end
+  table.sort(public, function(a, b)
+    if #a ~= #b then return #a < #b end
+    return a < b
+  end)
   for _, name in ipairs(internal) do public[#public + 1] = name end
   return public
 end

@@ -135,7 +135,7 @@ test("help by name and by words, which may be long", function()
   end
   expect_help("?redco.nn.linear", "linear(params")
   expect_help("?clip", "torch.clip: an operator", "redco.optim.clip_by_global_norm")
-  expect_help("?loss_fn", "Model.loss_fn(", "See also redco.Trainer")
+  expect_help("?loss_fn", "Model.loss_fn(", "See also ", "redco.Trainer")
   expect_help("?learning rate", "redco.optim.adamw")
   expect_help("??clip", "these mention 'clip':", "redco.optim.clip_by_global_norm")
   expect_help("?? learning rate", "these mention it:")
@@ -328,7 +328,7 @@ test("keys, modules and files are completed in strings, comments are left alone"
     assert(modules:find(" " .. name .. " ", 1, true), modules)
   end
   for name in modules:gmatch "%S+" do
-    assert(redco_help.text(require(name)) and not name:find "%..*%.", name)
+    assert(redco_help.text(require(name)), name)
   end
   local start, found, file = session:complete('torch.load("dir/fi', 18)
   expect_equal(start, 13)

@@ -35,7 +35,9 @@ linear(params, x [..., in], {train = false, rng = nil}) -> [..., out]
 Computes x weight^T + bias. If the layer has an adapter (`redco.lora.add`), its output is added; its
 dropout needs `train` and `rng`.]], function(params, x, options)
   check_params("linear", "Linear", params, "weight")
-  local o, y = use(options), weights.linear(params, "", x, params.bias)
+  local o = use(options)
+  local y = params.weight_type and weights.linear(params, "", x, params.bias)
+    or torch.linear(x, params.weight, params.bias)
   return params.lora_A and adapter.of_layer(params, x, y, o) or y
 end)
 
