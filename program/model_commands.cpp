@@ -1,5 +1,5 @@
 // The commands `redco-lua chat`, `generate`, `serve` and `evaluate`. Their Lua code is in
-// lua/redco/talk and lua/redco/evaluate.
+// lua/redco/talk, lua/redco/serve and lua/redco/evaluate.
 
 #include "model_commands.h"
 
