@@ -149,7 +149,7 @@ test("help by name and by words, which may be long", function()
   expect_help("for _, name in ipairs { 'fit', 'adamw' } do help(name) end", "Trainer:fit(",
     "redco.optim.adamw")
   expect_equal(answer("1").is_help, nil)
-  expect_message("there is no help for 'quagga'", "?quagga")
+  expect_message("there is no help for 'xylograph'", "?xylograph")
 end)
 
 test("an error has its place, and the user's frames where there are several", function()
