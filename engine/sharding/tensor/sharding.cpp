@@ -104,6 +104,8 @@ class Redistribute : public torch::autograd::Function<Redistribute> {
 class Full : public torch::autograd::Function<Full> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor) {
+    // As `clone` on one process: no gradient of the result is none of the tensor.
+    ctx->set_materialize_grads(false);
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     Moving moving(Move::request, "full");
     return own_part(tensor, {}, geometry_of_copy(tensor), *mesh_of(tensor));

@@ -406,6 +406,13 @@ x2 = shard(randn(4562, { 6 }):abs(), { mp = { dim = 0, block = 3 } })
 x3 = torch.nll_loss(x1:log_softmax(1), ints(8737, { 9 }, 6), x2)
 loss = term(x3, 0.7)
 gx1 = grads(loss, { x1 })]],
+  -- A whole copy of a tensor, whose result gets no gradient.
+  [[
+x1 = shard(randn(2263, { 5, 7 }), { }):requires_grad_()
+x2 = randn(1534, { 5, 7 }):requires_grad_()
+x3, x4 = unpack(torch._foreach_mul({ x1:full():fill_(0.5), x2 }, 0.5))
+loss = term(x4, 0.6)
+gx1, gx2 = grads(loss, { x1, x2 })]],
   -- A product with chosen weights of which a process holds no columns.
   [[
 x1 = shard(randn(3489, { 1, 4 }), { dp = 0, mp = 0 }):requires_grad_()
