@@ -5,43 +5,13 @@ local is_adapter = require("redco.lora.layers").is_adapter
 local json = require "redco.models.json"
 local listed = require "redco.models.listed"
 local native = require "redco.native"
+local packed = require "redco.models.packed"
 local tell_unused = require "redco.models.unused_weights"
 local ties = require "redco.models.ties"
 local torch = require "redco.torch"
 local warn = require "redco.warn"
 
 local files = {}
-
--- Returns a type of quantized numbers.
-local function block_type(type)
-  local names = {}
-  for i, known in ipairs(native.block_types) do
-    if known.name == type then return known end
-    names[i] = known.name
-  end
-  fail("models.from_pretrained: quantize: expected false or one of %s, got %s",
-    table.concat(names, ", "), type)
-end
-
--- Names weights that stay floats because blocks do not divide their inputs. Raises an error if
--- all do.
-local function tell_unpacked(family, params, kinds, options)
-  local names, is_any = {}, false
-  for name, kind in pairs(kinds) do
-    local is_packed = params[name .. "_type"] ~= nil
-    is_any = is_any or is_packed
-    if kind == "linear" and not is_packed then names[#names + 1] = name end
-  end
-  if not is_any then
-    fail("models.from_pretrained: quantize = %s: the %s has no weight that can be quantized so",
-      options.quantize, family.architecture)
-  end
-  if #names > 0 then
-    table.sort(names)
-    warn("%s has blocks of %d elements, which do not divide the inputs of these weights; they stay "
-      .. "floats: %s", options.quantize, block_type(options.quantize).size, listed(names, 4))
-  end
-end
 
 local largest_json = 2 ^ 28  -- bytes
 
@@ -212,69 +182,14 @@ function files.has_separate_head(family, config, weights)
   return found[own] and found[tied] and not ties.are_equal(weights, own, found[tied])
 end
 
--- Weights of linear layers that are also multiplied in other ways, and so stay floats: experts,
--- routers, and latents.
-local is_otherwise = { "%.experts%.", "%.gate%.weight$", "%.kv_b_proj%.weight$" }
-
--- Returns the kind of a weight that may be quantized, or nil. `head` is the name of the last
--- layer's weight.
-local function kind_of(name, kind, head)
-  for _, pattern in ipairs(is_otherwise) do
-    if name:find(pattern) then return nil end
-  end
-  return kind == "linear" and name == head and "head" or kind
-end
-
--- Returns the blocks of a weight and their type: as the file has them, or rounded to the type
--- `quantize`. Nil if it stays a tensor of floats.
-local function packed(weights, source, kind, quantize)
-  if not kind or quantize == false then return nil end
-  if weights.blocks then
-    local blocks, type = weights:blocks(source)
-    if blocks then return blocks, type end
-  end
-  if not quantize or kind ~= "linear" then return nil end
-  if weights:shape(source)[2] % block_type(quantize).size == 0 then
-    return native.quantize(weights:tensor(source), quantize), quantize
-  end
-end
-
---- Replaces new parameters by those of the sizes that packed ones have: of a GGUF file, or of a
---- type, which may be nil.
-function files.plan_packed(family, config, params, weights, type)
-  local head = family.head and family.head(config)
-  family.add_parameters(config, function(name, sizes, _, kind)
-    kind = kind_of(name, kind, head)
-    local own = kind and weights and weights:type(name) or kind == "linear" and type
-    local block = own and block_type(own)
-    if not block or sizes[2] % block.size ~= 0 then return end
-    params[name] = files.new_parameter({ sizes[1], sizes[2] / block.size, block.bytes }, "uint8")
-    params[name .. "_type"] = own
-    if kind == "embedding" then params[name .. "_dtype"] = "float32" end
-  end)
-end
-
--- Puts a weight that is packed into the params. Returns whether it is.
-local function add_packed(params, name, weights, source, kind, options)
-  local blocks, type = packed(weights, source, kind, options.quantize)
-  if not blocks then return false end
-  params[name] = options.low_memory and blocks
-    or files.new_parameter(blocks.shape, "uint8"):copy_(blocks)
-  params[name .. "_type"] = type
-  if kind == "embedding" then params[name .. "_dtype"] = options.dtype or "float32" end
-  native.set_source(params[name], weights.path, source)
-  return true
-end
-
 --- Loads the parameters of a model of this family from a file or folder of weights. Returns them
 --- and the names of those that are new. options: dtype (nil: as stored), low_memory, generator (of
 --- what is new), quantize (a type, false for none, or nil: as stored), assumed (sizes that
 --- config.json lacks, for errors).
 function files.load_params(family, config, weights, options)
-  local names, sizes, kinds = {}, {}, {}
-  local head = family.head and family.head(config)
-  family.add_parameters(config, function(name, shape, _, kind)
-    names[#names + 1], sizes[name], kinds[name] = name, shape, kind_of(name, kind, head)
+  local names, sizes, kinds = {}, {}, packed.kinds(family, config)
+  family.add_parameters(config, function(name, shape)
+    names[#names + 1], sizes[name] = name, shape
   end)
   local sources, unused = match(family, config, weights, sizes, options.assumed)
   tell_unused(family, config, weights, unused, sources)
@@ -284,7 +199,7 @@ function files.load_params(family, config, weights, options)
     if source then
       check_shape(weights, source, name, sizes[name], options.assumed)
     end
-    if source and not add_packed(params, name, weights, source, kinds[name], options) then
+    if source and not packed.add(params, name, weights, source, kinds[name], options) then
       local stored = weights:tensor(source)
       checks.dtype(weights.path, name, stored.dtype)
       local dtype = options.dtype or stored.dtype
@@ -299,7 +214,7 @@ function files.load_params(family, config, weights, options)
       native.set_source(params[name], weights.path, source)
     end
   end
-  if options.quantize then tell_unpacked(family, params, kinds, options) end
+  if options.quantize then packed.tell_unpacked(family, params, kinds, options.quantize) end
   checks.finite(weights.path, copied, params, family.buffers)
   return files.add_new(params, family, config, options.dtype, options.generator, weights.path)
 end

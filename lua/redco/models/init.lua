@@ -7,6 +7,7 @@ local gguf = require "redco.models.gguf"
 local lazy = require "redco.lazy"
 local native = require "redco.native"
 local new_model = require "redco.models.model"
+local packed = require "redco.models.packed"
 local quantized_folder = require "redco.quant.folders"
 local registry = require "redco.registry"
 local sentence_pooling = require "redco.models.sentence_pooling"
@@ -205,7 +206,7 @@ function(dir, options)
     local dtype = o.dtype ~= "auto" and o.dtype or "float32"
     local params = files.add_new({}, family, c, dtype, o.generator)
     if o.quantize ~= false then
-      files.plan_packed(family, c, params, weights, o.quantize or stored_type)
+      packed.plan(family, c, params, weights, o.quantize or stored_type)
     end
     local model = new_model(family, c, params)
     return with_recompute(model, o.recompute, "models.from_pretrained")
