@@ -1,5 +1,4 @@
 // The Lua class redco.Trainer.
-#include <redco/detail/micro_batches.h>
 #include <redco/plan.h>
 #include <redco/trainer.h>
 
@@ -478,11 +477,6 @@ int field(lua_State* L) {
   return 1;
 }
 
-int gather(lua_State* L) {
-  push_tensor(L, gather_micro_batches(check_tensor(L, 1)));
-  return 1;
-}
-
 }  // namespace
 
 constexpr const char* trainer_text =
@@ -603,17 +597,9 @@ void add_trainer(lua_State* L) {
         "compute_dtype and params_sharding_rules. With compute_dtype = \"bfloat16\", pred_fn "
         "returns bfloat16 unless it casts."}},
       field);
-  register_functions(
-      L, "redco.",
-      {{"Trainer", make, trainer_text},
-       {"gather_micro_batches", gather,
-        "gather_micro_batches(x: Tensor [b, ...]) -> Tensor [B, ...]\n"
-        "In a loss_fn, returns x of all micro-batches of the step, in their order, so that a loss "
-        "can compare each example with those of the whole batch: the similarities of vectors, for "
-        "example. The loss is then that of the whole batch, however it is cut. The Trainer first "
-        "computes x of all micro-batches without gradients; then each computes the loss, with the "
-        "gradients of its own x. A loss_fn must call it as often in each micro-batch. Elsewhere it "
-        "returns x. Over processes a batch is whole without it."}});
+  register_functions(L, "redco.", {{"Trainer", make, trainer_text}});
+  add_micro_batches(L);
+
   add_plan(L);
   add_check(L);
 }
