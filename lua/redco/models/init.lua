@@ -1,5 +1,6 @@
 --- redco.models: opens and creates models of the families in this folder.
 local arguments = require "redco.arguments"
+local catalog = require "redco.models.catalog"
 local complete_config = require "redco.models.config"
 local fail = require "redco.fail"
 local files = require "redco.models.files"
@@ -167,10 +168,9 @@ Of a model that also reads images and has its text model in `text_config`, only 
 while they are read: the model is never whole in floats. Embeddings, heads and experts stay floats.
 Such weights are not trained; adapters train on top of them (`redco.lora.add`).
 
-`dir` can also be a GGUF file of llama.cpp (`model.gguf`) with the architecture bloom, falcon, gemma2,
-gemma3, gpt2, gptneox, granite, llama, olmo2, olmoe, phi3, qwen2, qwen3, qwen3moe, smollm3 or
-starcoder2. Its quantized weights stay as they are in the file, but those of experts and of GPT-2's
-layers; with `quantize = false` all become numbers of `dtype`.
+`dir` can also be a GGUF file of llama.cpp (`model.gguf`) with an architecture that
+`redco.models.families` lists. Its quantized weights stay as they are in the file, but those of
+experts and of GPT-2's layers; with `quantize = false` all become numbers of `dtype`.
 `redco.Tokenizer.from_pretrained` reads its tokenizer.]],
 function(dir, options)
   local o = load_options(options)
@@ -248,6 +248,13 @@ function(encoder_dir, decoder_dir, options)
   local source = encoder_dir .. ", " .. decoder_dir
   return new_model(family, c, files.add_new(params, family, c, o.dtype, o.generator, source))
 end)
+
+models.families = registry.define("redco.models.families", [[
+families() -> table
+Lists the families, sorted by model_type. Each row has `model_type`; `models`, the names that people
+know; `kind`: "decoder", "encoder-decoder", "encoder", "images" or "sound"; `tasks`, the default
+first; `gguf`, the architectures of GGUF files that open as it; and `remarks` or nil.]],
+function() return catalog(model_types, families) end)
 
 return registry.define("redco.models", ([[
 redco.models

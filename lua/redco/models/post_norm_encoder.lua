@@ -158,11 +158,11 @@ local function current_name(name)
   return (name:gsub("%.gamma$", ".weight"):gsub("%.beta$", ".bias"))
 end
 
---- Returns a family. facts: model_type, class (the begin of the names of its classes), prefix,
---- tasks but that of the model without a head, pooler (the layers that the latter has), and where
---- it differs from BERT: keys, names, defaults, more (further defaults), only, optional, aliases,
---- embedding_size (a key), eps, positions_of_tokens (RoBERTa's), keeps_attention (no dropout of its
---- output).
+--- Returns a family. facts: model_type, models, remarks, class (the begin of the names of its
+--- classes), prefix, tasks but that of the model without a head, pooler (the layers that the latter
+--- has), and where it differs from BERT: keys, names, defaults, more (further defaults), only,
+--- optional, aliases, embedding_size (a key), eps, positions_of_tokens (RoBERTa's), keeps_attention
+--- (no dropout of its output).
 local function new_family(facts)
   facts.keys, facts.names = facts.keys or bert_keys, facts.names or bert_names
   local defaults = {}
@@ -170,6 +170,8 @@ local function new_family(facts)
   for key, value in pairs(facts.more or {}) do defaults[key] = value end
   local family = {
     model_type = facts.model_type,
+    models = facts.models,
+    remarks = facts.remarks,
     architecture = facts.class .. "Model",
     base_model_prefix = facts.prefix,
     default_task = "masked_lm",

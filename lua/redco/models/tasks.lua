@@ -114,7 +114,8 @@ function tasks.of_decoder(name, heads, base)
   }
 end
 
-local function names_of(family)
+--- Returns the names of a family's tasks but that of a decoder's own head, sorted.
+function tasks.names(family)
   local names = {}
   for name in pairs(family.tasks or {}) do names[#names + 1] = name end
   for _, variant in ipairs(family.variants or {}) do names[#names + 1] = variant.task end
@@ -285,8 +286,8 @@ local function with_head(family, task)
   return setmetatable(result, { __index = family })
 end
 
--- Returns the name of the task of the family's own head, or nil if it has none.
-local function own_task(family)
+--- Returns the name of the task of the family's own head, or nil if it has none.
+function tasks.own(family)
   if family.default_task then return nil end
   return not family.new_encoder and family.architecture:find "LM" and "causal_lm" or nil
 end
@@ -306,9 +307,9 @@ function tasks.choose(family, task, config)
     end
   end
   if not task and family.default_task then return with_head(family, family.default_task) end
-  local own = own_task(family)
+  local own = tasks.own(family)
   if task and task ~= own then
-    local names = names_of(family)
+    local names = tasks.names(family)
     if own then names[#names + 1] = own end
     fail("%s: unknown task '%s'%s", family.model_type, task, #names > 0
       and "; expected " .. table.concat(names, ", ") or ": the family has only one")

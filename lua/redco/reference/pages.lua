@@ -1,5 +1,6 @@
 --- Generates the pages of docs/reference in Markdown, and their index.
 local examples = require "redco.reference.examples"
+local families = require "redco.reference.families"
 local pytorch = require "redco.reference.pytorch"
 local registry = require "redco.registry"
 local surface = require "redco.reference.surface"
@@ -242,6 +243,8 @@ function pages.files()
     index[#index + 1] = ("| %s | %s |"):format(link(page[1], page[1]),
       linked(surface.summary(surface.read(page[2])), page[2]))
   end
+  index[#index + 1] = "| [families](families.md) | The families of models: types, names, tasks |"
+  files["families.md"] = families(generated)
   files["README.md"] = table.concat(index, "\n") .. "\n"
   return files
 end

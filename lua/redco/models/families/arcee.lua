@@ -6,6 +6,7 @@ local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "arcee",
+  models = "AFM-4.5B",
   architecture = "ArceeForCausalLM",
   tasks = tasks.of_decoder("Arcee",
     { token_classification = "score", question_answering = true }, "transformer"),

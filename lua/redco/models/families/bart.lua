@@ -4,6 +4,7 @@ local new_family = require "redco.models.bart_like"
 
 return new_family {
   model_type = "bart",
+  models = "BART",
   architecture = "BartForConditionalGeneration",
   norm_first = false,
   norm_of_embedding = true,

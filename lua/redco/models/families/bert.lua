@@ -6,6 +6,8 @@ local pooled = { "first", { linear = "bert.pooler.dense", activation = "tanh" },
 
 return new_encoder {
   model_type = "bert",
+  models = "BERT",
+  remarks = "also files with `gamma` and `beta` for the norms",
   class = "Bert",
   prefix = "bert",
   pooler = { "first", { linear = "pooler.dense", activation = "tanh" } },

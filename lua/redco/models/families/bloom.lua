@@ -8,6 +8,7 @@ local tasks = require "redco.models.tasks"
 
 local bloom = {
   model_type = "bloom",
+  models = "BLOOM, BLOOMZ",
   inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids" },
   architecture = "BloomForCausalLM",
   base_model_prefix = "transformer",

@@ -15,6 +15,7 @@ end
 
 local clip = new_family {
   model_type = "clip",
+  models = "CLIP, OpenCLIP in CLIP's form",
   architecture = "CLIPModel",
   defaults = { projection_dim = 512, logit_scale_init_value = 2.6592, initializer_factor = 1.0 },
   text = text, image = vision,

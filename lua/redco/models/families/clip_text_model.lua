@@ -8,6 +8,7 @@ local tower = require "redco.models.tower"
 
 local text = {
   model_type = "clip_text_model",
+  models = "the texts' half of CLIP",
   architecture = "CLIPTextModel",
   prefix = "text_model.",
   inputs = { "input_ids", "attention_mask", "position_ids" },

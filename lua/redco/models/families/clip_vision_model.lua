@@ -8,6 +8,7 @@ local tower = require "redco.models.tower"
 
 local vision = {
   model_type = "clip_vision_model",
+  models = "the images' half of CLIP",
   architecture = "CLIPVisionModel",
   prefix = "vision_model.",
   inputs = { "pixel_values" },

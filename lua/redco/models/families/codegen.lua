@@ -26,6 +26,7 @@ end
 
 return new_family {
   model_type = "codegen",
+  models = "CodeGen",
   architecture = "CodeGenForCausalLM",
   tasks = { features = tasks.features "CodeGen" },
   defaults = {

@@ -8,6 +8,7 @@ local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "cohere",
+  models = "Command R, Aya 23, Aya Expanse",
   architecture = "CohereForCausalLM",
   tasks = { features = tasks.features "Cohere" },
   defaults = {

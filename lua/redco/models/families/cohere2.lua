@@ -8,6 +8,7 @@ local windows = require "redco.models.windows"
 
 return new_family {
   model_type = "cohere2",
+  models = "Command R7B, Command A",
   architecture = "Cohere2ForCausalLM",
   tasks = { features = tasks.features "Cohere2" },
   defaults = {

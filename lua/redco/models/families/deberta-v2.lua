@@ -25,6 +25,7 @@ end
 
 local deberta = {
   model_type = "deberta-v2",
+  models = "DeBERTa-v2, DeBERTa-v3",
   architecture = "DebertaV2Model",
   base_model_prefix = "deberta",
   default_task = "masked_lm",

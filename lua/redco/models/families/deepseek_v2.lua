@@ -9,6 +9,8 @@ local tasks = require "redco.models.tasks"
 
 local deepseek = {
   model_type = "deepseek_v2",
+  models = "DeepSeek-V2, V2-Lite, Coder-V2",
+  remarks = "experts; scores have YaRN's factor, as in version 5, which version 4 lacks",
   architecture = "DeepseekV2ForCausalLM",
   tasks = tasks.of_decoder("DeepseekV2", {}),
   defaults = {

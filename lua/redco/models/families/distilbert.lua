@@ -7,6 +7,7 @@ local pooled = { "first", { linear = "pre_classifier", activation = "relu" },
 
 return new_encoder {
   model_type = "distilbert",
+  models = "DistilBERT",
   class = "DistilBert",
   prefix = "distilbert",
   eps = 1e-12,

@@ -6,6 +6,7 @@ local dropout = { dropout = { "classifier_dropout", "hidden_dropout_prob" } }
 
 return new_encoder {
   model_type = "electra",
+  models = "ELECTRA",
   class = "Electra",
   prefix = "electra",
   embedding_size = "embedding_size",

@@ -6,6 +6,7 @@ local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "ernie4_5",
+  models = "ERNIE 4.5 0.3B",
   architecture = "Ernie4_5ForCausalLM",
   tasks = { features = tasks.features "Ernie4_5" },
   defaults = {

@@ -7,6 +7,9 @@ local tasks = require "redco.models.tasks"
 
 local ernie = {
   model_type = "ernie4_5_moe",
+  models = "ERNIE 4.5 21B-A3B, 300B-A47B",
+  remarks = "experts; without `output_router_logits`; layers that predict a second token are "
+    .. "ignored",
   architecture = "Ernie4_5_MoeForCausalLM",
   tasks = { features = tasks.features "Ernie4_5_Moe" },
   defaults = {

@@ -7,6 +7,7 @@ local windows = require "redco.models.windows"
 
 return new_family {
   model_type = "exaone4",
+  models = "EXAONE 4",
   architecture = "Exaone4ForCausalLM",
   tasks = tasks.of_decoder("Exaone4",
     { token_classification = "score", question_answering = true }, "transformer"),

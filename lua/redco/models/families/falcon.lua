@@ -12,6 +12,7 @@ local tasks = require "redco.models.tasks"
 
 local falcon = {
   model_type = "falcon",
+  models = "Falcon",
   inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids" },
   architecture = "FalconForCausalLM",
   base_model_prefix = "transformer",

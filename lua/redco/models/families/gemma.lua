@@ -6,6 +6,8 @@ local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "gemma",
+  models = "Gemma 1, CodeGemma",
+  remarks = "`hidden_act` \"gelu\" of the first folders means its tanh form, as for version 5",
   architecture = "GemmaForCausalLM",
   tasks = tasks.of_decoder("Gemma", { token_classification = "score" }),
   defaults = {

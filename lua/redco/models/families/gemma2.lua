@@ -7,6 +7,7 @@ local windows = require "redco.models.windows"
 
 return new_family {
   model_type = "gemma2",
+  models = "Gemma 2",
   architecture = "Gemma2ForCausalLM",
   tasks = tasks.of_decoder("Gemma2", { token_classification = "score" }),
   defaults = {

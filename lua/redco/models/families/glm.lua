@@ -6,6 +6,7 @@ local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "glm",
+  models = "GLM-4-9B",
   architecture = "GlmForCausalLM",
   tasks = tasks.of_decoder("Glm", { token_classification = "score" }),
   defaults = {

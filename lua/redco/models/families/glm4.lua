@@ -6,6 +6,7 @@ local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "glm4",
+  models = "GLM-4-0414, GLM-Z1",
   architecture = "Glm4ForCausalLM",
   tasks = tasks.of_decoder("Glm4", { token_classification = "score" }),
   defaults = {

@@ -6,6 +6,8 @@ local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "glm4_moe",
+  models = "GLM-4.5, 4.6, 4.7",
+  remarks = "experts; layers that predict a second token are ignored",
   architecture = "Glm4MoeForCausalLM",
   tasks = { features = tasks.features "Glm4Moe" },
   defaults = {

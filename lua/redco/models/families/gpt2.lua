@@ -7,6 +7,7 @@ local tasks = require "redco.models.tasks"
 
 local gpt2 = {
   model_type = "gpt2",
+  models = "GPT-2",
   inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids" },
   architecture = "GPT2LMHeadModel",
   tasks = tasks.of_decoder("GPT2",

@@ -24,6 +24,7 @@ end
 
 return new_family {
   model_type = "gpt_bigcode",
+  models = "StarCoder, SantaCoder",
   architecture = "GPTBigCodeForCausalLM",
   tasks = tasks.of_decoder("GPTBigCode", { token_classification = "classifier" }),
   defaults = {

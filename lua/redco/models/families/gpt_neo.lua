@@ -7,6 +7,7 @@ local tasks = require "redco.models.tasks"
 
 local gpt_neo = {
   model_type = "gpt_neo",
+  models = "GPT-Neo",
   architecture = "GPTNeoForCausalLM",
   tasks = tasks.of_decoder("GPTNeo",
     { token_classification = "classifier", question_answering = true }),

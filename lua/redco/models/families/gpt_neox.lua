@@ -10,6 +10,7 @@ local tasks = require "redco.models.tasks"
 
 local neox = {
   model_type = "gpt_neox",
+  models = "GPT-NeoX, Pythia",
   inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids" },
   architecture = "GPTNeoXForCausalLM",
   base_model_prefix = "gpt_neox",

@@ -7,6 +7,7 @@ local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "gptj",
+  models = "GPT-J",
   architecture = "GPTJForCausalLM",
   tasks = tasks.of_decoder("GPTJ", { question_answering = true }),
   defaults = {

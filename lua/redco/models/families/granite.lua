@@ -5,6 +5,7 @@ local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "granite",
+  models = "Granite 3",
   architecture = "GraniteForCausalLM",
   tasks = { features = tasks.features "Granite" },
   defaults = {

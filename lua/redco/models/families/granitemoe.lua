@@ -6,6 +6,8 @@ local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "granitemoe",
+  models = "Granite 3's 1B-A400M and 3B-A800M",
+  remarks = "experts; adapters of attention only",
   architecture = "GraniteMoeForCausalLM",
   tasks = { features = tasks.features "GraniteMoe" },
   defaults = {

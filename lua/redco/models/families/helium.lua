@@ -7,6 +7,7 @@ local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "helium",
+  models = "Helium 1",
   architecture = "HeliumForCausalLM",
   tasks = tasks.of_decoder("Helium", { token_classification = "score" }),
   defaults = {

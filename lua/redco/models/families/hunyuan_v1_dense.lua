@@ -5,6 +5,7 @@ local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "hunyuan_v1_dense",
+  models = "Hunyuan 0.5B to 7B",
   architecture = "HunYuanDenseV1ForCausalLM",
   tasks = tasks.of_decoder("HunYuanDenseV1", {}),
   defaults = {

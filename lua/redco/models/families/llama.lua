@@ -5,6 +5,7 @@ local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "llama",
+  models = "LLaMA 1 to 3.x, SmolLM2, TinyLlama, Vicuna",
   architecture = "LlamaForCausalLM",
   tasks = tasks.of_decoder("Llama",
     { token_classification = "score", question_answering = true }, "transformer"),

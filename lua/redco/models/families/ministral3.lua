@@ -8,6 +8,8 @@ local windows = require "redco.models.windows"
 
 local ministral3 = {
   model_type = "ministral3",
+  models = "Ministral 3",
+  remarks = "of folders with images only the text model is read",
   architecture = "Ministral3ForCausalLM",
   tasks = tasks.of_decoder("Ministral3",
     { token_classification = "score", question_answering = true }),

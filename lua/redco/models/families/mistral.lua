@@ -6,6 +6,7 @@ local windows = require "redco.models.windows"
 
 return new_family {
   model_type = "mistral",
+  models = "Mistral 7B, Nemo, Small",
   architecture = "MistralForCausalLM",
   tasks = tasks.of_decoder("Mistral",
     { token_classification = "score", question_answering = true }),

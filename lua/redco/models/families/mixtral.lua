@@ -7,6 +7,8 @@ local windows = require "redco.models.windows"
 
 return new_family {
   model_type = "mixtral",
+  models = "Mixtral",
+  remarks = "experts; GGUF files name it `llama`",
   architecture = "MixtralForCausalLM",
   tasks = tasks.of_decoder("Mixtral",
     { token_classification = "score", question_answering = true }),

@@ -15,6 +15,7 @@ local dropout = { dropout = { "classifier_dropout" } }
 
 local modernbert = {
   model_type = "modernbert",
+  models = "ModernBERT",
   architecture = "ModernBertModel",
   base_model_prefix = "model",
   default_task = "masked_lm",

@@ -4,6 +4,7 @@ local new_family = require "redco.models.t5_like"
 
 return new_family {
   model_type = "mt5",
+  models = "mT5",
   architecture = "MT5ForConditionalGeneration",
   defaults = {
     vocab_size = 250112,

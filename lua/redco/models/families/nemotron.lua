@@ -9,6 +9,8 @@ local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "nemotron",
+  models = "Nemotron-4, Minitron",
+  remarks = "without `rope_scaling`, which version 4 ignores",
   architecture = "NemotronForCausalLM",
   tasks = tasks.of_decoder("Nemotron",
     { token_classification = "score", question_answering = true }, "transformer"),

@@ -6,6 +6,7 @@ local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "olmo",
+  models = "OLMo",
   architecture = "OlmoForCausalLM",
   tasks = tasks.of_decoder("Olmo", {}),
   defaults = {

@@ -5,6 +5,7 @@ local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "olmo2",
+  models = "OLMo 2",
   architecture = "Olmo2ForCausalLM",
   tasks = tasks.of_decoder("Olmo2", {}),
   defaults = {

@@ -8,6 +8,8 @@ local windows = require "redco.models.windows"
 
 local olmo3 = {
   model_type = "olmo3",
+  models = "OLMo 3",
+  remarks = "one `rope_theta` for all layers",
   architecture = "Olmo3ForCausalLM",
   tasks = tasks.of_decoder("Olmo3", {}),
   defaults = {

@@ -6,6 +6,8 @@ local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "olmoe",
+  models = "OLMoE",
+  remarks = "experts",
   architecture = "OlmoeForCausalLM",
   tasks = { features = tasks.features "Olmoe" },
   defaults = {

@@ -7,6 +7,7 @@ local tasks = require "redco.models.tasks"
 
 local opt = {
   model_type = "opt",
+  models = "OPT",
   inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids" },
   architecture = "OPTForCausalLM",
   tasks = tasks.of_decoder("OPT", { question_answering = true }),

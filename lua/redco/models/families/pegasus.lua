@@ -4,6 +4,7 @@ local new_family = require "redco.models.bart_like"
 
 return new_family {
   model_type = "pegasus",
+  models = "Pegasus",
   architecture = "PegasusForConditionalGeneration",
   norm_first = true,
   norm_of_embedding = false,

@@ -7,6 +7,7 @@ local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "phi",
+  models = "Phi-1, Phi-1.5, Phi-2",
   architecture = "PhiForCausalLM",
   tasks = tasks.of_decoder("Phi", { token_classification = "score" }),
   defaults = {

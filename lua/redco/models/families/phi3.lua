@@ -6,6 +6,9 @@ local windows = require "redco.models.windows"
 
 return new_family {
   model_type = "phi3",
+  models = "Phi-3, Phi-3.5, Phi-4, Phi-4-mini",
+  remarks = "of padded prompts that grow beyond `original_max_position_embeddings`, transformers "
+    .. "attends to later tokens, redco-lua does not",
   architecture = "Phi3ForCausalLM",
   tasks = tasks.of_decoder("Phi3", { token_classification = "score" }),
   defaults = {

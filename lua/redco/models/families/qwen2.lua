@@ -6,6 +6,7 @@ local windows = require "redco.models.windows"
 
 return new_family {
   model_type = "qwen2",
+  models = "Qwen2, Qwen2.5",
   architecture = "Qwen2ForCausalLM",
   tasks = tasks.of_decoder("Qwen2",
     { token_classification = "score", question_answering = true }, "transformer"),

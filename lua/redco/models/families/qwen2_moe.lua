@@ -8,6 +8,8 @@ local windows = require "redco.models.windows"
 
 local qwen2_moe = {
   model_type = "qwen2_moe",
+  models = "Qwen1.5-MoE, Qwen2-57B-A14B",
+  remarks = "experts; without `use_sliding_window`, which versions 4 and 5 read differently",
   architecture = "Qwen2MoeForCausalLM",
   tasks = tasks.of_decoder("Qwen2Moe",
     { token_classification = "score", question_answering = true }),

@@ -6,6 +6,7 @@ local windows = require "redco.models.windows"
 
 return new_family {
   model_type = "qwen3",
+  models = "Qwen3",
   architecture = "Qwen3ForCausalLM",
   tasks = tasks.of_decoder("Qwen3",
     { token_classification = "score", question_answering = true }, "transformer"),

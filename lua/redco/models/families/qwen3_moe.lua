@@ -6,6 +6,8 @@ local tasks = require "redco.models.tasks"
 
 local qwen3_moe = {
   model_type = "qwen3_moe",
+  models = "Qwen3-30B-A3B and others",
+  remarks = "experts",
   architecture = "Qwen3MoeForCausalLM",
   tasks = tasks.of_decoder("Qwen3Moe",
     { token_classification = "score", question_answering = true }, "transformer"),

@@ -4,10 +4,11 @@ local new_encoder = require "redco.models.post_norm_encoder"
 
 local dropout = { dropout = { "classifier_dropout", "hidden_dropout_prob" } }
 
---- Returns a family with RoBERTa's parameters.
-local function like_roberta(model_type, class, vocab_size)
+--- Returns a family with RoBERTa's parameters; `models` are the names that people know.
+local function like_roberta(model_type, models, class, vocab_size)
   return new_encoder {
     model_type = model_type,
+    models = models,
     class = class,
     prefix = "roberta",
     pooler = { "first", { linear = "pooler.dense", activation = "tanh" } },
@@ -42,6 +43,6 @@ local function like_roberta(model_type, class, vocab_size)
   }
 end
 
-local roberta = like_roberta("roberta", "Roberta", 50265)
+local roberta = like_roberta("roberta", "RoBERTa", "Roberta", 50265)
 roberta.like_roberta = like_roberta
 return roberta

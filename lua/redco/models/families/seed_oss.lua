@@ -5,6 +5,7 @@ local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "seed_oss",
+  models = "Seed-OSS",
   architecture = "SeedOssForCausalLM",
   tasks = tasks.of_decoder("SeedOss",
     { token_classification = "score", question_answering = true }, "transformer"),

@@ -7,6 +7,7 @@ local new_family = require "redco.models.text_and_image"
 
 local siglip = new_family {
   model_type = "siglip",
+  models = "SigLIP",
   architecture = "SiglipModel",
   defaults = { initializer_factor = 1.0 },
   text = require "redco.models.families.siglip_text_model",

@@ -8,6 +8,7 @@ local tower = require "redco.models.tower"
 
 local text = {
   model_type = "siglip_text_model",
+  models = "the texts' half of SigLIP",
   architecture = "SiglipTextModel",
   prefix = "text_model.",
   inputs = { "input_ids", "attention_mask", "position_ids" },

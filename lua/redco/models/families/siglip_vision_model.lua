@@ -10,6 +10,7 @@ local tower = require "redco.models.tower"
 
 local vision = {
   model_type = "siglip_vision_model",
+  models = "the images' half of SigLIP",
   architecture = "SiglipVisionModel",
   prefix = "vision_model.",
   inputs = { "pixel_values" },

@@ -7,6 +7,7 @@ local windows = require "redco.models.windows"
 
 local smollm3 = {
   model_type = "smollm3",
+  models = "SmolLM3",
   architecture = "SmolLM3ForCausalLM",
   tasks = tasks.of_decoder("SmolLM3",
     { token_classification = "score", question_answering = true }, "transformer"),

@@ -10,6 +10,7 @@ local torch = require "redco.torch"
 
 local stablelm = {
   model_type = "stablelm",
+  models = "StableLM, StableLM 2",
   architecture = "StableLmForCausalLM",
   tasks = tasks.of_decoder("StableLm", { token_classification = "score" }),
   defaults = {

@@ -7,6 +7,7 @@ local windows = require "redco.models.windows"
 
 return new_family {
   model_type = "starcoder2",
+  models = "StarCoder2",
   architecture = "Starcoder2ForCausalLM",
   tasks = tasks.of_decoder("Starcoder2", { token_classification = "score" }),
   defaults = {

@@ -4,6 +4,7 @@ local new_family = require "redco.models.t5_like"
 
 return new_family {
   model_type = "t5",
+  models = "T5, T5 1.1, FLAN-T5",
   architecture = "T5ForConditionalGeneration",
   defaults = {
     vocab_size = 32128,

@@ -4,6 +4,7 @@ local new_family = require "redco.models.t5_like"
 
 return new_family {
   model_type = "umt5",
+  models = "UMT5",
   architecture = "UMT5ForConditionalGeneration",
   bias_in_each_layer = true,
   scales_in_version_5 = true,

@@ -10,6 +10,8 @@ local vit = require "redco.models.families.vit"
 
 local both = {
   model_type = "vision-encoder-decoder",
+  models = "ViT with GPT-2",
+  remarks = "writes captions",
   architecture = "VisionEncoderDecoderModel",
   base_model_prefix = "",
   inputs = { "pixel_values", "decoder_input_ids", "decoder_attention_mask",

@@ -115,6 +115,7 @@ end
 
 local vit = {
   model_type = "vit",
+  models = "ViT",
   architecture = "ViTForImageClassification",
   base_model_prefix = "vit",
   defaults = encoder.defaults,

@@ -10,6 +10,8 @@ local torch = require "redco.torch"
 
 local whisper = {
   model_type = "whisper",
+  models = "Whisper",
+  remarks = "transcribes and translates",
   architecture = "WhisperForConditionalGeneration",
   base_model_prefix = "model",
   inputs = { "input_features", "attention_mask", "decoder_input_ids", "decoder_attention_mask",

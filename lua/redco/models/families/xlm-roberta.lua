@@ -1,2 +1,4 @@
 --- XLM-RoBERTa (Conneau et al., 2019), as Hugging Face's `XLMRobertaForMaskedLM` and other classes.
-return require("redco.models.families.roberta").like_roberta("xlm-roberta", "XLMRoberta", 30522)
+local roberta = require "redco.models.families.roberta"
+
+return roberta.like_roberta("xlm-roberta", "XLM-RoBERTa", "XLMRoberta", 30522)

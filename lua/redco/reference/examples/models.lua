@@ -172,3 +172,10 @@ print(#row.tokens)  --> 3
 local row = batch:add({ 30, 31 }, { max_new_tokens = 2 })
 print(#batch:step(), #row.tokens)  --> 0  1
 print(batch:step()[1] == row)  --> true
+
+--- redco.models.families
+local with_gguf = 0
+for _, row in ipairs(redco.models.families()) do
+  if #row.gguf > 0 then with_gguf = with_gguf + 1 end
+end
+print(with_gguf)  --> 16

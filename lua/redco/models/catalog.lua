@@ -1,0 +1,48 @@
+--- The list of the families, for users and for the reference. A family's file gives the names of
+--- its `models` and its `remarks`; the rest is read from what it does.
+local architectures = require "redco.models.gguf.architectures"
+local tasks = require "redco.models.tasks"
+
+-- The kinds by an input that only they have.
+local kinds = { pixel_values = "images", input_features = "sound" }
+
+local function kind_of(family)
+  for _, name in ipairs(family.inputs) do
+    if kinds[name] then return kinds[name] end
+  end
+  if family.tower then return "images" end  -- the half of such a model that reads texts
+  if family.new_encoder then return "encoder-decoder" end
+  return family.default_task and "encoder" or "decoder"
+end
+
+local function tasks_of(family)
+  local names = tasks.names(family)
+  local first = family.default_task or tasks.own(family) or family.task
+  local result = { first }
+  for _, name in ipairs(names) do
+    if name ~= first then result[#result + 1] = name end
+  end
+  return result
+end
+
+local function gguf_of(model_type)
+  local names = {}
+  for name, row in pairs(architectures) do
+    if row.model_type == model_type then names[#names + 1] = name end
+  end
+  table.sort(names)
+  return names
+end
+
+--- Returns a row for each family: {model_type, models, kind, tasks, gguf, remarks}.
+return function(model_types, families)
+  local rows = {}
+  for i, model_type in ipairs(model_types) do
+    local family = families[model_type]
+    rows[i] = {
+      model_type = model_type, models = family.models, kind = kind_of(family),
+      tasks = tasks_of(family), gguf = gguf_of(model_type), remarks = family.remarks,
+    }
+  end
+  return rows
+end
