@@ -29,11 +29,11 @@ local bart = { d_model = 16, encoder_layers = 1, decoder_layers = 1, encoder_att
   max_position_embeddings = 32, decoder_start_token_id = 2, pad_token_id = 1, eos_token_id = 2 }
 local t5 = { d_model = 16, d_kv = 4, d_ff = 24, num_layers = 1, num_heads = 4, dropout_rate = 0,
   decoder_start_token_id = 0 }
-local vit = merged(usual, { model_type = "vit", intermediate_size = 24, hidden_dropout_prob = 0,
-  attention_probs_dropout_prob = 0, image_size = 8, patch_size = 4, num_channels = 3 })
 local text = merged(decoder, { vocab_size = 32, eos_token_id = 2 })
-local image = merged(usual, { intermediate_size = 24, image_size = 8, patch_size = 4,
-  num_channels = 3 })
+local patches = { image_size = 8, patch_size = 4, num_channels = 3 }
+local image = merged(usual, patches, { intermediate_size = 24 })
+local vit = merged(image, { model_type = "vit", hidden_dropout_prob = 0,
+  attention_probs_dropout_prob = 0 })
 local siglip_text = merged(text, { projection_size = 16 })
 
 local mixture = { n_routed_experts = 4, n_group = 1, topk_group = 1, num_experts_per_tok = 2,
@@ -49,6 +49,7 @@ local configs = {
   codegen = merged(gpt, { rotary_dim = 4 }),
   cohere = merged(grouped, { use_qk_norm = true }),
   cohere2 = merged(grouped, { sliding_window = 3 }),
+  deit = merged(vit, { model_type = "deit" }),
   deepseek_v2 = deepseek,
   deepseek_v3 = deepseek,
   clip = { text_config = text, vision_config = image, projection_dim = 12 },
@@ -56,6 +57,8 @@ local configs = {
   clip_vision_model = image,
   ["deberta-v2"] = merged(encoder, { relative_attention = true, pos_att_type = { "c2p", "p2c" },
     conv_kernel_size = 3, position_buckets = 4 }),
+  dinov2 = merged(usual, patches, { image_size = 12, mlp_ratio = 2, use_swiglu_ffn = true }),
+  dinov2_with_registers = merged(usual, patches, { mlp_ratio = 2, num_register_tokens = 2 }),
   distilbert = { dim = 16, n_layers = 2, n_heads = 4, hidden_dim = 24, dropout = 0,
     attention_dropout = 0, max_position_embeddings = 32 },
   electra = merged(encoder, { embedding_size = 8 }),
@@ -133,12 +136,11 @@ local configs = {
 -- Heads besides a family's own: each task, and each way that a family has to it.
 local heads = { "bart.sequence_classification", "bert.features", "bert.multiple_choice",
   "clip.image_classification", "clip_text_model.projection", "deberta-v2.question_answering",
-  "distilbert.sequence_classification", "electra.replaced_token_detection",
+  "dinov2.features", "distilbert.sequence_classification", "electra.replaced_token_detection",
   "gpt2.token_classification", "llama.features", "llama.sequence_classification",
   "mixtral.features", "modernbert.features", "modernbert.sequence_classification",
-  "roberta.sequence_classification",
-  "siglip.image_classification", "t5.features", "umt5.token_classification", "vit.features",
-  "whisper.audio_classification" }
+  "roberta.sequence_classification", "siglip.image_classification", "t5.features",
+  "umt5.token_classification", "vit.features", "whisper.audio_classification" }
 
 --- The names of all, sorted: FAMILY or FAMILY.TASK.
 function tiny.names()
@@ -175,8 +177,13 @@ function tiny.new(name)
   return model
 end
 
-local takes_pixels = { clip = true, clip_vision_model = true, siglip = true,
-  siglip_vision_model = true, vit = true, ["vision-encoder-decoder"] = true }
+local function reads(model, name)
+  for _, input in ipairs(model.family.inputs) do
+    if input == name then return true end
+  end
+  return false
+end
+
 local are_compared = { clip = true, siglip = true }
 local n_rows, length = 4, 5
 
@@ -208,9 +215,9 @@ function tiny.inputs(name, model)
   end
   local function numbers(...) return torch.randn({ n_rows, ... }, { generator = generator }) end
   local inputs = {}
-  if takes_pixels[model_type] then
+  if reads(model, "pixel_values") then
     inputs.pixel_values = numbers(3, 8, 8)
-  elseif model_type == "whisper" then
+  elseif reads(model, "input_features") then
     inputs.input_features = numbers(4, 12)
   end
   if task == "multiple_choice" then

@@ -257,7 +257,6 @@ test("what is wrong is said by name and line", function()
     "d_model (8)", "decoder_attention_heads (3)")
   expect_error(function() new("bart", { encoder_layerdrop = 0.1 }) end, here,
     "encoder_layerdrop = 0.1 is not supported")
-  expect_error(function() new("vit", { image_size = 9 }) end, here, "image_size (9)")
   expect_error(function() new("vit", { num_attention_heads = 3 }) end, here, "hidden_size (8)")
   local function captions(changes) redco.models.from_config {
     model_type = "vision-encoder-decoder", encoder = changes.encoder, decoder = changes.decoder,

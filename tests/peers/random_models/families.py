@@ -10,8 +10,8 @@ from . import decoders, encoder_decoders, encoders, mixtures  # noqa: F401
 from .draw import DECODERS, ENCODER_DECODERS, ENCODERS
 from .encoder_decoders import whisper_classes
 from .encoders import electra
-from .pictures import (classifier, clip, clip_image, clip_text, siglip, siglip_image, siglip_text,
-                       vit, vit_features)
+from .pictures import (classifier, clip, clip_image, clip_text, dinov2, dinov2_with_registers,
+                       siglip, siglip_image, siglip_text, vit, vit_features)
 
 for _family in {*DECODERS} - {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}:
     del DECODERS[_family]  # which a newer version of the library has
@@ -34,6 +34,10 @@ for _family, (_draw, _) in list(FAMILIES.items()):
         if _family in _names:
             FAMILIES[f"{_family}.{_task}"] = (_draw, _names[_family])
 CLASSIFIERS = {"vit": (vit, "ViTForImageClassification"),
+               "deit": (vit, "DeiTForImageClassification"),
+               "dinov2": (dinov2, "Dinov2ForImageClassification"),
+               "dinov2_with_registers": (dinov2_with_registers,
+                                         "Dinov2WithRegistersForImageClassification"),
                "clip.image_classification": (clip, "CLIPForImageClassification"),
                "siglip.image_classification": (siglip, "SiglipForImageClassification")}
 FAMILIES.update({_family: (functools.partial(classifier, of_images=_draw), _class)
@@ -48,11 +52,15 @@ OF_TEXTS = {
 }
 OF_IMAGES = {
     "vit.features": (vit_features, "ViTModel"),
+    "deit.features": (vit_features, "DeiTModel"),
+    "dinov2.features": (dinov2, "Dinov2Model"),
+    "dinov2_with_registers.features": (dinov2_with_registers, "Dinov2WithRegistersModel"),
     "clip_vision_model.features": (clip_image, "CLIPVisionModel"),
     "clip_vision_model.projection": (clip_image, "CLIPVisionModelWithProjection"),
     "siglip_vision_model.features": (siglip_image, "SiglipVisionModel"),
 }
 FAMILIES.update({**PAIRED, **OF_TEXTS, **OF_IMAGES})
+ANY_SIZE = {"dinov2", "dinov2_with_registers"}  # positions are interpolated to that of the image
 ENCODER_TASKS = {
     "masked_lm": "ForMaskedLM", "sequence_classification": "ForSequenceClassification",
     "token_classification": "ForTokenClassification",

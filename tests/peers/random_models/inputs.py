@@ -1,7 +1,7 @@
 """Random inputs and labels of a model."""
 import torch
 
-from .families import (CLASSIFIERS, ENCODER_DECODERS, OF_IMAGES, OF_TEXTS, PAIRED, is_encoder,
+from .families import (ANY_SIZE, CLASSIFIERS, ENCODER_DECODERS, OF_IMAGES, OF_TEXTS, PAIRED, is_encoder,
                        takes_positions)
 
 
@@ -41,14 +41,20 @@ def mask_of(draw, rows, length, side):
     return mask
 
 
+def pixels(draw, config, family, rows, generator):
+    sides = [config["image_size"]] * 2
+    if family.partition(".")[0] in ANY_SIZE and draw.maybe():
+        sides = [config["patch_size"] * draw.randint(1, 6) + draw.randint(0, 1) for _ in sides]
+    return torch.randn(rows, config["num_channels"], *sides, generator=generator)
+
+
 def image_and_text_inputs(draw, config, family):
     rows, length = draw.randint(1, 3), draw.randint(3, 9)
     generator = torch.Generator().manual_seed(draw.randrange(2 ** 31))
     inputs = {}
     if family not in OF_TEXTS:
         image = config.get("vision_config", config)
-        inputs["pixel_values"] = torch.randn(rows, image["num_channels"], image["image_size"],
-                                             image["image_size"], generator=generator)
+        inputs["pixel_values"] = pixels(draw, image, family, rows, generator)
     if family not in OF_IMAGES:
         text = config.get("text_config", config)
         ids = torch.randint(text["vocab_size"], (rows, length), generator=generator)
@@ -88,9 +94,7 @@ def new_inputs(draw, config, vocab_size, family):
                 rows, config["num_mel_bins"], 2 * config["max_source_positions"],
                 generator=generator)
         else:
-            inputs["pixel_values"] = torch.randn(
-                rows, image["num_channels"], image["image_size"], image["image_size"],
-                generator=generator)
+            inputs["pixel_values"] = pixels(draw, image, family, rows, generator)
         if family in CLASSIFIERS:
             kind = dict(num_labels=len(config["id2label"]), problem_type=config["problem_type"])
             return dict(inputs, **task_labels(kind, "", rows, length, generator))

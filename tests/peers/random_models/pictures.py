@@ -12,6 +12,19 @@ def vit(draw):
         patch_size=patch, num_channels=draw.choice([1, 3]), qkv_bias=draw.maybe(0.7))
 
 
+def dinov2(draw):
+    config = vit(draw)
+    config.pop("intermediate_size")
+    config.update(mlp_ratio=draw.choice([1, 2, 4]), use_swiglu_ffn=draw.maybe(),
+                  layerscale_value=draw.choice([1.0, 0.3]), image_size=config["image_size"]
+                  + draw.randint(0, 1))
+    return config
+
+
+def dinov2_with_registers(draw):
+    return dict(dinov2(draw), num_register_tokens=draw.randint(1, 3))
+
+
 def classifier(draw, of_images):
     config = of_images(draw)
     config["id2label"] = {i: f"class {i}" for i in range(draw.randint(1, 7))}

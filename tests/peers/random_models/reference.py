@@ -11,11 +11,11 @@ ADAMW = dict(lr=0.02, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)
 
 def used(model):
     """The parameters, without those that the library makes with every ViT and that captions don't
-    use."""
+    use, and without the token of masked images."""
     return [(name, parameter) for name, parameter in model.named_parameters()
             if ("pooler" not in name or model.config.model_type in ENCODERS
                 or name.startswith("pooler"))
-            and parameter.requires_grad]
+            and "mask_token" not in name and parameter.requires_grad]
 
 
 def as_in_files(model, tensors):

@@ -1,0 +1,272 @@
+--- Encoders of images built as ViT is: patches and a few learned tokens, layers with norms before
+--- attention and the feed-forward layer. A family is a row of facts, with two classes: one that
+--- classifies images, and one without a head, whose features are the first token.
+local blocks = require "redco.models.blocks"
+local fail = require "redco.fail"
+local losses = require "redco.models.task_losses"
+local nn = require "redco.nn"
+local tasks = require "redco.models.tasks"
+local torch = require "redco.torch"
+
+-- The facts of ViT, unless a row has others.
+local vit = {
+  tokens = { "cls_token" },  -- before the patches, with positions
+  registers = nil,  -- the key of the number of tokens without positions between these and patches
+  norms = { "layernorm_before", "layernorm_after" },
+  -- The names of the feed-forward layer's projections, its inner size, and whether the first one is
+  -- gate and up.
+  mlp = function(c)
+    return { up = "intermediate.dense", down = "output.dense", inner = c.intermediate_size }
+  end,
+  has_layer_scale = false,
+  -- Whether positions are interpolated to the size of the image: false, "plain" or "antialias".
+  interpolates = false,
+  has_pooler = false,  -- behind the first token
+  -- What the classifier reads of [B, tokens, size] behind so many tokens, and how many times size.
+  read = function(x) return x:select(1, 0) end,
+  n_read = 1,
+}
+
+-- Truncated at -2 and 2, not at two standard deviations, as in transformers.
+local function normal_of(c)
+  return function(t, generator)
+    return nn.init.trunc_normal_(t, { std = c.initializer_range, generator = generator })
+  end
+end
+
+local function n_first(facts, c)
+  return #facts.tokens + (facts.registers and c[facts.registers] or 0)
+end
+
+local function check(c)
+  blocks.check_multiple(c, "hidden_size", "num_attention_heads")
+end
+
+local function add_embeddings(c, facts, add)
+  local size, normal = c.hidden_size, normal_of(c)
+  for _, name in ipairs(facts.tokens) do add("embeddings." .. name, { 1, 1, size }, normal) end
+  if c.use_mask_token then add("embeddings.mask_token", { 1, size }, blocks.zeros) end
+  if facts.registers then
+    add("embeddings.register_tokens", { 1, c[facts.registers], size }, blocks.zeros)
+  end
+  add("embeddings.position_embeddings",
+    { 1, math.floor(c.image_size / c.patch_size) ^ 2 + #facts.tokens, size }, normal)
+  local patches = "embeddings.patch_embeddings.projection"
+  add(patches .. ".weight", { size, c.num_channels, c.patch_size, c.patch_size }, normal)
+  add(patches .. ".bias", { size }, blocks.zeros)
+end
+
+local function add_encoder(c, facts, add)
+  local size, normal, mlp = c.hidden_size, normal_of(c), facts.mlp(c)
+  local function linear(name, n_in, n_out, bias)
+    blocks.add_linear(add, name, n_in, n_out, normal, bias)
+  end
+  add_embeddings(c, facts, add)
+  for i = 0, c.num_hidden_layers - 1 do
+    local layer = ("encoder.layer.%d."):format(i)
+    for _, part in ipairs { "query", "key", "value" } do
+      linear(layer .. "attention.attention." .. part, size, size, c.qkv_bias)
+    end
+    linear(layer .. "attention.output.dense", size, size)
+    linear(layer .. mlp.up, size, mlp.is_gated and 2 * mlp.inner or mlp.inner)
+    linear(layer .. mlp.down, mlp.inner, size)
+    for k, norm in ipairs(facts.norms) do
+      blocks.add_layer_norm(add, layer .. norm, size)
+      if facts.has_layer_scale then
+        add(("%slayer_scale%d.lambda1"):format(layer, k), { size },
+          blocks.constant(c.layerscale_value))
+      end
+    end
+  end
+  blocks.add_layer_norm(add, "layernorm", size)
+end
+
+-- Returns the positions [1, tokens + rows * columns, size] of an image of so many patches.
+local function positions_of(facts, positions, n_rows, n_columns)
+  local n_tokens, size = #facts.tokens, positions:size(2)
+  local n_patches = positions:size(1) - n_tokens
+  local side = math.floor(math.sqrt(n_patches) + 0.5)
+  if n_rows == side and n_columns == side then return positions end
+  local interpolate = facts.interpolates == "antialias" and torch._upsample_bicubic2d_aa
+    or torch.upsample_bicubic2d
+  local grid = positions:narrow(1, n_tokens, n_patches):view { 1, side, side, size }
+  local resized = interpolate(grid:permute { 0, 3, 1, 2 }:to(blocks.wide_dtype(grid)),
+    { n_rows, n_columns }, false)
+  resized = resized:flatten(2):transpose(1, 2):to(positions.dtype)
+  return torch.cat({ positions:narrow(1, 0, n_tokens), resized }, 1)
+end
+
+local function check_pixels(c, facts, pixels)
+  local shape = pixels.shape
+  local fits = #shape == 4 and shape[2] == c.num_channels
+  if facts.interpolates then
+    if fits and shape[3] >= c.patch_size and shape[4] >= c.patch_size then return end
+    fail("%s: pixel_values are [%s], expected [batch, %d, height, width] of at least %d pixels",
+      c.model_type, table.concat(shape, ", "), c.num_channels, c.patch_size)
+  end
+  if not fits or shape[3] ~= c.image_size or shape[4] ~= c.image_size then
+    fail("%s: pixel_values are [%s], expected [batch, %d, %d, %d]", c.model_type,
+      table.concat(shape, ", "), c.num_channels, c.image_size, c.image_size)
+  end
+end
+
+-- Returns the embeddings [B, tokens + patches, size].
+local function embed(c, facts, params, pixels)
+  check_pixels(c, facts, pixels)
+  local name = "embeddings.patch_embeddings.projection"
+  local weight = params[name .. ".weight"]
+  local patches = torch.conv2d(pixels:to(weight.dtype), weight, params[name .. ".bias"],
+    { c.patch_size, c.patch_size })
+  local parts, batch, size = {}, pixels:size(0), c.hidden_size
+  for i, token in ipairs(facts.tokens) do
+    parts[i] = params["embeddings." .. token]:expand { batch, 1, size }
+  end
+  parts[#parts + 1] = patches:flatten(2):transpose(1, 2)
+  local x = torch.cat(parts, 1) + positions_of(facts, params["embeddings.position_embeddings"],
+    patches:size(2), patches:size(3))
+  local n_registers = facts.registers and c[facts.registers] or 0
+  if n_registers == 0 then return x end
+  local registers = params["embeddings.register_tokens"]:expand { batch, n_registers, size }
+  local n_tokens = #facts.tokens
+  return torch.cat({ x:narrow(1, 0, n_tokens), registers,
+    x:narrow(1, n_tokens, x:size(1) - n_tokens) }, 1)
+end
+
+--- function(params, inputs, o, kept) -> [B, tokens + patches, hidden_size]; inputs: pixel_values
+--- [B, C, H, W]. Appends the input of the first layer and the output of each to the list `kept`,
+--- if it is given.
+local function new_encoder(c, facts)
+  local activation, names = blocks.activation(c.model_type, c.hidden_act), facts.mlp(c)
+  local attention = blocks.new_attention(c.num_attention_heads, { q = ".attention.query",
+    k = ".attention.key", v = ".attention.value", out = ".output.dense" },
+    c.attention_probs_dropout_prob)
+
+  return function(params, inputs, o, kept)
+    local function drop(x) return blocks.dropout(x, c.hidden_dropout_prob, o) end
+    local function keep(x) if kept then kept[#kept + 1] = x end end
+    local x = drop(embed(c, facts, params, inputs.pixel_values))
+    keep(x)
+
+    local function mlp(layer, y)
+      local inner = blocks.linear(params, layer .. names.up, y, o)
+      if names.is_gated then
+        local gate, up = unpack(inner:chunk(2, -1))
+        inner = torch.silu(gate) * up
+      else
+        inner = activation(inner)
+      end
+      return blocks.linear(params, layer .. names.down, inner, o)
+    end
+
+    local function apply_layer(layer, y)
+      local function norm(k)
+        return blocks.layer_norm(params, layer .. facts.norms[k], y, c.layer_norm_eps)
+      end
+      local function scaled(k, added)
+        local scale = params[("%slayer_scale%d.lambda1"):format(layer, k)]
+        return scale and added * scale or added
+      end
+      local seen = attention.to_itself(params, layer .. "attention", norm(1), {}, o)
+      y = y + scaled(1, drop(seen))
+      return y + scaled(2, drop(mlp(layer, norm(2))))
+    end
+    for i = 0, c.num_hidden_layers - 1 do
+      x = nn.block(apply_layer, ("encoder.layer.%d."):format(i), x)
+      keep(x)
+    end
+    return blocks.layer_norm(params, "layernorm", x, c.layer_norm_eps)
+  end
+end
+
+-- The class without a head.
+local function new_model(row, facts, shared)
+  local model = { architecture = row.class .. "Model", task = "features",
+    optional = { "pooler_output_size", "pooler_act", unpack(shared.optional) },
+    ignored = { "^classifier%.", "^pooler%." } }
+  if facts.has_pooler then
+    model.ignored = { "^classifier%." }
+    -- Some folders lack it.
+    model.new_if_missing = { ["pooler.dense.weight"] = true, ["pooler.dense.bias"] = true }
+  end
+
+  function model.complete(c)
+    if not facts.has_pooler then return end
+    c.pooler_output_size = c.pooler_output_size or c.hidden_size
+    c.pooler_act = c.pooler_act or "tanh"
+  end
+
+  function model.add_parameters(c, add)
+    add_encoder(c, facts, add)
+    if facts.has_pooler then
+      blocks.add_linear(add, "pooler.dense", c.hidden_size, c.pooler_output_size, normal_of(c))
+    end
+  end
+
+  function model.new_functions(c)
+    local encode = new_encoder(c, facts)
+    local activation = facts.has_pooler and blocks.activation(c.model_type, c.pooler_act)
+    return {
+      output = function(params, inputs, o)
+        local first = encode(params, inputs, o):select(1, 0)
+        return activation and activation(blocks.linear(params, "pooler.dense", first, o)) or first
+      end,
+      hidden_states = function(params, inputs, o)
+        local kept = {}
+        return encode(params, inputs, o, kept), kept
+      end,
+    }
+  end
+
+  return setmetatable(model, { __index = shared })
+end
+
+--- Returns a family. A row has model_type, models, class (the begin of the names of its classes),
+--- prefix, defaults, optional, only, and the facts of ViT that it changes.
+return function(row)
+  local facts, prefix = setmetatable(row, { __index = vit }), row.prefix .. "."
+  local mask = "embeddings.mask_token"
+  local shared = {
+    model_type = row.model_type, models = row.models, base_model_prefix = row.prefix,
+    inputs = { "pixel_values" }, check = check, defaults = row.defaults,
+    only = row.only, optional = { "encoder_stride", "id2label", "label2id", "num_labels",
+      unpack(row.optional or {}) },
+    -- Only training with masked images reads it.
+    buffers = { [mask] = true, [prefix .. mask] = true },
+  }
+  local architecture = row.class .. "ForImageClassification"
+  local family = setmetatable({
+    architecture = architecture, task = "image_classification",
+    optional = { "problem_type", "pooler_output_size", "pooler_act", unpack(shared.optional) },
+    ignored = { ("^%s%%.pooler%%."):format(row.prefix) },
+    complete = tasks.complete_labels, loss = losses.of_images(architecture),
+  }, { __index = shared })
+
+  function family.add_parameters(c, add)
+    add_encoder(c, facts, blocks.add_with_prefix(add, prefix))
+    blocks.add_linear(add, "classifier", facts.n_read * c.hidden_size, c.num_labels, normal_of(c))
+  end
+
+  function family.head() return "classifier.weight", "classifier.bias" end
+
+  function family.new_forward(c)
+    local encode = new_encoder(c, facts)
+    return function(params, inputs, o)
+      return encode(blocks.with_prefix(params, prefix), inputs, o)
+    end
+  end
+
+  function family.new_head_input(c)
+    return function(_, hidden) return facts.read(hidden, n_first(facts, c)) end
+  end
+
+  --- The encoder alone, as a part of other models.
+  family.encoder = setmetatable({
+    architecture = row.class .. "Model",
+    ignored = { "^pooler%.", ("^%s%%.pooler%%."):format(row.prefix), "^classifier%." },
+    add_parameters = function(c, add) add_encoder(c, facts, add) end,
+    new_encoder = function(c) return new_encoder(c, facts) end,
+    optional = family.optional,
+  }, { __index = shared })
+  family.variants = { family, new_model(row, facts, shared) }
+  return family
+end
