@@ -1,4 +1,4 @@
-// Unicode for the text metrics.
+// Unicode for text metrics and tokenizers in Lua.
 #include "unicode.h"
 
 #include "state/registry.h"
@@ -26,6 +26,11 @@ int lua_lower_case(lua_State* L) {
   return 1;
 }
 
+int lua_upper_case(lua_State* L) {
+  push_text(L, upper_case(check_text(L)));
+  return 1;
+}
+
 int lua_general_category(lua_State* L) {
   push_text(L, general_category(check_text(L)));
   return 1;
@@ -39,6 +44,10 @@ void add_unicode(lua_State* L) {
       {{"lower_case", lua_lower_case,
         "lower_case(text) -> string\n"
         "Returns a text in lower case, as Python's `str.lower` does."},
+       {"upper_case", lua_upper_case,
+        "upper_case(text) -> string\n"
+        "Returns a text in upper case, as Python's `str.upper` does, but for rare letters whose "
+        "upper case is several letters."},
        {"general_category", lua_general_category,
         "general_category(text) -> string\n"
         "Returns Unicode's general category of the first character, such as \"Lu\"; \"Cn\" if the "

@@ -73,6 +73,23 @@ bool has_letter_from(std::string_view text, size_t begin) {
 
 }  // namespace
 
+std::string upper_case(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  for (size_t i = 0; i < text.size();) {
+    CodePoint c = text::code_point_at(text, i);
+    if (c.value == 0xDF)
+      result += "SS";
+    else if (c.value == 0xFFFD)
+      result += text.substr(i, c.size);
+    else
+      text::append_code_point(
+          result, static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c.value))));
+    i += c.size;
+  }
+  return result;
+}
+
 std::string lower_case(std::string_view text) {
   std::string result;
   result.reserve(text.size());

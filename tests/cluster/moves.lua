@@ -96,10 +96,6 @@ local gathering = {
   embedding_bag = { "aten::_embedding_bag_forward_only",
     function(a) return (torch.embedding_bag(a, bags:view { 4 }, torch.tensor { 0, 2 })) end },
   multinomial = { "aten::multinomial", function(a) return (a:abs():t():multinomial(2):mul(0)) end },
-  ctc = { "aten::_ctc_loss", function(a)
-    local log_probs = a:view { 6, 1, 8 }:log_softmax(2)
-    return (torch.ctc_loss(log_probs, torch.tensor { { 1, 2 } }, { 6 }, { 2 }))
-  end },
   trace = { "aten::trace", function(a) return (torch.trace(a)) end },
   mm = { "aten::mm", function(a) return (a:t():mm(redco.shard(square, { mp = 1 }))) end },
 }

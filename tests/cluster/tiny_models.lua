@@ -30,6 +30,11 @@ local bart = { d_model = 16, encoder_layers = 1, decoder_layers = 1, encoder_att
 local t5 = { d_model = 16, d_kv = 4, d_ff = 24, num_layers = 1, num_heads = 4, dropout_rate = 0,
   decoder_start_token_id = 0 }
 local text = merged(decoder, { vocab_size = 32, eos_token_id = 2 })
+local sound = merged(usual, { intermediate_size = 24, hidden_dropout = 0, activation_dropout = 0,
+  attention_dropout = 0, final_dropout = 0, layerdrop = 0, mask_time_prob = 0,
+  conv_dim = { 8, 12 }, conv_kernel = { 4, 2 }, conv_stride = { 3, 2 }, num_conv_pos_embeddings = 4,
+  num_conv_pos_embedding_groups = 4, ctc_loss_reduction = "mean", use_weighted_layer_sum = true,
+  classifier_proj_size = 12 })
 local patches = { image_size = 8, patch_size = 4, num_channels = 3 }
 local image = merged(usual, patches, { intermediate_size = 24 })
 local vit = merged(image, { model_type = "vit", hidden_dropout_prob = 0,
@@ -81,6 +86,7 @@ local configs = {
   granite = grouped,
   granitemoe = merged(grouped, { num_local_experts = 4, num_experts_per_tok = 2 }),
   helium = merged(with_head_size, { head_dim = 4 }),
+  hubert = sound,
   hunyuan_v1_dense = with_head_size,
   kimi_k2 = deepseek,
   llama = grouped,
@@ -125,6 +131,9 @@ local configs = {
     eos_token_id = 2 }), decoder_start_token_id = 1, pad_token_id = 0,
     tie_word_embeddings = false },
   vit = vit,
+  wav2vec2 = sound,
+  wavlm = merged(sound, { num_buckets = 8, max_bucket_distance = 9, do_stable_layer_norm = true,
+    feat_extract_norm = "layer" }),
   whisper = { num_mel_bins = 4, max_source_positions = 6, max_target_positions = 32, d_model = 16,
     encoder_layers = 2, decoder_layers = 1, encoder_attention_heads = 4,
     decoder_attention_heads = 4, encoder_ffn_dim = 24, decoder_ffn_dim = 24, pad_token_id = 1,
@@ -140,7 +149,8 @@ local heads = { "bart.sequence_classification", "bert.features", "bert.multiple_
   "gpt2.token_classification", "llama.features", "llama.sequence_classification",
   "mixtral.features", "modernbert.features", "modernbert.sequence_classification",
   "roberta.sequence_classification", "siglip.image_classification", "t5.features",
-  "umt5.token_classification", "vit.features", "whisper.audio_classification" }
+  "umt5.token_classification", "vit.features", "wav2vec2.audio_classification",
+  "wav2vec2.features", "whisper.audio_classification" }
 
 --- The names of all, sorted: FAMILY or FAMILY.TASK.
 function tiny.names()
@@ -219,6 +229,8 @@ function tiny.inputs(name, model)
     inputs.pixel_values = numbers(3, 8, 8)
   elseif reads(model, "input_features") then
     inputs.input_features = numbers(4, 12)
+  elseif reads(model, "input_values") then
+    inputs.input_values = numbers(60)
   end
   if task == "multiple_choice" then
     inputs.input_ids = tokens(3, length)

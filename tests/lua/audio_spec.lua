@@ -165,7 +165,11 @@ test("feature_extractor refuses what it does not do", function()
   local function refuses(config, ...)
     expect_error(function() data.feature_extractor(config) end, "audio_spec.lua:", ...)
   end
-  refuses({ feature_extractor_type = "Wav2Vec2FeatureExtractor" }, "Wav2Vec2FeatureExtractor")
+  refuses({ feature_extractor_type = "ClapFeatureExtractor" }, "ClapFeatureExtractor")
+  local samples = "Wav2Vec2FeatureExtractor"
+  refuses({ feature_extractor_type = samples, feature_size = 2 }, "feature_size = 2")
+  refuses({ feature_extractor_type = samples, hop_length = 160 }, "hop_length")
+  refuses({ feature_extractor_type = samples, do_normalize = 1 }, "do_normalize", "boolean")
   refuses({ do_normalize = true }, "do_normalize")
   refuses({ padding_side = "left" }, "padding_side")
   refuses({ dither = 0.1 }, "dither")

@@ -103,7 +103,8 @@ end
 --- The inputs of fwd.logits.
 function cases.forward_inputs(case)
   local inputs = cases.inputs(case, "fwd")
-  return (inputs.input_ids or inputs.pixel_values) and inputs or cases.inputs(case, "batch0")
+  local is_there = inputs.input_ids or inputs.pixel_values or inputs.input_values
+  return is_there and inputs or cases.inputs(case, "batch0")
 end
 
 --- The loss and its count; of features the mean of their squares.

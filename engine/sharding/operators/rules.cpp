@@ -17,21 +17,21 @@ namespace {
 // Collects all tables. Two rows for one operator are an error.
 RuleTable collect_rows() {
   RuleTable all;
-  for (const RuleTable* table : {&product_rules(),         &quantized_rules(),
-                                 &reduction_rules(),       &view_rules(),
-                                 &reshaping_rules(),       &pointwise_rules(),
-                                 &softmax_rules(),         &loss_rules(),
-                                 &embedding_rules(),       &normalization_rules(),
-                                 &batch_norm_rules(),      &convolution_rules(),
-                                 &spatial_rules(),         &attention_rules(),
-                                 &recurrent_rules(),       &list_rules(),
-                                 &random_rules(),          &storage_rules(),
-                                 &indexing_rules(),        &advanced_indexing_rules(),
-                                 &own_dimension_rules(),   &joining_rules(),
-                                 &padding_rules(),         &statistics_rules(),
-                                 &extremes_rules(),        &strided_view_rules(),
-                                 &searching_rules(),       &fused_loss_rules(),
-                                 &elementwise_loss_rules()})
+  for (const RuleTable* table : {&product_rules(),          &quantized_rules(),
+                                 &reduction_rules(),        &view_rules(),
+                                 &reshaping_rules(),        &pointwise_rules(),
+                                 &softmax_rules(),          &loss_rules(),
+                                 &embedding_rules(),        &normalization_rules(),
+                                 &batch_norm_rules(),       &convolution_rules(),
+                                 &spatial_rules(),          &attention_rules(),
+                                 &recurrent_rules(),        &list_rules(),
+                                 &random_rules(),           &storage_rules(),
+                                 &indexing_rules(),         &advanced_indexing_rules(),
+                                 &own_dimension_rules(),    &joining_rules(),
+                                 &padding_rules(),          &statistics_rules(),
+                                 &extremes_rules(),         &strided_view_rules(),
+                                 &searching_rules(),        &fused_loss_rules(),
+                                 &elementwise_loss_rules(), &ctc_loss_rules()})
     for (const auto& [name, facts] : *table)
       require(all.emplace(name, facts).second, "two rows for ", name);
   return all;

@@ -33,6 +33,7 @@ const RuleTable& view_rules();
 const RuleTable& reshaping_rules();
 const RuleTable& softmax_rules();
 const RuleTable& loss_rules();
+const RuleTable& ctc_loss_rules();
 const RuleTable& elementwise_loss_rules();
 const RuleTable& fused_loss_rules();
 const RuleTable& embedding_rules();

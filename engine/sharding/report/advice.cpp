@@ -57,10 +57,6 @@ const std::vector<Family>& families() {
        "Its indices refer to the split dimension: split another dimension of the parameter, "
        "`params_sharding_rules = { { \"*.weight\", 1 } }`, or compare with the indices instead of "
        "looking them up: `x:mul(classes:eq(ids:unsqueeze(-1))):sum(-1)`."},
-      {{"aten::_ctc_loss*", "aten::_cudnn_ctc_loss*"},
-       "It processes its sequence step by step: give it logits whose class and time dimensions are "
-       "not split, by the name of the layer before it in "
-       "`params_sharding_rules = { { \"*.weight\", \"replicate\" } }`."},
       {{"aten::slice*", "aten::select*", "aten::narrow*", "aten::split*", "aten::unsafe_split*",
         "aten::unbind", "aten::diagonal*", "aten::glu*"},
        "It cuts the split dimension. If it separates a fused projection, split each of the fused "

@@ -23,17 +23,11 @@ namespace {
 
 constexpr int deepest = 100;
 
-using Case = utf8proc_int32_t (*)(utf8proc_int32_t);
-
-std::string in_case(std::string_view text, Case change) {
+std::string in_title_case(std::string_view text) {
   std::string result;
   for (size_t i = 0; i < text.size();) {
     CodePoint c = code_point_at(text, i);
-    // The only letter handled here whose upper case is two letters.
-    if (c.value == 0xDF && change == utf8proc_toupper)
-      result += "SS";
-    else
-      append_code_point(result, static_cast<char32_t>(change(int32_t(c.value))));
+    append_code_point(result, static_cast<char32_t>(utf8proc_totitle(int32_t(c.value))));
     i += c.size;
   }
   return result;
@@ -370,14 +364,14 @@ std::vector<std::string> lines_of(std::string_view text, bool keep_ends) {
   return lines;
 }
 
-std::string upper(std::string_view text) { return in_case(text, utf8proc_toupper); }
+std::string upper(std::string_view text) { return upper_case(text); }
 std::string lower(std::string_view text) { return lower_case(text); }
 
 std::string capitalized(std::string_view text) {
   if (text.empty()) return "";
   std::string_view first = text.substr(0, code_point_at(text, 0).size);
   // The first letter decides about the lower case of a sigma after it.
-  return in_case(first, utf8proc_totitle) + lower(text).substr(lower(first).size());
+  return in_title_case(first) + lower(text).substr(lower(first).size());
 }
 
 std::string title_of_words(std::string_view text) {
@@ -405,7 +399,7 @@ std::string title_of_letters(std::string_view text) {
     CodePoint c = code_point_at(text, i);
     std::string_view character = text.substr(i, c.size);
     size_t size = lower(character).size();
-    result += in_word ? lowered.substr(place, size) : in_case(character, utf8proc_totitle);
+    result += in_word ? lowered.substr(place, size) : in_title_case(character);
     in_word = is_letter_with_case(c.value);
     i += c.size;
     place += size;

@@ -1,9 +1,11 @@
---- Prepares sound for Whisper as transformers' WhisperFeatureExtractor does: log-mel spectra.
+--- Prepares sound for a model as transformers' feature extractors do: log-mel spectra for Whisper,
+--- samples for wav2vec 2.0 (sample_features.lua).
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
 local native = require "redco.native"
 local readers = require "redco.data.readers"
 local registry = require "redco.registry"
+local sample_features = require "redco.data.sample_features"
 local torch = require "redco.torch"
 
 local defaults = {
@@ -19,8 +21,8 @@ local only = { padding_side = "right", dither = 0, do_normalize = false }
 local function read_config(where, config)
   local kind = config.feature_extractor_type
   if kind ~= nil and kind ~= "WhisperFeatureExtractor" then
-    fail("%s: the feature extractor %s is not supported, only WhisperFeatureExtractor", where,
-      kind)
+    fail("%s: the feature extractor %s is not supported, only WhisperFeatureExtractor and "
+      .. "Wav2Vec2FeatureExtractor", where, kind)
   end
   local known, o = {}, {}
   for _, key in ipairs(harmless) do known[key] = true end
@@ -100,16 +102,26 @@ local function list_of(where, sounds)
   return list
 end
 
+local function check_rate(where, given, expected)
+  if given ~= nil and given ~= expected then
+    fail("%s: the sound has a sampling rate of %s Hz, the model %d: redco.data.resample changes it",
+      where, given, expected)
+  end
+end
+
+local sample_options = arguments("feature_extractor", {}, { "sampling_rate" })
 local call_options = arguments("feature_extractor", { padding = "max_length", truncation = true },
   { "sampling_rate" })
 
 return registry.define("redco.data.feature_extractor", [[
 feature_extractor(config: string or table) -> function(sounds, options) -> input_features [batch, mels, frames], attention_mask [batch, frames]
-Returns a function that prepares sound for a Whisper model. It takes sound of one channel [samples],
-a list of them or a batch, and returns log-mel spectra, as transformers' WhisperFeatureExtractor
-does, and which frames are sound (1) and which padding (0). `config` is a folder with a
+Returns a function that prepares sound for a model. It takes sound of one channel [samples], a list
+of them or a batch, and returns what transformers' WhisperFeatureExtractor does, log-mel spectra and
+which frames are sound (1) and which padding (0). `config` is a folder with a
 preprocessor_config.json, or a table with the same keys. Keys that stand for other steps raise an
-error.
+error. With the `feature_extractor_type` "Wav2Vec2FeatureExtractor" it returns input_values [batch,
+samples], padded to the longest, and if the configuration has `return_attention_mask`, the
+attention_mask [batch, samples]; its only option is `sampling_rate`.
 
 Options are `sampling_rate`, that of the sounds, which is compared with the model's; `padding`,
 "max_length" (to 30 seconds) or "longest"; and `truncation`, true by default: longer sound is cut.
@@ -122,6 +134,13 @@ function(config)
   end
   if type(config) ~= "table" then
     fail("%s: expected a folder or a table, got %s", where, native.describe(config))
+  end
+  if config.feature_extractor_type == "Wav2Vec2FeatureExtractor" then
+    local settings, features = sample_features(where, config)
+    return function(sounds, options)
+      check_rate(where, sample_options(options).sampling_rate, settings.sampling_rate)
+      return features(list_of(where, sounds))
+    end
   end
   local o = read_config(where, config)
   local filters, window = mel_filters(o), torch.hann_window(o.n_fft)
@@ -137,10 +156,7 @@ function(config)
 
   return function(sounds, options)
     local given = call_options(options)
-    if given.sampling_rate ~= nil and given.sampling_rate ~= o.sampling_rate then
-      fail("%s: the sound has a sampling rate of %s Hz, the model %d: redco.data.resample changes "
-        .. "it", where, given.sampling_rate, o.sampling_rate)
-    end
+    check_rate(where, given.sampling_rate, o.sampling_rate)
     if given.padding ~= "max_length" and given.padding ~= "longest" then
       fail("%s: padding is %s, expected 'max_length' or 'longest'", where, given.padding)
     end

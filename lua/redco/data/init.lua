@@ -16,6 +16,7 @@ local data = {
   npz = numpy.npz,
   image_folder = require "redco.data.image_folder",
   image_processor = require "redco.data.image_processor",
+  ctc_tokenizer = require "redco.data.ctc_tokenizer",
   feature_extractor = require "redco.data.feature_extractor",
   parquet = require "redco.data.parquet",
   replay_buffer = require "redco.data.replay_buffer",

@@ -4,7 +4,7 @@ local architectures = require "redco.models.gguf.architectures"
 local tasks = require "redco.models.tasks"
 
 -- The kinds by an input that only they have.
-local kinds = { pixel_values = "images", input_features = "sound" }
+local kinds = { pixel_values = "images", input_features = "sound", input_values = "sound" }
 
 local function kind_of(family)
   for _, name in ipairs(family.inputs) do

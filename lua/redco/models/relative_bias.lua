@@ -1,4 +1,4 @@
---- T5's biases of attention by the distance of two tokens.
+--- Biases of attention by the distance of two tokens, as T5 has them.
 local blocks = require "redco.models.blocks"
 local torch = require "redco.torch"
 
@@ -20,18 +20,29 @@ local function shifted_rows(of_distance, T, S)
     :narrow(1, T - 1, T * (T + S - 1)):view(H, T, -1):narrow(2, 0, S)
 end
 
---- Returns function(params, i): the bias [1, H, T, S] of layer i. A decoder's masks the future.
-return function(c, device, stack, past, length)
+local relative_bias = {}
+
+local function two_sided(distance, n, max)
+  local half = math.floor(n / 2)
+  return buckets(distance:abs(), half, max) + distance:gt(0) * half
+end
+
+--- Returns the bias [1, H, T, T] of T tokens that see both sides. `look_up(buckets)` returns the
+--- row [H] of each of the `n` buckets.
+function relative_bias.of_both_sides(n, max_distance, length, device, look_up)
+  local distance = torch.arange(1 - length, length + 1, { device = device })
+  local bias = look_up(two_sided(distance, n, max_distance)):t()
+  return shifted_rows(bias, length, length):unsqueeze(0):contiguous()
+end
+
+--- Of T5: returns function(params, i): the bias [1, H, T, S] of layer i. A decoder's masks the
+--- future.
+function relative_bias.of_t5(c, device, stack, past, length)
   local n, max = c.relative_attention_num_buckets, c.relative_attention_max_distance
   -- From the last query to the first key, to one more than from the first query to the last key.
   local distance = torch.arange(1 - past - length, length + 1, { device = device })
-  local bucket
-  if stack == "decoder" then
-    bucket = buckets((-distance):clamp(0), n, max)
-  else
-    local half = math.floor(n / 2)
-    bucket = buckets(distance:abs(), half, max) + distance:gt(0) * half
-  end
+  local bucket = stack == "decoder" and buckets((-distance):clamp(0), n, max)
+    or two_sided(distance, n, max)
   return function(params, i)
     local name = ("%s.block.%d.layer.0.SelfAttention.relative_attention_bias"):format(stack, i)
     -- One row for each distance: a lookup for each query and key has a slow backward on GPUs.
@@ -41,3 +52,5 @@ return function(c, device, stack, past, length)
     return shifted_rows(bias, length, past + length):unsqueeze(0):contiguous()
   end
 end
+
+return relative_bias

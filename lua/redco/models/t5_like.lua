@@ -6,7 +6,7 @@
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"
-local new_bias = require "redco.models.relative_bias"
+local new_bias = require("redco.models.relative_bias").of_t5
 local new_tasks = require "redco.models.encoder_decoder_tasks"
 local nn = require "redco.nn"
 local ties = require "redco.models.ties"

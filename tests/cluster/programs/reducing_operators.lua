@@ -169,6 +169,10 @@ for _, reduction in ipairs { 0, 1, 2 } do  -- none, mean, sum
     losses[#losses + 1] = { row[1]:format(reduction), dims = row.dims or { 2, 3 },
       weight = row.weight, when = row.when }
   end
+  losses[#losses + 1] = { ("ctc(<x>, %d)"):format(reduction), dims = { 3, 3 }, when = function(v)
+    return v.x.numel > 0 and v.x.shape[3] > 1
+      and (v.x.dtype == "float32" or v.x.dtype == "float64")
+  end }
 end
 for _, row in ipairs {
   { "linear_cross_entropy(<x>, <w>, <row_classes>)" },

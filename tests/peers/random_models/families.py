@@ -12,6 +12,7 @@ from .encoder_decoders import whisper_classes
 from .encoders import electra
 from .pictures import (classifier, clip, clip_image, clip_text, dinov2, dinov2_with_registers,
                        siglip, siglip_image, siglip_text, vit, vit_features)
+from .sound import classes, hubert, wav2vec2, wavlm
 
 for _family in {*DECODERS} - {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}:
     del DECODERS[_family]  # which a newer version of the library has
@@ -44,6 +45,15 @@ FAMILIES.update({_family: (functools.partial(classifier, of_images=_draw), _clas
                  for _family, (_draw, _class) in CLASSIFIERS.items()})
 CLASSIFIERS["whisper.audio_classification"] = (whisper_classes, "WhisperForAudioClassification")
 FAMILIES["whisper.audio_classification"] = CLASSIFIERS["whisper.audio_classification"]
+SOUND = {"wav2vec2": (wav2vec2, "Wav2Vec2"), "hubert": (hubert, "Hubert"),
+         "wavlm": (wavlm, "WavLM")}
+OF_SAMPLES = {}
+for _family, (_draw, _class) in SOUND.items():
+    OF_SAMPLES[f"{_family}.ctc"] = (_draw, _class + "ForCTC")
+    OF_SAMPLES[f"{_family}.features"] = (_draw, _class + "Model")
+    OF_SAMPLES[f"{_family}.audio_classification"] = (
+        functools.partial(classes, of_sound=_draw), _class + "ForSequenceClassification")
+FAMILIES.update(OF_SAMPLES)
 PAIRED = {"clip.similarity": (clip, "CLIPModel"), "siglip.similarity": (siglip, "SiglipModel")}
 OF_TEXTS = {
     "clip_text_model.features": (clip_text, "CLIPTextModel"),

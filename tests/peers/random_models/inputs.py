@@ -1,8 +1,8 @@
 """Random inputs and labels of a model."""
 import torch
 
-from .families import (ANY_SIZE, CLASSIFIERS, ENCODER_DECODERS, OF_IMAGES, OF_TEXTS, PAIRED, is_encoder,
-                       takes_positions)
+from .families import (ANY_SIZE, CLASSIFIERS, ENCODER_DECODERS, OF_IMAGES, OF_SAMPLES, OF_TEXTS,
+                       PAIRED, is_encoder, takes_positions)
 
 
 def task_labels(config, task, rows, length, generator):
@@ -67,9 +67,32 @@ def image_and_text_inputs(draw, config, family):
     return inputs
 
 
+def sound_inputs(draw, config, family):
+    rows, generator = draw.randint(1, 3), torch.Generator().manual_seed(draw.randrange(2 ** 31))
+    least = 6  # frames, enough for the labels, and then the samples that make them
+    for kernel, stride in reversed([*zip(config["conv_kernel"], config["conv_stride"])]):
+        least = (least - 1) * stride + kernel
+    samples = least + draw.randint(0, 9)
+    inputs = dict(input_values=torch.randn(rows, samples, generator=generator))
+    if draw.maybe(0.6):
+        mask = torch.ones(rows, samples, dtype=torch.int64)
+        for row in mask:
+            row[draw.randint(least, samples):] = 0
+        inputs["attention_mask"] = mask
+    if family.endswith(".audio_classification"):
+        inputs["labels"] = torch.randint(len(config["id2label"]), (rows,), generator=generator)
+    elif family.endswith(".ctc"):
+        labels = torch.randint(3, config["vocab_size"], (rows, 3), generator=generator)
+        labels[torch.rand(rows, 3, generator=generator) < 0.2] = -100
+        inputs["labels"] = labels
+    return inputs
+
+
 def new_inputs(draw, config, vocab_size, family):
     if family in PAIRED or family in OF_TEXTS or family in OF_IMAGES:
         return image_and_text_inputs(draw, config, family)
+    if family in OF_SAMPLES:
+        return sound_inputs(draw, config, family)
     rows, length = draw.randint(1, 3), draw.randint(3, 9)
     generator = torch.Generator().manual_seed(draw.randrange(2 ** 31))
 

@@ -2,8 +2,8 @@
 import torch
 import transformers
 
-from .families import (CLASSIFIERS, ENCODER_DECODERS, ENCODERS, HEADLESS, OF_TEXTS, PAIRED,
-                       is_encoder, takes_positions)
+from .families import (CLASSIFIERS, ENCODER_DECODERS, ENCODERS, HEADLESS, OF_SAMPLES, OF_TEXTS,
+                       PAIRED, is_encoder, takes_positions)
 
 STEPS = 3
 ADAMW = dict(lr=0.02, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)
@@ -42,8 +42,9 @@ def in_double(inputs):
 
 
 def features_of(out):
-    """What models of texts and images return in redco-lua."""
-    for key in ("logits_per_image", "text_embeds", "image_embeds", "pooler_output"):
+    """What models of texts, images and sound return in redco-lua."""
+    for key in ("logits_per_image", "text_embeds", "image_embeds", "pooler_output",
+                "last_hidden_state"):
         if out.get(key) is not None:
             return out[key]
     return None
@@ -79,7 +80,8 @@ def reference(model, inputs, family):
             found["logits"], found["loss"] = logits_of(out).clone(), loss.detach().clone()
             for name, parameter in used(model):
                 grad = parameter.grad
-                if grad is None and (family in CLASSIFIERS or family in HEADLESS):  # unused
+                is_partly_used = any(family in kind for kind in (CLASSIFIERS, HEADLESS, OF_SAMPLES))
+                if grad is None and is_partly_used:
                     continue
                 grads[name] = torch.zeros_like(parameter) if grad is None else grad.clone()
         optimizer.step()

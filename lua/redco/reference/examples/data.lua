@@ -51,6 +51,13 @@ local batch = redco.data.default_collate(examples)
 print(batch.pixels.shape)  --> torch.Size([2, 28, 28])
 print(batch.label, batch.name[2])  --> tensor([3, 7])  b.png
 
+--- redco.data.ctc_tokenizer
+local characters = redco.data.ctc_tokenizer {
+  vocab = { ["<pad>"] = 0, ["|"] = 1, a = 2, b = 3 },
+}
+print(#characters.encode "ab a")                       --> 4
+print(characters.decode { 2, 2, 0, 2, 3, 1, 1, 3, 0 })  --> aab b
+
 --- redco.data.feature_extractor
 local extract = redco.data.feature_extractor { feature_size = 80 }
 local sounds = { torch.zeros { 16000 }, torch.zeros { 40000 } }

@@ -1,0 +1,87 @@
+// Rules for connectionist temporal classification: each rank computes the rows of its part of the
+// batch. Classes and time are whole.
+
+#include "rules.h"
+
+#include <ATen/ops/constant_pad_nd.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace redco::sharding {
+
+namespace {
+
+// The only factor: a row of the batch.
+constexpr int8_t row = 0, whole = -1;
+
+const TensorArgument& log_probs_of(const Call& call) {
+  return call.tensors[size_t(call.tensor_of("log_probs"))];
+}
+
+// Nullopt if the targets of all rows stand in one list, of which a row is a stretch.
+std::optional<Factors> factors_of(const Call& call, std::vector<Letters> outputs) {
+  if (!call.find("input_lengths")->isIntList()) return std::nullopt;
+  std::optional<Factors> factors = named_factors(call,
+                                                 {{"grad", {row}},
+                                                  {"log_probs", {whole, row, whole}},
+                                                  {"targets", {row, whole}},
+                                                  {"neg_log_likelihood", {row}},
+                                                  {"log_alpha", {row, whole, whole}}},
+                                                 std::move(outputs));
+  if (!factors) return std::nullopt;
+  refuse_blocks(call, *factors, row);
+  if (!all_ranks_hold(call, *factors, row, log_probs_of(call).sizes()[1]))
+    factors->whole |= 1 << row;
+  return factors;
+}
+
+// Keeps the lengths of a rank's rows.
+void keep_own_lengths(const Call& call, CallPlan& plan) {
+  Span own = own_span(log_probs_of(call).sizes()[1],
+                      plan.inputs[size_t(call.tensor_of("log_probs"))], 1, *call.mesh);
+  for (std::string_view name : {"input_lengths", "target_lengths"}) {
+    std::vector<int64_t> lengths = call.find(name)->toIntVector();
+    set_argument(call, plan, name,
+                 std::vector<int64_t>(lengths.begin() + own.begin, lengths.begin() + own.end));
+  }
+}
+
+std::optional<CallPlan> ctc_loss(const Call& call) {
+  std::optional<Factors> factors = factors_of(call, {{row}, {row, whole, whole}});
+  if (!factors) return std::nullopt;
+  CallPlan plan = plan_by_factors(call, *factors);
+  keep_own_lengths(call, plan);
+  std::vector<int64_t> lengths = call.find("target_lengths")->toIntVector();
+  int64_t longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+  plan.run = [states = 2 * longest + 1](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
+    op.handle.callBoxed(&stack);
+    // The table is as wide as the longest target of a rank needs.
+    at::Tensor table = stack[1].toTensor();
+    if (table.size(2) == states) return;
+    stack[1] = at::constant_pad_nd(table, {0, states - table.size(2)},
+                                   -std::numeric_limits<double>::infinity());
+  };
+  return plan;
+}
+
+std::optional<CallPlan> ctc_loss_backward(const Call& call) {
+  std::optional<Factors> factors = factors_of(call, {{whole, row, whole}});
+  if (!factors) return std::nullopt;
+  CallPlan plan = plan_by_factors(call, *factors);
+  keep_own_lengths(call, plan);
+  plan.run = run_on_contiguous;
+  return plan;
+}
+
+}  // namespace
+
+const RuleTable& ctc_loss_rules() {
+  static const RuleTable table = {
+      {"aten::_ctc_loss", ctc_loss},
+      {"aten::_ctc_loss_backward", ctc_loss_backward},
+  };
+  return table;
+}
+
+}  // namespace redco::sharding

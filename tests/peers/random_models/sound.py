@@ -1,0 +1,40 @@
+"""Random configurations of models of sound, whose inputs are samples."""
+import transformers
+
+from .draw import ACTIVATIONS, heads
+
+
+def wav2vec2(draw):
+    n_heads, width = heads(draw)
+    n, is_stable, norm = draw.randint(1, 3), draw.maybe(), draw.choice(["group", "layer"])
+    # Version 5 adds up the last layer before its norm.
+    is_same = not (is_stable and transformers.__version__.startswith("5."))
+    return dict(
+        vocab_size=draw.randint(5, 20), hidden_size=width, num_attention_heads=n_heads,
+        num_hidden_layers=draw.randint(1, 3), intermediate_size=draw.randint(3, 30),
+        hidden_act=draw.choice(ACTIVATIONS), feat_extract_activation=draw.choice(ACTIVATIONS),
+        layer_norm_eps=draw.choice([1e-5, 1e-3]), feat_extract_norm=norm,
+        conv_dim=[draw.randint(2, 8) for _ in range(n)],
+        conv_stride=[draw.randint(1, 3) for _ in range(n)],
+        conv_kernel=[draw.randint(1, 4) for _ in range(n)], conv_bias=norm == "layer",
+        num_conv_pos_embeddings=draw.randint(2, 6),
+        num_conv_pos_embedding_groups=draw.choice([1, n_heads]),
+        do_stable_layer_norm=is_stable, mask_time_prob=draw.choice([0.0, 0.1]),
+        use_weighted_layer_sum=is_same and draw.maybe(), classifier_proj_size=draw.randint(2, 12),
+        ctc_loss_reduction="mean", ctc_zero_infinity=draw.maybe(), pad_token_id=draw.randint(0, 2))
+
+
+def hubert(draw):
+    return dict(wav2vec2(draw), feat_proj_layer_norm=draw.maybe())
+
+
+def wavlm(draw):
+    n = 4 * draw.randint(1, 3)
+    return dict(wav2vec2(draw), num_buckets=n, max_bucket_distance=n + draw.randint(1, 9))
+
+
+def classes(draw, of_sound):
+    config = of_sound(draw)
+    config["id2label"] = {i: f"class {i}" for i in range(draw.randint(2, 7))}
+    config["problem_type"] = None
+    return config
