@@ -114,8 +114,8 @@ word_delimiter_token = "|", do_lower_case = false}, where vocab has ids by chara
 `encode(text)`: the list of ids, for the labels;
 `decode(ids)`: the text of a list or a tensor of ids [frames], such as `logits:argmax(-1)`: repeated
 ids are one, and the padding token separates and is removed;
-`beam_search(logits [frames, tokens], {num_beams = 10})`: the most probable texts, the best first,
-and the logarithms of their probabilities: Hannun et al., 2014, arXiv 1408.2873;
+`beam_search(logits [frames, tokens], options)`: the `num_beams` (10) most probable texts, the best
+first, and the logarithms of their probabilities: Hannun et al., 2014, arXiv 1408.2873;
 `pad_token_id`, the model's blank.]],
 function(config)
   local given, vocab, where = config, nil, "ctc_tokenizer"
