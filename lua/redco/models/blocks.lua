@@ -139,6 +139,15 @@ function blocks.dropout(x, p, options)
   return nn.dropout(x, p, { train = options.train, rng = options.rng })
 end
 
+--- In training, leaves out the branch x of each example with the probability p, and divides the
+--- others by 1 - p: stochastic depth (Huang et al., 2016).
+function blocks.drop_path(x, p, options)
+  if not options.train or p == 0 then return x end
+  local first = x:detach()
+  for d = 1, x:dim() - 1 do first = first:narrow(d, 0, 1) end
+  return x * blocks.dropout(torch.ones_like(first), p, options)
+end
+
 local function tanh_gelu(x) return torch.gelu(x, { approximate = "tanh" }) end
 
 local activations = {

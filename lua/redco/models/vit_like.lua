@@ -3,9 +3,8 @@
 --- classifies images, and one without a head, whose features are the first token.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
-local losses = require "redco.models.task_losses"
+local new_images_family = require "redco.models.images_family"
 local nn = require "redco.nn"
-local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 
 -- The facts of ViT, unless a row has others.
@@ -167,8 +166,9 @@ local function new_encoder(c, facts)
         return scale and added * scale or added
       end
       local seen = attention.to_itself(params, layer .. "attention", norm(1), {}, o)
-      y = y + scaled(1, drop(seen))
-      return y + scaled(2, drop(mlp(layer, norm(2))))
+      local p = c.drop_path_rate or 0
+      y = y + blocks.drop_path(scaled(1, drop(seen)), p, o)
+      return y + blocks.drop_path(scaled(2, drop(mlp(layer, norm(2)))), p, o)
     end
     for i = 0, c.num_hidden_layers - 1 do
       x = nn.block(apply_layer, ("encoder.layer.%d."):format(i), x)
@@ -178,95 +178,47 @@ local function new_encoder(c, facts)
   end
 end
 
--- The class without a head.
-local function new_model(row, facts, shared)
-  local model = { architecture = row.class .. "Model", task = "features",
-    optional = { "pooler_output_size", "pooler_act", unpack(shared.optional) },
-    ignored = { "^classifier%.", "^pooler%." } }
-  if facts.has_pooler then
-    model.ignored = { "^classifier%." }
-    -- Some folders lack it.
-    model.new_if_missing = { ["pooler.dense.weight"] = true, ["pooler.dense.bias"] = true }
-  end
+--- Returns a family. A row has fields of images_family.lua and the facts of ViT that it changes.
+return function(row)
+  local facts, mask = setmetatable(row, { __index = vit }), "embeddings.mask_token"
+  local pooler = facts.has_pooler and "pooler.dense"
 
-  function model.complete(c)
-    if not facts.has_pooler then return end
+  row.check = check
+  row.optional = { "encoder_stride", "pooler_output_size", "pooler_act",
+    unpack(row.optional or {}) }
+  -- Only training with masked images reads it.
+  row.buffers = { [mask] = true, [row.prefix .. "." .. mask] = true }
+  row.ignored = pooler and {} or { "^pooler%." }
+  -- Some folders lack it.
+  row.new_if_missing = pooler and { [pooler .. ".weight"] = true, [pooler .. ".bias"] = true }
+
+  function row.complete_model(c)
+    if not pooler then return end
     c.pooler_output_size = c.pooler_output_size or c.hidden_size
     c.pooler_act = c.pooler_act or "tanh"
   end
 
-  function model.add_parameters(c, add)
-    add_encoder(c, facts, add)
-    if facts.has_pooler then
-      blocks.add_linear(add, "pooler.dense", c.hidden_size, c.pooler_output_size, normal_of(c))
+  function row.add_parameters(c, add) add_encoder(c, facts, add) end
+
+  function row.add_pooler(c, add)
+    if not pooler then return end
+    blocks.add_linear(add, pooler, c.hidden_size, c.pooler_output_size, normal_of(c))
+  end
+
+  function row.new_encoder(c) return new_encoder(c, facts) end
+
+  function row.new_features(c)
+    local activation = pooler and blocks.activation(c.model_type, c.pooler_act)
+    return function(params, x, o)
+      local first = x:select(1, 0)
+      return pooler and activation(blocks.linear(params, pooler, first, o)) or first
     end
   end
 
-  function model.new_functions(c)
-    local encode = new_encoder(c, facts)
-    local activation = facts.has_pooler and blocks.activation(c.model_type, c.pooler_act)
-    return {
-      output = function(params, inputs, o)
-        local first = encode(params, inputs, o):select(1, 0)
-        return activation and activation(blocks.linear(params, "pooler.dense", first, o)) or first
-      end,
-      hidden_states = function(params, inputs, o)
-        local kept = {}
-        return encode(params, inputs, o, kept), kept
-      end,
-    }
+  function row.classified(c)
+    local read, n = facts.read, n_first(facts, c)
+    return facts.n_read * c.hidden_size, normal_of(c), function(_, x) return read(x, n) end
   end
 
-  return setmetatable(model, { __index = shared })
-end
-
---- Returns a family. A row has model_type, models, class (the begin of the names of its classes),
---- prefix, defaults, optional, only, and the facts of ViT that it changes.
-return function(row)
-  local facts, prefix = setmetatable(row, { __index = vit }), row.prefix .. "."
-  local mask = "embeddings.mask_token"
-  local shared = {
-    model_type = row.model_type, models = row.models, base_model_prefix = row.prefix,
-    inputs = { "pixel_values" }, check = check, defaults = row.defaults,
-    only = row.only, optional = { "encoder_stride", "id2label", "label2id", "num_labels",
-      unpack(row.optional or {}) },
-    -- Only training with masked images reads it.
-    buffers = { [mask] = true, [prefix .. mask] = true },
-  }
-  local architecture = row.class .. "ForImageClassification"
-  local family = setmetatable({
-    architecture = architecture, task = "image_classification",
-    optional = { "problem_type", "pooler_output_size", "pooler_act", unpack(shared.optional) },
-    ignored = { ("^%s%%.pooler%%."):format(row.prefix) },
-    complete = tasks.complete_labels, loss = losses.of_images(architecture),
-  }, { __index = shared })
-
-  function family.add_parameters(c, add)
-    add_encoder(c, facts, blocks.add_with_prefix(add, prefix))
-    blocks.add_linear(add, "classifier", facts.n_read * c.hidden_size, c.num_labels, normal_of(c))
-  end
-
-  function family.head() return "classifier.weight", "classifier.bias" end
-
-  function family.new_forward(c)
-    local encode = new_encoder(c, facts)
-    return function(params, inputs, o)
-      return encode(blocks.with_prefix(params, prefix), inputs, o)
-    end
-  end
-
-  function family.new_head_input(c)
-    return function(_, hidden) return facts.read(hidden, n_first(facts, c)) end
-  end
-
-  --- The encoder alone, as a part of other models.
-  family.encoder = setmetatable({
-    architecture = row.class .. "Model",
-    ignored = { "^pooler%.", ("^%s%%.pooler%%."):format(row.prefix), "^classifier%." },
-    add_parameters = function(c, add) add_encoder(c, facts, add) end,
-    new_encoder = function(c) return new_encoder(c, facts) end,
-    optional = family.optional,
-  }, { __index = shared })
-  family.variants = { family, new_model(row, facts, shared) }
-  return family
+  return new_images_family(row)
 end

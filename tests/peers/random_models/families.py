@@ -10,8 +10,8 @@ from . import decoders, encoder_decoders, encoders, mixtures  # noqa: F401
 from .draw import DECODERS, ENCODER_DECODERS, ENCODERS
 from .encoder_decoders import whisper_classes
 from .encoders import electra
-from .pictures import (classifier, clip, clip_image, clip_text, dinov2, dinov2_with_registers,
-                       siglip, siglip_image, siglip_text, vit, vit_features)
+from .pictures import (classifier, clip, clip_image, clip_text, convnext, convnextv2, dinov2,
+                       dinov2_with_registers, siglip, siglip_image, siglip_text, vit, vit_features)
 from .sound import classes, hubert, wav2vec2, wavlm
 
 for _family in {*DECODERS} - {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}:
@@ -36,6 +36,8 @@ for _family, (_draw, _) in list(FAMILIES.items()):
             FAMILIES[f"{_family}.{_task}"] = (_draw, _names[_family])
 CLASSIFIERS = {"vit": (vit, "ViTForImageClassification"),
                "deit": (vit, "DeiTForImageClassification"),
+               "convnext": (convnext, "ConvNextForImageClassification"),
+               "convnextv2": (convnextv2, "ConvNextV2ForImageClassification"),
                "dinov2": (dinov2, "Dinov2ForImageClassification"),
                "dinov2_with_registers": (dinov2_with_registers,
                                          "Dinov2WithRegistersForImageClassification"),
@@ -63,6 +65,8 @@ OF_TEXTS = {
 OF_IMAGES = {
     "vit.features": (vit_features, "ViTModel"),
     "deit.features": (vit_features, "DeiTModel"),
+    "convnext.features": (convnext, "ConvNextModel"),
+    "convnextv2.features": (convnextv2, "ConvNextV2Model"),
     "dinov2.features": (dinov2, "Dinov2Model"),
     "dinov2_with_registers.features": (dinov2_with_registers, "Dinov2WithRegistersModel"),
     "clip_vision_model.features": (clip_image, "CLIPVisionModel"),
@@ -70,7 +74,7 @@ OF_IMAGES = {
     "siglip_vision_model.features": (siglip_image, "SiglipVisionModel"),
 }
 FAMILIES.update({**PAIRED, **OF_TEXTS, **OF_IMAGES})
-ANY_SIZE = {"dinov2", "dinov2_with_registers"}  # positions are interpolated to that of the image
+ANY_SIZE = {"dinov2", "dinov2_with_registers"}  # positions are those of the image
 ENCODER_TASKS = {
     "masked_lm": "ForMaskedLM", "sequence_classification": "ForSequenceClassification",
     "token_classification": "ForTokenClassification",

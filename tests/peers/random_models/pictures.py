@@ -25,6 +25,19 @@ def dinov2_with_registers(draw):
     return dict(dinov2(draw), num_register_tokens=draw.randint(1, 3))
 
 
+def convnextv2(draw):
+    n, patch = draw.randint(1, 3), draw.randint(1, 4)
+    return dict(
+        num_stages=n, hidden_sizes=[2 * draw.randint(1, 4) for _ in range(n)],
+        depths=[draw.randint(1, 2) for _ in range(n)], hidden_act=draw.choice(ACTIVATIONS),
+        layer_norm_eps=draw.choice([1e-12, 1e-3, 0.1]), patch_size=patch,
+        image_size=patch * 2 ** n + draw.randint(0, 5), num_channels=draw.choice([1, 3]))
+
+
+def convnext(draw):
+    return dict(convnextv2(draw), layer_scale_init_value=draw.choice([0.0, 0.1, 1.0]))
+
+
 def classifier(draw, of_images):
     config = of_images(draw)
     config["id2label"] = {i: f"class {i}" for i in range(draw.randint(1, 7))}

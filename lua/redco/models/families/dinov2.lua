@@ -36,6 +36,7 @@ local function like_dinov2(row)
     layerscale_value = 1.0,
     use_swiglu_ffn = false,
     use_mask_token = true,
+    drop_path_rate = 0.0,
   }
   for key, value in pairs(row.more) do defaults[key] = value end
   return new_family {
@@ -44,7 +45,6 @@ local function like_dinov2(row)
     class = row.class,
     prefix = row.model_type,
     defaults = defaults,
-    only = { drop_path_rate = 0 },
     -- Of the class that is a part of detectors.
     optional = { "apply_layernorm", "reshape_hidden_states", "out_features", "out_indices",
       "stage_names" },
