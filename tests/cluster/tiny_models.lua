@@ -128,6 +128,8 @@ local configs = {
   stablelm = merged(grouped, { num_attention_heads = 2, qk_layernorm = true,
     partial_rotary_factor = 0.5 }),
   starcoder2 = merged(grouped, { residual_dropout = 0, embedding_dropout = 0 }),
+  swin = { image_size = 8, patch_size = 1, num_channels = 3, embed_dim = 8, depths = { 2, 1 },
+    num_heads = { 2, 4 }, window_size = 3, mlp_ratio = 2, drop_path_rate = 0 },
   t5 = t5,
   umt5 = t5,
   ["vision-encoder-decoder"] = { encoder = vit, decoder = merged(gpt, { model_type = "gpt2",

@@ -88,6 +88,13 @@ local largest = 2 ^ 31 - 1
 
 -- Returns a description of the expected value if this one is not valid, else nil or false.
 local function mismatch(key, value, default)
+  if type(default) == "table" and type(value) == "table" and default[1] ~= nil then
+    local expected
+    for _, element in ipairs(value) do
+      expected = expected or mismatch(key, element, default[1])
+    end
+    return expected and "a list, each element " .. expected
+  end
   local is_number = type(value) == "number"
   local least = sizes[key]
   if least then

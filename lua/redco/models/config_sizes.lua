@@ -1,20 +1,23 @@
 --- The keys of configurations that are sizes or counts, by the names that families give them.
 local sizes = {}
 for _, key in ipairs {
-  "attention_head_size", "classifier_proj_size", "conv_kernel_size", "d_ff", "d_kv", "d_model",
-  "decoder_attention_heads", "decoder_ffn_dim", "decoder_layers", "decoder_vocab_size", "dim",
-  "embedding_size", "encoder_attention_heads", "encoder_ffn_dim", "encoder_layers", "ffn_dim",
-  "ffn_hidden_size", "global_attn_every_n_layers", "head_dim", "hidden_dim", "hidden_size",
-  "image_size", "intermediate_size", "kv_lora_rank", "max_position_embeddings",
-  "max_source_positions", "max_target_positions", "moe_intermediate_size", "n_embd", "n_group",
-  "n_head", "n_heads", "n_inner", "n_layer", "n_layers", "n_positions", "n_routed_experts",
-  "n_shared_experts", "num_attention_heads", "num_channels", "num_decoder_layers", "num_experts",
-  "num_experts_per_tok", "num_heads", "num_hidden_layers", "num_key_value_heads", "num_kv_heads",
-  "num_labels", "num_layers", "num_ln_in_parallel_attn", "num_local_experts", "num_mel_bins",
-  "original_max_position_embeddings", "patch_size", "pooler_hidden_size", "pooler_output_size",
-  "projection_dim", "projection_size", "q_lora_rank", "qk_head_dim", "qk_nope_head_dim",
-  "qk_rope_head_dim", "relative_attention_max_distance", "relative_attention_num_buckets",
-  "rotary_dim", "v_head_dim", "vocab_size", "word_embed_proj_dim",
+  "attention_head_size", "classifier_proj_size", "conv_dim", "conv_kernel", "conv_kernel_size",
+  "conv_stride", "d_ff", "d_kv", "d_model", "decoder_attention_heads", "decoder_ffn_dim",
+  "decoder_layers", "decoder_vocab_size", "depths", "dim", "embed_dim", "embedding_size",
+  "encoder_attention_heads", "encoder_ffn_dim", "encoder_layers", "ffn_dim", "ffn_hidden_size",
+  "global_attn_every_n_layers", "head_dim", "hidden_dim", "hidden_size", "hidden_sizes",
+  "image_size", "intermediate_size", "kv_lora_rank", "mask_feature_length", "mask_time_length",
+  "max_position_embeddings", "max_source_positions", "max_target_positions",
+  "moe_intermediate_size", "n_embd", "n_group", "n_head", "n_heads", "n_inner", "n_layer",
+  "n_layers", "n_positions", "n_routed_experts", "n_shared_experts", "num_attention_heads",
+  "num_channels", "num_conv_pos_embedding_groups", "num_conv_pos_embeddings", "num_decoder_layers",
+  "num_experts", "num_experts_per_tok", "num_heads", "num_hidden_layers", "num_key_value_heads",
+  "num_kv_heads", "num_labels", "num_layers", "num_ln_in_parallel_attn", "num_local_experts",
+  "num_mel_bins", "num_stages", "original_max_position_embeddings", "patch_size",
+  "pooler_hidden_size", "pooler_output_size", "projection_dim", "projection_size", "q_lora_rank",
+  "qk_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "relative_attention_max_distance",
+  "relative_attention_num_buckets", "rotary_dim", "v_head_dim", "vocab_size", "window_size",
+  "word_embed_proj_dim",
 } do sizes[key] = 1 end
 
 -- Those that may be smaller.

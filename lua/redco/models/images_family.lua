@@ -53,7 +53,7 @@ return function(row)
   local architecture = row.class .. "ForImageClassification"
   local family = setmetatable({
     architecture = architecture, task = "image_classification",
-    ignored = { ("^%s%%.pooler%%."):format(row.prefix) },
+    ignored = { ("^%s%%.pooler%%."):format(row.prefix), unpack(shared.ignored) },
     complete = tasks.complete_labels, loss = losses.of_images(architecture),
   }, { __index = shared })
 

@@ -7,6 +7,7 @@ local warn = require "redco.warn"
 -- layers of DeepSeek-V3 that predict a second token, which transformers has not either.
 local useless = {
   "position_ids$", "%.attn%.bias$", "%.attention%.bias$", "masked_bias$", "%.inv_freq$",
+  "%.relative_position_index$",
   "coder%.version$", "coder%.embed_positions%.weight$",
   "%.EncDecAttention%.relative_attention_bias%.weight$", "^model%.layers%.61%.",
 }

@@ -11,7 +11,8 @@ from .draw import DECODERS, ENCODER_DECODERS, ENCODERS
 from .encoder_decoders import whisper_classes
 from .encoders import electra
 from .pictures import (classifier, clip, clip_image, clip_text, convnext, convnextv2, dinov2,
-                       dinov2_with_registers, siglip, siglip_image, siglip_text, vit, vit_features)
+                       dinov2_with_registers, siglip, siglip_image, siglip_text, swin, vit,
+                       vit_features)
 from .sound import classes, hubert, wav2vec2, wavlm
 
 for _family in {*DECODERS} - {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}:
@@ -34,7 +35,8 @@ for _family, (_draw, _) in list(FAMILIES.items()):
     for _task, _names in HEADS.items():
         if _family in _names:
             FAMILIES[f"{_family}.{_task}"] = (_draw, _names[_family])
-CLASSIFIERS = {"vit": (vit, "ViTForImageClassification"),
+CLASSIFIERS = {"swin": (swin, "SwinForImageClassification"),
+               "vit": (vit, "ViTForImageClassification"),
                "deit": (vit, "DeiTForImageClassification"),
                "convnext": (convnext, "ConvNextForImageClassification"),
                "convnextv2": (convnextv2, "ConvNextV2ForImageClassification"),
@@ -64,6 +66,7 @@ OF_TEXTS = {
 }
 OF_IMAGES = {
     "vit.features": (vit_features, "ViTModel"),
+    "swin.features": (swin, "SwinModel"),
     "deit.features": (vit_features, "DeiTModel"),
     "convnext.features": (convnext, "ConvNextModel"),
     "convnextv2.features": (convnextv2, "ConvNextV2Model"),

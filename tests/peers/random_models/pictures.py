@@ -38,6 +38,19 @@ def convnext(draw):
     return dict(convnextv2(draw), layer_scale_init_value=draw.choice([0.0, 0.1, 1.0]))
 
 
+def swin(draw):
+    n, window, patch = draw.randint(1, 3), draw.randint(2, 3), draw.randint(1, 3)
+    n_heads = [draw.choice([1, 2]) for _ in range(n)]
+    # The last stage has at least one window.
+    return dict(
+        image_size=patch * (window * 2 ** (n - 1) + draw.randint(0, 5)), patch_size=patch,
+        num_channels=draw.choice([1, 3]), embed_dim=2 * draw.randint(1, 4), window_size=window,
+        depths=[draw.randint(1, 3) for _ in range(n)], num_heads=n_heads,
+        mlp_ratio=draw.choice([1.0, 2.0, 4.0]), qkv_bias=draw.maybe(0.7),
+        hidden_act=draw.choice(ACTIVATIONS), use_absolute_embeddings=False,
+        layer_norm_eps=draw.choice([1e-5, 1e-3, 0.1]))
+
+
 def classifier(draw, of_images):
     config = of_images(draw)
     config["id2label"] = {i: f"class {i}" for i in range(draw.randint(1, 7))}
