@@ -68,6 +68,7 @@ local configs = {
     conv_kernel_size = 3, position_buckets = 4 }),
   dinov2 = merged(usual, patches, { image_size = 12, mlp_ratio = 2, use_swiglu_ffn = true }),
   dinov2_with_registers = merged(usual, patches, { mlp_ratio = 2, num_register_tokens = 2 }),
+  dinov3_vit = merged(image, { num_register_tokens = 2, use_gated_mlp = true }),
   distilbert = { dim = 16, n_layers = 2, n_heads = 4, hidden_dim = 24, dropout = 0,
     attention_dropout = 0, max_position_embeddings = 32 },
   electra = merged(encoder, { embedding_size = 8 }),

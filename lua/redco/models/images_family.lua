@@ -39,7 +39,8 @@ end
 ---   new_features(c): function(params, hidden, o) -> [B, size], of the class without a head, with
 ---   add_pooler(c, add), complete_model(c) and new_if_missing, or nil
 ---   classified(c): the size of what the classifier reads, its initialiser, and a function(params,
----   hidden, o) that returns it; params are those of the encoder
+---   hidden, o) that returns it; params are those of the encoder. Without it there is only the
+---   class without a head
 return function(row)
   local prefix = row.prefix .. "."
   local shared = {
@@ -50,6 +51,7 @@ return function(row)
     optional = { "id2label", "label2id", "num_labels", "problem_type",
       unpack(row.optional or {}) },
   }
+  if not row.classified then return new_model(row, shared) end
   local architecture = row.class .. "ForImageClassification"
   local family = setmetatable({
     architecture = architecture, task = "image_classification",

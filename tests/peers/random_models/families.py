@@ -11,7 +11,7 @@ from .draw import DECODERS, ENCODER_DECODERS, ENCODERS
 from .encoder_decoders import whisper_classes
 from .encoders import electra
 from .pictures import (classifier, clip, clip_image, clip_text, convnext, convnextv2, dinov2,
-                       dinov2_with_registers, siglip, siglip_image, siglip_text, swin, vit,
+                       dinov2_with_registers, dinov3, siglip, siglip_image, siglip_text, swin, vit,
                        vit_features)
 from .sound import classes, hubert, wav2vec2, wavlm
 
@@ -67,6 +67,7 @@ OF_TEXTS = {
 OF_IMAGES = {
     "vit.features": (vit_features, "ViTModel"),
     "swin.features": (swin, "SwinModel"),
+    "dinov3_vit.features": (dinov3, "DINOv3ViTModel"),
     "deit.features": (vit_features, "DeiTModel"),
     "convnext.features": (convnext, "ConvNextModel"),
     "convnextv2.features": (convnextv2, "ConvNextV2Model"),
@@ -77,7 +78,7 @@ OF_IMAGES = {
     "siglip_vision_model.features": (siglip_image, "SiglipVisionModel"),
 }
 FAMILIES.update({**PAIRED, **OF_TEXTS, **OF_IMAGES})
-ANY_SIZE = {"dinov2", "dinov2_with_registers"}  # positions are those of the image
+ANY_SIZE = {"dinov2", "dinov2_with_registers", "dinov3_vit"}
 ENCODER_TASKS = {
     "masked_lm": "ForMaskedLM", "sequence_classification": "ForSequenceClassification",
     "token_classification": "ForTokenClassification",

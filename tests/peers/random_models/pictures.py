@@ -25,6 +25,16 @@ def dinov2_with_registers(draw):
     return dict(dinov2(draw), num_register_tokens=draw.randint(1, 3))
 
 
+def dinov3(draw):
+    config = dict(vit(draw), query_bias=draw.maybe(), key_bias=draw.maybe(),
+                  value_bias=draw.maybe(), proj_bias=draw.maybe(), mlp_bias=draw.maybe(),
+                  use_gated_mlp=draw.maybe(), num_register_tokens=draw.randint(1, 2),
+                  layerscale_value=draw.choice([1.0, 0.3]), rope_theta=draw.choice([100.0, 10.0]))
+    config["hidden_size"] = config["num_attention_heads"] * 4 * draw.randint(1, 2)
+    config.pop("qkv_bias")
+    return config
+
+
 def convnextv2(draw):
     n, patch = draw.randint(1, 3), draw.randint(1, 4)
     return dict(
