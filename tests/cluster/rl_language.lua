@@ -22,10 +22,14 @@ local function low(tokens)
 end
 
 local names = { "loss", "grad_norm", "reward", "reward_std", "entropy", "logprob_difference",
-  "clip_ratio/region_mean", "kl", "completions/mean_length" }
+  "clip_ratio/region_mean", "kl", "completions/mean_length", "completions/max_length",
+  "loss/policy_avg", "loss/value_avg", "val/clipfrac_avg", "objective/kl" }
+
+local function critic(params, hidden) return redco.nn.linear(params.value, hidden):squeeze(-1) end
 
 -- Returns the samples as text, and the metrics and the parameters.
 local function run(deployer, loss, n_micro)
+  local is_ppo = loss.loss_type == "ppo"
   local adapted = redco.lora.add(
     tree.map(function(p) return torch.is_tensor(p) and p:detach():clone() or p end, model.params),
     { target_modules = { "q_proj", "down_proj" }, r = 2, generator = torch.Generator(1) })
@@ -35,10 +39,19 @@ local function run(deployer, loss, n_micro)
     end
   end
   local texts, metrics = {}, {}
+  if is_ppo then
+    adapted = { policy = adapted, value = {
+      weight = torch.full({ 1, model.config.hidden_size }, 0.01, { dtype = "float64" }),
+      bias = torch.zeros({ 1 }, { dtype = "float64" }) } }
+  end
   local sampler = redco.rl.language.sampler {
     model = model, examples = examples, rewards = { low = low }, seed = 3, deployer = deployer,
     num_prompts = 4, num_generations = 4, max_completion_length = 6, eos_token_id = { 5, 6 },
     num_iterations = 2, max_rows = 6, per_device_batch_size = 8 / deployer.mesh.dp,
+    advantages = is_ppo and "gae" or "grpo", value = is_ppo and critic or nil,
+    policy = is_ppo and function(params) return params.policy end or nil,
+    kl_coef = is_ppo and 0.1 or 0,
+    reference = is_ppo and function(params) return redco.lora.base(params.policy) end or nil,
     on_rollout = function(samples)
       for _, sample in ipairs(samples) do
         texts[#texts + 1] = table.concat(sample.tokens, " ")
@@ -48,7 +61,9 @@ local function run(deployer, loss, n_micro)
   local trainer
   trainer = redco.Trainer {
     deployer = deployer, params = adapted, compute_dtype = "float64",
-    optimizer = redco.lora.freeze_base(redco.optim.adamw { learning_rate = 5e-3 }),
+    optimizer = redco.optim.freeze(redco.optim.adamw { learning_rate = 5e-3 }, function(name)
+      return not (name:find "lora_" or name:find "^value")
+    end),
     custom_state = sampler.state, collate_fn = sampler.collate_fn,
     loss_fn = sampler:loss_fn(loss),
   }
@@ -61,8 +76,8 @@ local function run(deployer, loss, n_micro)
       metrics[#metrics + 1] = row
     end,
   }
-  local params = {}
-  for name, tensor in pairs(trainer.params) do
+  local params = { value = is_ppo and trainer.params.value.weight:full():detach() or nil }
+  for name, tensor in pairs(is_ppo and trainer.params.policy or trainer.params) do
     if name:find "lora_B" then params[name] = tensor:full():detach() end
   end
   return { texts = table.concat(texts, "\n"), metrics = metrics, params = params }
@@ -72,6 +87,7 @@ local cases = {
   { loss_type = "grpo", beta = 0.1, reference = redco.lora.base },
   { loss_type = "dapo", epsilon_high = 0.28, importance_sampling_cap = 2 },
   { loss_type = "gspo", epsilon = 1e-3 },
+  { loss_type = "ppo", vf_coef = 1, cliprange_value = 0.05 },
 }
 local layouts = { { n_model_shards = 1 }, { n_model_shards = 2 }, { n_model_shards = 1, zero = 3 },
   { n_model_shards = 2, zero = 3 } }

@@ -103,6 +103,76 @@ test("advantages", function()
   testing.expect_error(function() of "grpp" end, "did you mean 'grpo'?")
 end)
 
+test("generalized advantage estimation skips tokens that do not count", function()
+  local of_labels = torch.tensor {
+    { -100, 7, -100, -100, 8, 9 }, { 5, -100, -100, -100, -100, -100 } }
+  local rewards = torch.tensor({ { 9, 1, 9, 9, 0, 2 }, { 3, 9, 9, 9, 9, 9 } }, double)
+  local values = torch.tensor({ { 7, 0.5, 7, 7, 0.25, 1 }, { 2, 7, 7, 7, 7, 7 } }, double)
+  local function of(more)
+    local all = { rewards = rewards, values = values, labels = of_labels, gamma = 0.9,
+      lambda = 0.8, whiten = false }
+    for name, value in pairs(more or {}) do all[name] = value end
+    return language.gae(all)
+  end
+  local found, returns = of()
+  local third = 2 - 1
+  local second = 0 + 0.9 * 1 - 0.25 + 0.72 * third
+  local first = 1 + 0.9 * 0.25 - 0.5 + 0.72 * second
+  testing.expect_close(found, torch.tensor(
+    { { 0, first, 0, 0, second, third }, { 1, 0, 0, 0, 0, 0 } }, double))
+  testing.expect_close(returns, torch.tensor(
+    { { 0, first + 0.5, 0, 0, second + 0.25, third + 1 }, { 3, 0, 0, 0, 0, 0 } }, double))
+  local whitened = of { whiten = true }
+  local counted = whitened:masked_select(of_labels:ne(-100))
+  expect_near(counted:mean():item(), 0)
+  expect_near(counted:std():item(), 1, 1e-6)
+  local scaled = torch.tensor({ 1, 0, 2, 3 }, double)
+  scaled = (scaled - 1.5) / math.sqrt(5 / 3 + 1e-8) + 1.5
+  local _, by_one = of { whiten_rewards = true, gamma = 0 }
+  testing.expect_close(by_one:masked_select(of_labels:ne(-100)), scaled)
+  testing.expect_error(function() of { gamma = 2 } end, "gamma: expected a number from 0 to 1")
+  testing.expect_error(function()
+    of { whiten = true, labels = torch.full_like(of_labels, -100) }
+  end, "fewer than 2 tokens count")
+end)
+
+test("a critic's error is a term of each token, clipped around the old values", function()
+  local values = torch.tensor({ { 9, 1, 2, 9 }, { 0.5, 0.1, -1, 9 } }, double):requires_grad_()
+  local old_values = torch.tensor({ { 9, 0.9, 1, 9 }, { 0.5, 0, -0.5, 9 } }, double)
+  local returns = torch.tensor({ { 0, 2, 1.5, 0 }, { 0.5, 1, 0, 0 } }, double)
+  local of_tokens = torch.tensor({ { 9, 1, -2, 9 }, { 0.5, 1, -1, 9 } }, double)
+  local loss, weight, metrics = loss_of { loss_type = "ppo", advantages = of_tokens,
+    values = values, old_values = old_values, returns = returns, vf_coef = 0.5 }
+  local policy = clipped(0.5, 1, 0.2, 0.2) + clipped(-0.1, -2, 0.2, 0.2)
+    + clipped(0.2, 0.5, 0.2, 0.2) + clipped(-0.1, 1, 0.2, 0.2) + clipped(0.8, -1, 0.2, 0.2)
+  -- The second value counts as 1.2, and the last one as -0.7: their errors are smaller then.
+  local critic = 0.5 * (1 + 0.25 + 0 + 0.81 + 1)
+  expect_near(loss:item(), (policy + 0.5 * critic) / 5)
+  testing.expect_equal(weight:item(), 5)
+  expect_near(metrics["loss/value_avg"][0]:item(), critic)
+  expect_near(metrics["loss/policy_avg"][0]:item(), policy)
+  testing.expect_equal(metrics["val/clipfrac_avg"]:tolist()[2], 5)
+  loss:backward()
+  testing.expect_close(values.grad, torch.tensor(
+    { { 0, -0.1, 0.05, 0 }, { 0, -0.09, -0.1, 0 } }, double))
+end)
+
+test("minima and maxima are over sequences that have tokens", function()
+  local _, _, metrics = loss_of {}
+  testing.expect_close(metrics["clip_ratio/high_max"], torch.tensor({ 0.5, 1 }, double))
+  testing.expect_close(metrics["clip_ratio/low_min"], torch.tensor({ 0, 1 }, double))
+  local one = labels:clone()
+  one[0] = -100
+  _, _, metrics = loss_of { labels = one, advantages = torch.tensor({ 1.5, 0.5 }, double) }
+  expect_near(metrics["clip_ratio/high_max"][0]:item(), 2 / 3)
+  _, _, metrics = loss_of { labels = torch.full_like(labels, -100) }
+  testing.expect_close(metrics["clip_ratio/low_min"], torch.tensor({ 0, 0 }, double))
+  _, _, metrics = loss_of { importance_sampling_cap = 1.5,
+    sampler_logps = torch.tensor({ { 9, -1.5, -1.4, 9 }, { -0.7, -2.4, -1.8, 9 } }, double) }
+  expect_near(metrics["sampling/importance_sampling_ratio/min"][0]:item(), math.exp(-0.5))
+  expect_near(metrics["sampling/importance_sampling_ratio/max"][0]:item(), 1.5)
+end)
+
 test("what a loss refuses", function()
   local function refuse(text, more) testing.expect_error(function() loss_of(more) end, text) end
   refuse("did you mean 'dapo'?", { loss_type = "dapoo" })
@@ -111,6 +181,9 @@ test("what a loss refuses", function()
   refuse("advantages: expected [2]", { advantages = torch.zeros { 3 } })
   refuse("max_completion_length", { loss_type = "dr_grpo" })
   refuse("importance_sampling_cap needs sampler_logps", { importance_sampling_cap = 2 })
+  refuse("values needs old_values and returns", { values = logps })
+  refuse("advantages: expected [2]", { advantages = logps, loss_type = "gspo" })
+  refuse("vf_coef: expected a number from 0", { vf_coef = -1 })
   refuse("too coarse", { logps = logps:to "bfloat16" })
 end)
 
@@ -171,6 +244,12 @@ test("the trainer's log-probabilities equal those of its forward pass before the
     assert(metrics["sampling/sampling_logp_difference/max"] < 1e-4)
     assert(metrics["sampling/sampling_logp_difference/mean"] <= 1e-5)
     expect_near(metrics.reward, metrics["rewards/low/mean"])
+    assert(metrics["rewards/low/std"] > 0)
+    assert(metrics["completions/max_length"] == 6 and metrics["completions/min_length"] >= 1)
+    assert(metrics["completions/min_terminated_length"]
+      <= metrics["completions/mean_terminated_length"])
+    assert(metrics["completions/mean_terminated_length"]
+      <= metrics["completions/max_terminated_length"])
     assert(metrics.entropy > 1 and metrics["completions/mean_length"] <= 6)
   end
 end)
@@ -193,6 +272,55 @@ test("a reward is learned, with a reference model that holds the policy back", f
   local before = sampler_of():evaluate(llama.params, examples).reward
   assert(free > before + 0.2, ("%g after %g"):format(free, before))
   assert(held < free, ("%g is not below %g"):format(held, free))
+end)
+
+-- A sampler and a trainer of a policy with a critic.
+local function ppo_of(more, loss, is_head)
+  local function copy(factor)
+    return redco.tree.map(function(p) return p:detach() * factor end, llama.params)
+  end
+  local params = { policy = copy(1), value = { weight = torch.full({ 1, 64 }, 0.01) },
+    critic = not is_head and copy(1) or nil, reference = copy(1.01) }
+  local function value(all, hidden, inputs)
+    if not is_head then hidden = llama.hidden_states(all.critic, inputs) end
+    return redco.nn.linear(all.value, hidden):squeeze(-1)
+  end
+  local options = { advantages = "gae", value = value, kl_coef = 0.05, num_generations = 1,
+    num_prompts = 16, num_iterations = 2, policy = function(all) return all.policy end,
+    reference = function(all) return all.reference end }
+  for name, each in pairs(more or {}) do options[name] = each end
+  local sampler = sampler_of(options)
+  local all = { loss_type = "ppo" }
+  for name, each in pairs(loss or {}) do all[name] = each end
+  return sampler, trainer_of(sampler, all, { params = params, optimizer = redco.optim.freeze(
+    redco.optim.adamw { learning_rate = 3e-3 }, "reference.*") })
+end
+
+test("PPO learns a reward; its critic learns the returns", function()
+  for _, is_head in ipairs { true, false } do
+    local sampler, trainer = ppo_of({ num_prompts = 64 }, { vf_coef = 1 }, is_head)
+    local steps = fit(sampler, trainer, 12, { per_device_batch_size = 64 })
+    local first, last = steps[1], steps[#steps]
+    testing.expect_equal(first.logprob_difference, 0)
+    testing.expect_equal(first["val/ratio"], 1)
+    testing.expect_equal(first["val/clipfrac_avg"], 0)
+    assert(last.reward > first.reward + 0.1, ("%g after %g"):format(last.reward, first.reward))
+    assert(last["loss/value_avg"] < first["loss/value_avg"] / 2)
+    expect_near(first["objective/rlhf_reward"],
+      first.reward + first["objective/non_score_reward"], 1e-6)
+    expect_near(first["objective/non_score_reward"], -0.05 * first["objective/kl"], 1e-6)
+    assert(first["objective/kl"] ~= 0)
+  end
+end)
+
+test("the divergence is subtracted from rewards of samples, too", function()
+  local sampler, trainer = ppo_of({ advantages = "dr_grpo", num_prompts = 2, num_generations = 4,
+    value = false, kl_coef = 0.5, kl_estimator = "k3" }, { loss_type = "rloo" }, true)
+  sampler:rollout(trainer, 0)
+  local tensors = sampler.state.tensors
+  local rewards = (tensors.metrics.reward - 0.5 * tensors.metrics["objective/kl"]):view { 2, 4 }
+  assert(tensors.metrics["objective/kl"]:min():item() > 0)
+  testing.expect_close(tensors.advantages, (rewards - rewards:mean(1, true)):view { -1 }:float())
 end)
 
 test("a frozen copy is the reference model", function()
@@ -298,6 +426,9 @@ test("what a sampler refuses", function()
   refuse("rewards.a: expected a function, got number 1", { rewards = { a = 1 } })
   refuse("reward_weights.lo: there is no such reward", { reward_weights = { lo = 1 } })
   refuse("examples: expected a list or a data set", { examples = {} })
+  refuse('advantages = "gae" needs scores and a critic', { advantages = "gae" })
+  refuse("got function", { value = function() end })
+  refuse("kl_coef = 0.1 needs scores and reference", { kl_coef = 0.1 })
   refuse("temperature: expected a number above 0", { temperature = 0 })
   refuse("did you mean 'num_prompts'", { num_prompt = 3 })
   refuse("did you mean 'grpo'", { advantages = "gppo" })

@@ -23,7 +23,7 @@ local loss_options = arguments("model.loss",
   { train = false, ignore_index = -100, label_smoothing = 0, shift = false }, { "rng" })
 
 local logprobs_options = arguments("model.logprobs", { train = false, ignore_index = -100,
-  shift = false, temperature = 1, entropy = false }, { "rng" })
+  shift = false, temperature = 1, entropy = false, hidden_states = false }, { "rng" })
 
 local resize_options = arguments("model.resize_token_embeddings", { mean_resizing = true },
   { "generator", "pad_to_multiple_of", "params" })
@@ -223,8 +223,8 @@ local function new_model(family, config, params, new_parameters)
     local labels, hidden = labels_of(inputs, o), (head_rows(p, inputs, o))
     local each = with_labels(p, hidden, labels, o, { ignore_index = o.ignore_index },
       nn.linear_logprobs, nn.logprobs, o.temperature)
-    if not o.entropy then return each, labels end
-    return each, labels, torch.no_grad(entropies_of, p, hidden, o)
+    return each, labels, o.entropy and torch.no_grad(entropies_of, p, hidden, o) or nil,
+      o.hidden_states and hidden or nil
   end
 
   function model.loss_fn(rng, _, p, batch, is_training)

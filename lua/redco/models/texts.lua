@@ -140,12 +140,14 @@ Returns the features of inputs.pixel_values, as `Model.get_text_features` does t
 
   ["Model.logprobs"] = [[
 logprobs(params, inputs, {train = false, rng = nil, ignore_index = -100, shift = false,
-  temperature: number = 1, entropy: boolean = false}) -> logprobs [batch, length], labels [batch, length], entropies [batch, length] (with entropy)
+  temperature: number = 1, entropy: boolean = false,
+  hidden_states: boolean = false}) -> logprobs [batch, length], labels [batch, length], entropies [batch, length] or nil, hidden_states [batch, length, size] or nil
 Returns the log-probability of each of inputs.labels, 0 for those equal to ignore_index, without
 holding all logits. The second result is the labels that belong to them. Labels and `shift` are as in
 `Model.loss`. Only for models that predict tokens.
   temperature: divides the logits
-  entropy: also returns the entropies of the distributions of the next tokens, without gradient]],
+  entropy: also returns the entropies of the distributions of the next tokens, without gradient
+  hidden_states: also returns the input of the head, for a second head: one that estimates values]],
 
   ["Model.logits"] = [[
 logits(params, hidden_states [batch, length, size], inputs = nil, {train = false, rng = nil}) -> logits [batch, length, vocab_size]

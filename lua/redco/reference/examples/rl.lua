@@ -142,6 +142,15 @@ print(redco.rl.language.advantages(rewards, { kind = "rloo" }))
 --> tensor([[ 0.6667, -0.6667, -0.6667,  0.6667],
 -->         [ 0.0000,  0.0000,  0.0000,  0.0000]])
 
+--- redco.rl.language.gae
+local advantages, returns = redco.rl.language.gae {
+  labels = torch.tensor { { -100, 5, 6, 7 } },
+  rewards = torch.tensor { { 0, 0, 0, 1 } },
+  values = torch.tensor { { 0, 0.5, 0.5, 0.75 } }, whiten = false,
+}
+print(advantages)  --> tensor([[0.0000, 0.4631, 0.4875, 0.2500]])
+print(returns)  --> tensor([[0.0000, 0.9631, 0.9875, 1.0000]])
+
 --- redco.rl.language.loss
 local loss, weight, metrics = redco.rl.language.loss {
   logps = torch.tensor { { 0, -1.0, -2.0 }, { -1.0, -0.5, 0 } },

@@ -12,15 +12,15 @@ local function aligned(sample, length, values, filler)
 end
 
 --- Returns samples as tensors [n, ...]: input_ids and labels [n, length], which are the next tokens
---- and -100 where none is trained, sampler_logps [n, length], advantages [n], and the numbers that
---- are logged, by name.
+--- and -100 where none is trained, sampler_logps [n, length], and the numbers that are logged, by
+--- name.
 function rollout.tensors(samples, masks_truncated)
   local length = 0
   for _, sample in ipairs(samples) do
     length = math.max(length, #sample.prompt + #sample.tokens)
   end
   length = math.ceil(length / 8) * 8
-  local ids, labels, logps, advantages, numbers = {}, {}, {}, {}, {}
+  local ids, labels, logps, numbers = {}, {}, {}, {}
   for i, sample in ipairs(samples) do
     local row = {}
     for at = 1, length do
@@ -30,18 +30,16 @@ function rollout.tensors(samples, masks_truncated)
     ids[i] = row
     labels[i] = aligned(sample, length, is_masked and {} or sample.tokens, -100)
     logps[i] = aligned(sample, length, is_masked and {} or sample.logprobs, 0)
-    advantages[i] = sample.advantage
     for name, value in pairs(sample.numbers) do
       numbers[name] = numbers[name] or {}
       numbers[name][i] = value
     end
   end
-  for name, list in pairs(numbers) do numbers[name] = torch.tensor(list, { dtype = "float32" }) end
+  for name, list in pairs(numbers) do numbers[name] = torch.tensor(list, { dtype = "float64" }) end
   return {
     input_ids = torch.tensor(ids, { dtype = "int64" }),
     labels = torch.tensor(labels, { dtype = "int64" }),
     sampler_logps = torch.tensor(logps, { dtype = "float32" }),
-    advantages = torch.tensor(advantages, { dtype = "float32" }),
     metrics = numbers,
   }
 end

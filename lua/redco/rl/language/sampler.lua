@@ -3,6 +3,8 @@
 local advantages_of = require "redco.rl.language.advantages"
 local arguments = require "redco.arguments"
 local check_integer = require "redco.check_integer"
+local checks = require "redco.preference.checks"
+local credit = require "redco.rl.language.credit"
 local fail = require "redco.fail"
 local generation_options = require "redco.generation.options"
 local loss_of = require "redco.rl.language.loss"
@@ -27,38 +29,6 @@ function meta.__index(_, key)
   return methods[key] or fail("a LanguageSampler has no '%s'", key)
 end
 
--- The log-probabilities of the labels of a batch and, if asked for, the entropies.
-local function logprobs_of(self, params, batch, has_entropies)
-  local logps, _, entropies = self.model.logprobs(self.policy and self.policy(params) or params,
-    { input_ids = batch.input_ids, labels = batch.labels },
-    { temperature = self.choice.temperature, entropy = has_entropies })
-  return logps, entropies
-end
-
--- Adds the log-probabilities of the samples by the trainer's forward pass, and how far those of the
--- sampler are from them.
-local function score(self, trainer, tensors)
-  local numbers = {}
-  for i = 1, tensors.input_ids:size(0) do numbers[i] = i end
-  local predictor = trainer:get_default_predictor {
-    pred_fn = function(_, params, batch)
-      return { logps = (logprobs_of(self, params, batch, false)) }
-    end,
-  }
-  local rows = {}
-  for i, pred in ipairs(predictor:predict { examples = numbers, params = trainer.params,
-    per_device_batch_size = self.per_device_batch_size, desc = "Scoring" }) do
-    rows[i] = pred.logps
-  end
-  tensors.old_logps = torch.stack(rows)
-  local is_counted = tensors.labels:ne(-100)
-  local differences = (tensors.old_logps - tensors.sampler_logps):abs()
-    :masked_fill(is_counted:logical_not(), 0):float()
-  local name = "sampling/sampling_logp_difference/"
-  tensors.metrics[name .. "mean"] = differences:sum(1) / is_counted:sum(1):clamp(1)
-  tensors.metrics[name .. "max"] = torch.full({ #numbers }, differences:max():item())
-end
-
 methods.rollout = registry.define("LanguageSampler:rollout", [[
 rollout(self, trainer: Trainer, epoch_idx) -> list
 Samples completions with the trainer's current parameters, judges and scores them, and returns what
@@ -69,13 +39,9 @@ processes all must call it.]], function(self, trainer, epoch_idx)
   local state = self.state
   if state.epoch_idx ~= epoch_idx then
     local list = torch.no_grad(samples.of_epoch, self, trainer.params, epoch_idx)
-    local values = {}
-    for i, sample in ipairs(list) do values[i] = sample.reward end
-    local of_samples = advantages_of(torch.tensor(values, { dtype = "float64" })
-      :view { -1, self.num_generations }, { kind = self.advantages }):view { -1 }:tolist()
-    for i, sample in ipairs(list) do sample.advantage = of_samples[i] end
     state.tensors = rollout.tensors(list, self.mask_truncated_completions)
-    if self.scores then score(self, trainer, state.tensors) end
+    if self.scores then credit.score(self, trainer, state.tensors) end
+    credit.add_advantages(self, state.tensors)
     state.epoch_idx = epoch_idx
     if self.on_rollout then self.on_rollout(list, epoch_idx) end
   end
@@ -86,20 +52,22 @@ end)
 
 local loss_options = arguments("LanguageSampler:loss_fn",
   { loss_type = "grpo", beta = 0, entropy = true },
-  { "reference", "delta", "epsilon", "epsilon_high", "importance_sampling_cap" })
+  { "reference", "delta", "epsilon", "epsilon_high", "importance_sampling_cap", "vf_coef",
+    "cliprange_value" })
 
 methods.loss_fn = registry.define("LanguageSampler:loss_fn", [[
 loss_fn(self, {reference: function = nil, entropy: boolean = true, loss_type: string = "grpo",
   beta: number = 0, epsilon: number = 0.2, epsilon_high: number = nil, delta = nil,
-  importance_sampling_cap: number = nil}) -> function
+  importance_sampling_cap: number = nil, vf_coef: number = 0.1, cliprange_value: number = 0.2}) -> function
 Returns the loss_fn of a Trainer: `redco.rl.language.loss` of the sampler's batches, with these
 options of it. Dropout is off, as it was when the tokens were drawn.
   reference: reference(params) returns the parameters of the reference model, for beta above 0.
-    `redco.lora.base` is the policy without its adapters
+    `redco.lora.base` is the policy without its adapters. By default that of the sampler
   entropy: whether the metric entropy is computed, which reads the head's weights once more]],
 function(self, given)
   local o = loss_options(given)
-  if o.beta ~= 0 and type(o.reference) ~= "function" then
+  local reference = o.reference or self.reference
+  if o.beta ~= 0 and type(reference) ~= "function" then
     fail("LanguageSampler:loss_fn: reference: beta = %s needs a function of params that returns "
       .. "the parameters of the reference model, got %s", tostring(o.beta),
       native.describe(o.reference))
@@ -110,15 +78,13 @@ function(self, given)
   return function(_, _, params, batch)
     local all = { max_completion_length = self.max_completion_length }
     for name, value in pairs(settings) do all[name] = value end
-    all.logps, all.entropies = logprobs_of(self, params, batch, o.entropy)
+    all.logps, all.entropies, all.values = credit.forward(self, params, batch, o.entropy)
     if o.beta ~= 0 then
-      all.ref_logps = torch.no_grad(function()
-        return (self.model.logprobs(o.reference(params),
-          { input_ids = batch.input_ids, labels = batch.labels },
-          { temperature = self.choice.temperature }))
-      end)
+      all.ref_logps = credit.reference_logps(self, reference, params, batch)
     end
-    for _, name in ipairs { "labels", "advantages", "old_logps" } do all[name] = batch[name] end
+    for _, name in ipairs { "labels", "advantages", "old_logps", "old_values", "returns" } do
+      all[name] = batch[name]
+    end
     if o.importance_sampling_cap then all.sampler_logps = batch.sampler_logps end
     local loss, weight, metrics = loss_of(all)
     for name, values in pairs(batch.metrics) do
@@ -168,9 +134,11 @@ local options = arguments(where, {
   num_prompts = 8, num_generations = 8, num_iterations = 1, max_completion_length = 256,
   advantages = "grpo", filter_groups = false, max_rounds = 8, mask_truncated_completions = false,
   scores = true, per_device_batch_size = 8, max_rows = 64, reward_seconds = 60, seed = 0,
-  temperature = 1,
-}, { "model", "tokenizer", "deployer", "examples", "rewards", "reward_weights", "policy", "state",
-  "max_length", "on_rollout", "top_k", "top_p", "min_p", "repetition_penalty", "eos_token_id" })
+  temperature = 1, kl_coef = 0, kl_estimator = "k1", gamma = 1, lambda = 0.95,
+  whiten_rewards = false,
+}, { "model", "tokenizer", "deployer", "examples", "rewards", "reward_weights", "policy", "value",
+  "reference", "state", "max_length", "on_rollout", "top_k", "top_p", "min_p",
+  "repetition_penalty", "eos_token_id" })
 
 local function check(o)
   if type(o.model) ~= "table" or type(o.model.family) ~= "table" or not o.model.logprobs then
@@ -189,6 +157,20 @@ local function check(o)
   if type(o.temperature) ~= "number" or not (o.temperature > 0 and o.temperature < math.huge) then
     fail("%s: temperature: expected a number above 0, got %s", where, tostring(o.temperature))
   end
+  checks.number(where, o, "kl_coef", 0, math.huge)
+  if o.kl_estimator ~= "k1" and o.kl_estimator ~= "k3" then
+    fail("%s: kl_estimator: expected \"k1\" or \"k3\", got %s", where, tostring(o.kl_estimator))
+  end
+  if o.kl_coef > 0 and (type(o.reference) ~= "function" or not o.scores) then
+    fail("%s: kl_coef = %s needs scores and reference, a function of params that returns the "
+      .. "parameters of the reference model", where, o.kl_coef)
+  end
+  if (o.advantages == "gae") ~= (type(o.value) == "function") or (o.value and not o.scores) then
+    fail("%s: value: advantages = \"gae\" needs scores and a critic, a function value(params, "
+      .. "hidden_states, inputs), and nothing else does; got %s", where, native.describe(o.value))
+  end
+  if o.advantages == "gae" then return end
+  advantages_of(torch.rand { 2, 2 }, { kind = o.advantages })  -- refuses unknown kinds now
   if o.num_generations == 1 and o.advantages ~= "reinforce_plus_plus" then
     fail("%s: num_generations is 1, but advantages = '%s' compares the samples of a prompt: sample "
       .. "2 or more, or use 'reinforce_plus_plus'", where, tostring(o.advantages))
@@ -203,7 +185,9 @@ sampler{model, examples: list or Dataset, rewards: table or function, tokenizer 
   mask_truncated_completions: boolean = false, scores: boolean = true, per_device_batch_size = 8,
   temperature: number = 1, top_k = nil, top_p: number = nil, min_p = nil,
   repetition_penalty: number = nil, eos_token_id = nil, max_rows: integer = 64, max_length = nil,
-  seed = 0, policy: function = nil, state: table = nil, on_rollout: function = nil} -> LanguageSampler
+  value: function = nil, reference: function = nil, kl_coef: number = 0, kl_estimator = "k1",
+  gamma: number = 1, lambda: number = 0.95, whiten_rewards: boolean = false, seed = 0,
+  policy: function = nil, state: table = nil, on_rollout: function = nil} -> LanguageSampler
 Creates a sampler for a Trainer of a language model. An epoch of the Trainer is a rollout:
 num_prompts prompts, num_generations completions of each, drawn with the parameters at its beginning.
 Samples depend on the seed, the epoch and the parameters, not on the layout.
@@ -216,7 +200,15 @@ Samples depend on the seed, the epoch and the parameters, not on the layout.
   reward_weights: their factors by name, 1 by default; a sample's reward is the weighted sum
   reward_seconds: the processor time after which a call of a reward is an error
   num_iterations: how often each sample is trained
-  advantages: a kind of `redco.rl.language.advantages`
+  advantages: a kind of `redco.rl.language.advantages`; or "gae", those of tokens by
+    `redco.rl.language.gae`, with `value`, gamma, lambda and whiten_rewards
+  value: a critic: value(params, hidden_states [n, length, size], inputs) returns what it expects
+    before each label, [n, length]. `params` are the Trainer's, the hidden states those that the
+    policy's head reads; `inputs` has input_ids and labels, for a critic with a model
+  kl_coef: the factor of the divergence from the reference model that is subtracted from rewards: of
+    each token with "gae", else of samples. kl_estimator: of each token; "k1" is logp - ref, "k3"
+    exp(ref - logp) - (ref - logp) - 1
+  reference: reference(params) returns the parameters of the reference model
   filter_groups: replaces prompts whose completions all have the same reward by further prompts, in
     up to max_rounds rounds of num_prompts (dynamic sampling of DAPO)
   mask_truncated_completions: completions that max_completion_length has cut are not trained
@@ -236,12 +228,12 @@ function(given)
   for name, value in pairs(o) do
     if name ~= "rewards" and name ~= "state" then self[name] = value end
   end
-  for _, name in ipairs { "tokenizer", "deployer", "policy", "on_rollout", "order" } do
+  for _, name in ipairs { "tokenizer", "deployer", "policy", "on_rollout", "order", "value",
+    "reference" } do
     if self[name] == nil then self[name] = false end
   end
   for _, name in ipairs(choices) do self.choice[name] = o[name] end
   self.rewards = rewards.read(where, o.rewards, o.reward_weights)
-  advantages_of(torch.rand { 2, 2 }, { kind = o.advantages })  -- refuses unknown kinds now
   local positions = generation_options.n_positions(o.model)
   self.max_length = o.max_length or positions
     or fail("%s: max_length is missing, and the model has no greatest number of positions", where)

@@ -77,12 +77,46 @@ end
 --- Adds to each sample its reward, the weighted sum, and its numbers for the log.
 function samples.judge(self, list) rewards.uncompiled(judge, self, list) end
 
+-- Returns the mean, the least and the greatest of a list, and the standard deviation of its numbers
+-- as a sample: 0s without numbers.
+local function statistics(list)
+  local n, sum, least, greatest, squares = #list, 0, math.huge, -math.huge, 0
+  if n == 0 then return 0, 0, 0, 0 end
+  for _, value in ipairs(list) do
+    sum, least, greatest = sum + value, math.min(least, value), math.max(greatest, value)
+  end
+  for _, value in ipairs(list) do squares = squares + (value - sum / n) ^ 2 end
+  return sum / n, least, greatest, n > 1 and math.sqrt(squares / (n - 1)) or 0
+end
+
+-- Adds to each sample the numbers of all samples of the rollout, which a log shows once.
+local function add_statistics(self, list)
+  local lengths, terminated, common = {}, {}, {}
+  for i, sample in ipairs(list) do
+    lengths[i] = sample.numbers["completions/mean_length"]
+    if sample.finish_reason ~= "length" then terminated[#terminated + 1] = lengths[i] end
+  end
+  local name, _ = "completions/", nil
+  _, common[name .. "min_length"], common[name .. "max_length"] = statistics(lengths)
+  common[name .. "mean_terminated_length"], common[name .. "min_terminated_length"],
+    common[name .. "max_terminated_length"] = statistics(terminated)
+  for _, reward in ipairs(self.rewards) do
+    local values = {}
+    for i, sample in ipairs(list) do
+      values[i] = sample.numbers["rewards/" .. reward.name .. "/mean"]
+    end
+    common["rewards/" .. reward.name .. "/std"] = select(4, statistics(values))
+  end
+  for _, sample in ipairs(list) do
+    for key, value in pairs(common) do sample.numbers[key] = value end
+  end
+end
+
 -- Returns the standard deviation of the rewards of a group.
 local function deviation(list, first, n)
-  local sum, squares = 0, 0
-  for i = first, first + n - 1 do sum = sum + list[i].reward end
-  for i = first, first + n - 1 do squares = squares + (list[i].reward - sum / n) ^ 2 end
-  local own = n > 1 and math.sqrt(squares / (n - 1)) or 0
+  local values = {}
+  for i = 1, n do values[i] = list[first + i - 1].reward end
+  local own = select(4, statistics(values))
   return own > 1e-8 and own or 0  -- equal rewards, but for rounding
 end
 
@@ -133,6 +167,7 @@ function samples.of_epoch(self, params, epoch_idx)
   end
   local chosen = {}
   for i = 1, size * n do chosen[i] = kept[i] or flat[i - #kept] end
+  add_statistics(self, chosen)
   return chosen
 end
 
