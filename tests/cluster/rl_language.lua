@@ -1,5 +1,6 @@
 -- Reinforcement learning of a language model on every layout: the samples, the losses, the metrics
 -- and the parameters are those of one process.
+local policies = require "calling_policy"
 local redco = require "redco"
 local testing = require "testing"
 
@@ -83,6 +84,41 @@ local function run(deployer, loss, n_micro)
   return { texts = table.concat(texts, "\n"), metrics = metrics, params = params }
 end
 
+-- Returns the conversations of samples with tools, and their labels, as text. `counts` gets an
+-- entry for each call that this process answers.
+local function converse(deployer, counts)
+  local policy, tokenizer = policies.new "float64"
+  local texts, list = {}, nil
+  local sampler = redco.rl.language.sampler {
+    model = policy, tokenizer = tokenizer, deployer = deployer, seed = 3, max_rows = 6,
+    examples = { { prompt = { { role = "user", content = "look" } } } },
+    tools = { look = function(arguments, _, sample)
+      counts[#counts + 1] = 1
+      return arguments.n + #sample.tokens
+    end },
+    rewards = { messages = function(_, _, sample) return #sample.messages end },
+    num_prompts = 4, num_generations = 4, max_completion_length = 60,
+    per_device_batch_size = 8 / deployer.mesh.dp, on_rollout = function(samples) list = samples end,
+  }
+  local trainer = redco.Trainer {
+    deployer = deployer, custom_state = sampler.state, collate_fn = sampler.collate_fn,
+    params = policy.params, compute_dtype = "float64", loss_fn = sampler:loss_fn {},
+    optimizer = redco.optim.adamw { learning_rate = 5e-3 },
+  }
+  sampler:rollout(trainer, 0)
+  for i, sample in ipairs(list) do
+    texts[#texts + 1] = tokenizer:decode(sample.tokens) .. sample.reward
+      .. table.concat(sampler.state.tensors.labels[i - 1]:tolist(), " ")
+  end
+  return table.concat(texts, "\n")
+end
+
+local function sum_of(list)
+  local sum = 0
+  for _, value in ipairs(list) do sum = sum + value end
+  return sum
+end
+
 local cases = {
   { loss_type = "grpo", beta = 0.1, reference = redco.lora.base },
   { loss_type = "dapo", epsilon_high = 0.28, importance_sampling_cap = 2 },
@@ -91,6 +127,27 @@ local cases = {
 }
 local layouts = { { n_model_shards = 1 }, { n_model_shards = 2 }, { n_model_shards = 1, zero = 3 },
   { n_model_shards = 2, zero = 3 } }
+
+do
+  local counts = {}
+  local expected = redco.Deployer({ seed = 1, verbose = false }):alone(function()
+    return converse(redco.Deployer { seed = 1, verbose = false }, counts)
+  end)[1]
+  for _, options in ipairs(layouts) do
+    options.seed, options.verbose = 1, false
+    local deployer = redco.Deployer(options)
+    testing.test(("tools on %dx%d with zero %d"):format(deployer.mesh.dp, deployer.mesh.mp,
+      options.zero or 0), function()
+      local own = {}
+      testing.expect_equal(converse(deployer, own), expected)
+      -- Each call is answered by one process.
+      local all = deployer:alone(function() return { #own } end)
+      for i, one in ipairs(all) do all[i] = one[1] end
+      testing.expect_equal(sum_of(all), #counts)
+      assert(#own < #counts and #counts > 4)
+    end)
+  end
+end
 
 for _, loss in ipairs(cases) do
   local first = redco.Deployer { seed = 1, verbose = false }

@@ -32,7 +32,8 @@ local function selected(self, t, index)
   for d = 1, t:dim() - 1 do
     shape[d + 2], rest[d + 2], ones[d + 2] = t:size(d), t:size(d), 1
   end
-  local places = int64(own, t.device):view(ones):expand(shape)
+  -- Split as t is, so that no other dimension of t is split instead.
+  local places = split(self, int64(own, t.device):view(ones)):expand(shape)
   table.remove(shape, 1)
   shape[1] = #index
   return t:view(rest):gather(1, places):reshape(shape)
@@ -159,9 +160,15 @@ local function begin(self, fresh, index)
   self.cache = fresh
 end
 
--- Under sequence parallelism the processes of a model may share the columns of keys and values.
-local function with_whole_columns(t)
-  return t:is_sharded() and t:placement().mp == "shard(2)" and native.whole_on_shards(t) or t
+-- Returns keys or values [B, H, n, D] split by rows over the parts. A model may have split their
+-- heads there instead, and under sequence parallelism their columns over the processes of a part.
+local function in_parts(self, t)
+  if not t:is_sharded() then return t end
+  if t:placement().mp == "shard(2)" then t = native.whole_on_shards(t) end
+  local mp = (t:placement().mp or ""):match "^shard%((%d+)%)$"
+  local wanted = { mp = tonumber(mp) }
+  for name, dim in pairs(self.placement or {}) do wanted[name] = dim end
+  return native.shard(t, wanted)
 end
 
 --- Reads the prompts of new rows, whose slots are free. Returns their next scores [#new, V].
@@ -170,7 +177,7 @@ function Slots:fill(new)
   local length = #ids[1]
   local fresh = new_cache(length)
   local scores = scores_of(self, int64(ids, self.device), starts, fresh)
-  fresh:map(with_whole_columns)
+  fresh:map(function(t) return in_parts(self, t) end)
   if not self.cache then
     local index = {}
     for i = 1, self.size do

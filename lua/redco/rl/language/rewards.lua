@@ -42,9 +42,9 @@ function rewards.uncompiled(f, ...)
   if not ok then error(message, 0) end
 end
 
--- Calls f, and ends it with an error after `seconds`. Where another hook counts instructions, it is
--- the limit.
-local function within(seconds, f, ...)
+--- Calls f as pcall does, and ends it with an error after `seconds`. Where another hook counts
+--- instructions, it is the limit. Call it inside `rewards.uncompiled`.
+function rewards.within(seconds, f, ...)
   if debug.gethook() then return pcall(f, ...) end
   local ends = os.clock() + seconds
   debug.sethook(function()
@@ -57,7 +57,8 @@ local function within(seconds, f, ...)
   return ok, value
 end
 
-local function shortened(text)
+--- Returns a text in quotes, as messages show it.
+function rewards.shortened(text)
   text = ("%q"):format(tostring(text)):gsub("\\\n", "\\n")
   return #text > 80 and text:sub(1, 77) .. "..." or text
 end
@@ -65,13 +66,16 @@ end
 --- Returns the number that a reward gives to a completion. `sample` has its example and tokens.
 --- Call it inside `rewards.uncompiled`.
 function rewards.of(where, reward, sample, seconds)
-  local ok, value = within(seconds, reward.f, sample.completion, sample.example, sample)
+  local ok, value = rewards.within(seconds, reward.f, sample.completion, sample.example, sample)
   if ok and type(value) == "boolean" then value = value and 1 or 0 end
   if ok and type(value) == "number" and value - value == 0 then return value end
+  if ok then
+    value = "expected a finite number or a boolean, got "
+      .. (type(value) == "number" and tostring(value) or native.describe(value))
+  end
   fail("%s: the reward '%s' of example %d, prompt %s, completion %s: %s", where, reward.name,
-    sample.number, shortened(sample.text), shortened(sample.completion), not ok and tostring(value)
-      or "expected a finite number or a boolean, got " .. (type(value) == "number" and
-        tostring(value) or native.describe(value)))
+    sample.number, rewards.shortened(sample.text), rewards.shortened(sample.completion),
+    tostring(value))
 end
 
 return rewards

@@ -3,11 +3,13 @@ local torch = require "redco.torch"
 
 local rollout = {}
 
--- Lists of n numbers for the labels of a sample, `filler` where no token of it is predicted.
+-- Returns a number for each label of a sample, `filler` where no token of the policy is predicted.
 local function aligned(sample, length, values, filler)
   local list, first = {}, #sample.prompt - 1
   for at = 1, length do list[at] = filler end
-  for i, value in ipairs(values) do list[first + i] = value end
+  for i, value in ipairs(values) do
+    if sample.logprobs[i] then list[first + i] = value end  -- tools have written others
+  end
   return list
 end
 

@@ -13,6 +13,7 @@ local registry = require "redco.registry"
 local rewards = require "redco.rl.language.rewards"
 local rollout = require "redco.rl.language.rollout"
 local samples = require "redco.rl.language.samples"
+local tools = require "redco.rl.language.tools"
 local torch = require "redco.torch"
 
 local where = "rl.language.sampler"
@@ -135,9 +136,9 @@ local options = arguments(where, {
   advantages = "grpo", filter_groups = false, max_rounds = 8, mask_truncated_completions = false,
   scores = true, per_device_batch_size = 8, max_rows = 64, reward_seconds = 60, seed = 0,
   temperature = 1, kl_coef = 0, kl_estimator = "k1", gamma = 1, lambda = 0.95,
-  whiten_rewards = false,
-}, { "model", "tokenizer", "deployer", "examples", "rewards", "reward_weights", "policy", "value",
-  "reference", "state", "max_length", "on_rollout", "top_k", "top_p", "min_p",
+  whiten_rewards = false, max_tool_calling_iterations = 8, tool_errors = "answer",
+}, { "model", "tokenizer", "deployer", "examples", "rewards", "reward_weights", "tools", "policy",
+  "value", "reference", "state", "max_length", "on_rollout", "top_k", "top_p", "min_p",
   "repetition_penalty", "eos_token_id" })
 
 local function check(o)
@@ -154,6 +155,11 @@ local function check(o)
     check_integer(where, name, o[name], 1)
   end
   check_integer(where, "seed", o.seed, 0)
+  check_integer(where, "max_tool_calling_iterations", o.max_tool_calling_iterations, 0)
+  if o.tool_errors ~= "answer" and o.tool_errors ~= "raise" then
+    fail("%s: tool_errors: expected \"answer\" or \"raise\", got %s", where,
+      tostring(o.tool_errors))
+  end
   if type(o.temperature) ~= "number" or not (o.temperature > 0 and o.temperature < math.huge) then
     fail("%s: temperature: expected a number above 0, got %s", where, tostring(o.temperature))
   end
@@ -186,7 +192,8 @@ sampler{model, examples: list or Dataset, rewards: table or function, tokenizer 
   temperature: number = 1, top_k = nil, top_p: number = nil, min_p = nil,
   repetition_penalty: number = nil, eos_token_id = nil, max_rows: integer = 64, max_length = nil,
   value: function = nil, reference: function = nil, kl_coef: number = 0, kl_estimator = "k1",
-  gamma: number = 1, lambda: number = 0.95, whiten_rewards: boolean = false, seed = 0,
+  gamma: number = 1, lambda: number = 0.95, whiten_rewards: boolean = false,
+  tools: table = nil, max_tool_calling_iterations: integer = 8, tool_errors = "answer", seed = 0,
   policy: function = nil, state: table = nil, on_rollout: function = nil} -> LanguageSampler
 Creates a sampler for a Trainer of a language model. An epoch of the Trainer is a rollout:
 num_prompts prompts, num_generations completions of each, drawn with the parameters at its beginning.
@@ -196,9 +203,17 @@ Samples depend on the seed, the epoch and the parameters, not on the layout.
   rewards: functions by name. reward(completion, example, sample) returns a number or a boolean.
     `completion` is the text, or without a tokenizer the list of tokens; `sample` has tokens and
     finish_reason. An error in a reward, and a result that is not a finite number, end the run with
-    an error that names the reward and the prompt
+    an error that names the reward and the prompt. On several processes one of them judges each
+    sample
   reward_weights: their factors by name, 1 by default; a sample's reward is the weighted sum
-  reward_seconds: the processor time after which a call of a reward is an error
+  reward_seconds: the processor time after which a call of a reward or a tool is an error
+  tools: functions that answer the calls in completions, by name, as Lua functions or tables with
+    call, description and parameters, a JSON schema. Prompts must be lists of messages, and the chat
+    template must write a call as a JSON object. call(arguments, example, sample) returns a text, a
+    number, a boolean or a table. Answers count for max_completion_length, and are not trained;
+    `completion` is then the last turn, and sample.messages has all
+  max_tool_calling_iterations: how many turns of a completion are answered
+  tool_errors: "answer": the model gets the error of a tool; "raise": it ends the run
   num_iterations: how often each sample is trained
   advantages: a kind of `redco.rl.language.advantages`; or "gae", those of tokens by
     `redco.rl.language.gae`, with `value`, gamma, lambda and whiten_rewards
@@ -229,11 +244,16 @@ function(given)
     if name ~= "rewards" and name ~= "state" then self[name] = value end
   end
   for _, name in ipairs { "tokenizer", "deployer", "policy", "on_rollout", "order", "value",
-    "reference" } do
+    "reference", "tools" } do
     if self[name] == nil then self[name] = false end
   end
   for _, name in ipairs(choices) do self.choice[name] = o[name] end
   self.rewards = rewards.read(where, o.rewards, o.reward_weights)
+  if o.tools then
+    self.tools, self.is_end = tools.read(where, o.tools, o.tokenizer), {}
+    local eos = o.eos_token_id or generation_options.read(o.model).eos
+    for _, token in ipairs(type(eos) == "table" and eos or { eos }) do self.is_end[token] = true end
+  end
   local positions = generation_options.n_positions(o.model)
   self.max_length = o.max_length or positions
     or fail("%s: max_length is missing, and the model has no greatest number of positions", where)

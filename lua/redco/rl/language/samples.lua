@@ -3,6 +3,8 @@ local fail = require "redco.fail"
 local native = require "redco.native"
 local new_batch = require "redco.generation.batch"
 local rewards = require "redco.rl.language.rewards"
+local shared = require "redco.rl.language.shared"
+local tools = require "redco.rl.language.tools"
 local torch = require "redco.torch"
 
 local where = "rl.language.sampler"
@@ -16,11 +18,15 @@ function samples.prompt_of(self, example, i)
   if type(prompt) == "string" and self.tokenizer then
     tokens, text = self.tokenizer:encode(prompt), prompt
   elseif type(prompt) == "table" and type(prompt[1]) == "table" and self.tokenizer then
-    tokens = self.tokenizer:apply_chat_template(prompt, { add_generation_prompt = true })
+    tokens = self.tokenizer:apply_chat_template(prompt, { add_generation_prompt = true,
+      variables = self.tools and self.tools.variables or nil })
   elseif type(prompt) ~= "table" or type(prompt[1]) ~= "number" then
     fail("%s: example %d: prompt: expected a text, a list of messages or of tokens%s, got %s",
       where, i, self.tokenizer and "" or "; a text needs the option tokenizer",
       type(prompt) == "table" and "an empty list" or native.describe(prompt or nil))
+  end
+  if self.tools and (type(prompt) ~= "table" or type(prompt[1]) ~= "table") then
+    fail("%s: example %d: prompt: tools need a list of messages", where, i)
   end
   local room = self.max_length - self.max_completion_length
   if #tokens > room then
@@ -32,45 +38,116 @@ function samples.prompt_of(self, example, i)
     or table.concat(tokens, " ")
 end
 
+-- A generator reads 32 bits of a seed; those of the turns of a sample differ.
+local function seed_of(sample)
+  return (sample.seed + (sample.n_turns - 1) * 2654435761) % 2 ^ 32
+end
+
+-- Adds a row for the next turn of a sample.
+local function begin_turn(self, batch, sample, options)
+  sample.n_turns = sample.n_turns + 1
+  local given = { max_new_tokens = self.max_completion_length - #sample.tokens,
+    logprobs = "sampled", seed = seed_of(sample) }
+  for name, value in pairs(options) do given[name] = value end
+  local tokens = {}
+  for i, token in ipairs(sample.prompt) do tokens[i] = token end
+  for _, token in ipairs(sample.tokens) do tokens[#tokens + 1] = token end
+  return batch:add(tokens, given)
+end
+
+-- Adds the tokens of a turn that has ended. Returns whether it calls tools that may answer.
+local function end_turn(self, sample, row)
+  for i, token in ipairs(row.tokens) do
+    table.insert(sample.tokens, token)
+    table.insert(sample.logprobs, row.logprobs[i])
+  end
+  sample.finish_reason = row.finish_reason
+  sample.completion = self.tokenizer
+    and self.tokenizer:decode(row.tokens, { skip_special_tokens = true }) or row.tokens
+  if not self.tools then return false end
+  local message = tools.message(self, sample.completion)
+  table.insert(sample.messages, message)
+  if row.finish_reason ~= "stop" or not message.tool_calls then return false end
+  if sample.n_turns <= self.max_tool_calling_iterations then return true end
+  sample.finish_reason = "tool_calls"
+  return false
+end
+
+-- Appends the answers of tools to a sample. Returns whether there is room for another turn. Without
+-- it the answers are dropped.
+local function add_answers(self, sample)
+  local between = tools.tokens_between(self, where, sample.messages)
+  if #sample.tokens + #between >= self.max_completion_length then
+    while sample.messages[#sample.messages].role == "tool" do table.remove(sample.messages) end
+    sample.finish_reason = "length"
+    return false
+  end
+  for _, token in ipairs(between) do
+    table.insert(sample.tokens, token)
+    table.insert(sample.logprobs, false)
+  end
+  return true
+end
+
 --- Lets the policy complete each prompt `n` times. Returns the samples; those of a prompt are
---- adjacent.
+--- adjacent. A sample has the tokens behind its prompt, and their log-probabilities: false for
+--- tokens that tools have written.
 function samples.complete(self, params, items, n, options, seeds)
   params = self.policy and self.policy(params) or params
   local batch = new_batch(self.model, params, { max_rows = self.max_rows,
     max_length = self.max_length, deployer = self.deployer or nil })
-  local list = {}
+  local list, of_row = {}, {}
   for _, item in ipairs(items) do
     for _ = 1, n do
-      local given = { max_new_tokens = self.max_completion_length, logprobs = "sampled",
-        seed = seeds and seeds[#list + 1] }
-      for name, value in pairs(options) do given[name] = value end
-      local row = batch:add(item.prompt, given)
-      list[#list + 1] = { row = row, example = item.example, number = item.number,
-        text = item.text, prompt = item.prompt }
+      local sample = { example = item.example, number = item.number, text = item.text,
+        prompt = item.prompt, seed = seeds[#list + 1], place = #list + 1,
+        tokens = {}, logprobs = {}, n_turns = 0, n_calls = 0, n_failures = 0, messages = {} }
+      list[#list + 1] = sample
+      of_row[begin_turn(self, batch, sample, options)] = sample
     end
   end
-  batch:run()
-  for _, sample in ipairs(list) do
-    local row = sample.row
-    sample.row, sample.tokens, sample.logprobs = nil, row.tokens, row.logprobs
-    sample.finish_reason = row.finish_reason
-    sample.completion = self.tokenizer
-      and self.tokenizer:decode(row.tokens, { skip_special_tokens = true }) or row.tokens
+  while not batch:is_idle() do
+    local callers = {}
+    for _, row in ipairs(batch:step()) do
+      local sample = of_row[row]
+      of_row[row] = nil
+      if end_turn(self, sample, row) then callers[#callers + 1] = sample end
+    end
+    table.sort(callers, function(a, b) return a.place < b.place end)
+    if #callers > 0 then tools.answer(self, where, callers) end
+    for _, sample in ipairs(callers) do
+      if add_answers(self, sample) then
+        of_row[begin_turn(self, batch, sample, options)] = sample
+      end
+    end
   end
   return list
 end
 
+-- Returns the numbers of the rewards of a sample.
+local function judged(self, sample)
+  local values = {}
+  for i, reward in ipairs(self.rewards) do
+    values[i] = rewards.of(where, reward, sample, self.reward_seconds)
+  end
+  return values
+end
+
 local function judge(self, list)
-  for _, sample in ipairs(list) do
+  local values = shared(self.deployer, #list, function(i) return judged(self, list[i]) end)
+  for i, sample in ipairs(list) do
     sample.reward, sample.numbers = 0, {}
-    for _, reward in ipairs(self.rewards) do
-      local value = rewards.of(where, reward, sample, self.reward_seconds)
+    for k, reward in ipairs(self.rewards) do
+      local value = values[i][k]
       sample.numbers["rewards/" .. reward.name .. "/mean"] = value
       sample.reward = sample.reward + reward.weight * value
     end
+    local n_own = 0
+    for _, logprob in ipairs(sample.logprobs) do n_own = n_own + (logprob and 1 or 0) end
     sample.numbers.reward = sample.reward
-    sample.numbers["completions/mean_length"] = #sample.tokens
+    sample.numbers["completions/mean_length"] = n_own
     sample.numbers["completions/clipped_ratio"] = sample.finish_reason == "length" and 1 or 0
+    if self.tools then sample.numbers["tools/call_frequency"] = sample.n_calls end
   end
 end
 
@@ -106,6 +183,13 @@ local function add_statistics(self, list)
       values[i] = sample.numbers["rewards/" .. reward.name .. "/mean"]
     end
     common["rewards/" .. reward.name .. "/std"] = select(4, statistics(values))
+  end
+  if self.tools then
+    local n_calls, n_failures = 0, 0
+    for _, sample in ipairs(list) do
+      n_calls, n_failures = n_calls + sample.n_calls, n_failures + sample.n_failures
+    end
+    common["tools/failure_frequency"] = n_failures / math.max(1, n_calls)
   end
   for _, sample in ipairs(list) do
     for key, value in pairs(common) do sample.numbers[key] = value end
