@@ -4,6 +4,7 @@
 
 #include "data/data_files.h"
 #include "data/decoders.h"
+#include "data/grammar.h"
 #include "data/http.h"
 #include "data/table_order.h"
 #include "data/tokenizer.h"
@@ -296,6 +297,7 @@ int open_redco(lua_State* L) {
   add_weights(L);
   add_tokenizer(L);
   add_unicode(L);
+  add_grammar(L);
   add_http(L);
   return 1;
 }

@@ -405,6 +405,28 @@ bool Tokenizer::is_special(int64_t id) const {
   return token != state_->added.end() && token->second.special;
 }
 
+std::optional<std::string> Tokenizer::bytes_of(int64_t id) const {
+  const auto token = id_to_token(id);
+  if (!token || is_special(id)) return std::nullopt;
+  if (state_->added_by_id.contains(id)) return token;
+  std::vector<std::string> parts{*token};
+  for (const Decoder& step : state_->pipeline.decoders) {
+    if (step.bytes_of != nullptr) {
+      const std::string bytes = step.bytes_of(parts[0]);
+      if (bytes != parts[0]) return bytes;
+      break;
+    }
+    step.apply(parts);
+    if (parts.size() != 1) break;
+  }
+  // After another token, because the first one may lose a space.
+  DecodeOptions options;
+  options.clean_up_tokenization_spaces = false;
+  const std::string before = decode_tokens({id}, options);
+  const std::string both = decode_tokens({id, id}, options);
+  return both.starts_with(before) ? both.substr(before.size()) : before;
+}
+
 std::optional<std::string> Tokenizer::special_token(const std::string& role) const {
   const auto& tokens = state_->settings.special_tokens;
   auto found = tokens.find(role);

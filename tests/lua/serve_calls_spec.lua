@@ -1,6 +1,7 @@
 -- Tool calls of redco.serve: their format by the chat template, and answers with calls.
 local calls = require "redco.serve.calls"
 local client = require "http_client"
+local native = require "redco.native"
 local redco = require "redco"
 local testing = require "testing"
 
@@ -166,6 +167,75 @@ test("answers have the calls, whole and streamed", function()
   local wrong = ask { messages = { { role = "assistant", tool_calls = { {
     type = "function", ["function"] = { name = "a", arguments = "{" } } } } } }
   expect_equal(wrong.status, 400)
+  server:close()
+end)
+
+test("tool_choice forces a call, in the form of the template", function()
+  local model = redco.models.from_pretrained(path)
+  local server = redco.serve(model, model.params, tokenizer, { port = 0 })
+  local function tool(name, parameters)
+    return { type = "function", ["function"] = { name = name, parameters = parameters } }
+  end
+  local three = { tool("a", { type = "object", properties = { x = { enum = { 1, 2 } } },
+    required = { "x" }, additionalProperties = false }), tool("b"),
+    tool("c", { type = "object", properties = native.json_decode("", "{}") }) }
+  -- A model without sense would use all the blanks that JSON may have, and end an answer anywhere.
+  local biases, texts = { ["2"] = -100 }, require "redco.generation.grammar".texts_of(tokenizer)
+  for token = 0, #tokenizer - 1 do
+    if texts:bytes(token):find "[\n\t]" then biases[tostring(token)] = -100 end
+  end
+  local function ask(more)
+    local body = { messages = { { role = "user", content = "q" } }, tools = three,
+      temperature = 1.5, logit_bias = biases }
+    for name, value in pairs(more) do body[name] = value end
+    return client.ask_all(server.port, { { path = "/v1/chat/completions", body = body } },
+      function() server:poll() end)[1]
+  end
+  local function named(name) return { type = "function", ["function"] = { name = name } } end
+  local in_list = "[{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}]"
+  for _, written in ipairs { xml, in_list, bare } do
+    tokenizer.chat_template = "{% if tools %}T{% endif %}{% for m in messages %}"
+      .. "{% if m.role == 'assistant' %}A:{{ m.content }}{% if m.tool_calls %}" .. written
+      .. "{% endif %}{% else %}U{% endif %}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
+    for seed = 1, 3 do
+      local answer = ask { tool_choice = named "a", seed = seed }
+      assert(answer.status == 200, answer.body)
+      local choice = answer.json.choices[1]
+      assert(choice.finish_reason == "tool_calls", answer.body)
+      expect_equal(#choice.message.tool_calls, 1)
+      local call = choice.message.tool_calls[1]["function"]
+      expect_equal(call.name, "a")
+      assert(call.arguments == '{"x":1}' or call.arguments == '{"x":2}', call.arguments)
+    end
+    local call = ask({ tool_choice = named "c", parallel_tool_calls = false })
+      .json.choices[1].message.tool_calls[1]["function"]
+    expect_equal(call.name .. call.arguments, "c{}")
+  end
+  local names = {}
+  for seed = 1, 12 do
+    local message = ask({ tool_choice = "required", seed = seed, tools = { three[1], three[3] } })
+      .json.choices[1].message
+    names[message.tool_calls[1]["function"].name] = true
+  end
+  assert(names.a and names.c)
+  local function refused(param, more, text)
+    local answer = ask(more)
+    expect_equal(answer.status, 400)
+    expect_equal(answer.json.error.param, param)
+    assert(answer.json.error.message:find(text, 1, true), answer.body)
+  end
+  refused("tool_choice", { tool_choice = named "z" }, "no tool z")
+  refused("tool_choice", { tool_choice = { type = "function", ["function"] = 3 } }, "name")
+  refused("tools", { tool_choice = "required",
+    tools = { tool("a", { type = "object", patternProperties = {} }) } }, "patternProperties")
+  refused("tools", { tool_choice = "required", tools = { tool(3) } }, "tools[0]")
+  refused("parallel_tool_calls", { parallel_tool_calls = false }, "tool_choice")
+  -- With a response_format, the answer is of that form or a call.
+  local formed = ask { response_format = { type = "json_schema",
+    json_schema = { name = "n", schema = { const = "yes" } } }, tools = { three[3] } }
+  assert(formed.status == 200, formed.body)
+  local message = formed.json.choices[1].message
+  assert(message.tool_calls or message.content:find "yes", formed.body)
   server:close()
 end)
 

@@ -1,5 +1,6 @@
 -- redco.serve: the answers of the API, and requests that are wrong or that nobody waits for.
 local client = require "http_client"
+local native = require "redco.native"
 local redco = require "redco"
 local testing = require "testing"
 
@@ -218,9 +219,17 @@ test("wrong bodies get the status 400 and say what is wrong", function()
     messages = { 3, "hi", {}, { 3 } }, temperature = { -1, 2.5, "hot", true }, top_p = { 1.5, "1" },
     n = { 0, 1.5, 129, "2" }, max_tokens = { 0, -1, 1.5, "9" }, seed = { 0.5, "a" },
     stop = { "", { "" }, { 3 }, 3 }, stream = { 1, "true" }, top_logprobs = { 21, -1 },
-    logprobs = { 3 }, frequency_penalty = { 0.5 }, presence_penalty = { 1 },
-    logit_bias = { { ["5"] = 1 } }, response_format = { { type = "json_object" } },
-    tool_choice = { "required", { type = "function" } }, functions = { {} }, user = { 5 },
+    logprobs = { 3 }, frequency_penalty = { 2.5, "1" }, presence_penalty = { -3 },
+    repetition_penalty = { 0, -1, 1e9 }, min_p = { 2 }, top_k = { -1, 0.5 },
+    logit_bias = { { ["5"] = 101 }, { ["5"] = "1" }, { a = 1 }, { ["-1"] = 1 }, { 1 },
+      { ["1e3"] = 1 }, { ["99999999"] = 1 }, { [("9"):rep(400)] = 1 } },
+    response_format = { "json", {}, { type = "xml" }, { type = "json_schema" },
+      { type = "json_schema", json_schema = { name = "a" } },
+      { type = "json_schema", json_schema = { schema = 3 } },
+      { type = "json_schema", json_schema = { schema = {}, more = 1 } },
+      { type = "json_object", more = 1 } },
+    tool_choice = { "required", { type = "function" }, "always", {} }, functions = { {} },
+    user = { 5 }, parallel_tool_calls = { 1 },
     tools = { { 3 }, "x" }, model = { 3 }, stream_options = { { include_usage = true } },
   }
   for name, values in pairs(wrong) do
@@ -252,8 +261,93 @@ test("wrong bodies get the status 400 and say what is wrong", function()
   end
   -- Values without an effect are taken, and so is null.
   expect_equal(chat([[{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1,
-    "frequency_penalty": 0.0, "logit_bias": {}, "stop": null, "user": "me", "store": false,
+    "frequency_penalty": 0.0, "logit_bias": {}, "parallel_tool_calls": false, "stop": null, "user": "me", "store": false,
     "response_format": {"type": "text"}, "seed": -1}]]).status, 200)
+end)
+
+test("schemas that cannot be are refused with the place", function()
+  local function expect(schema, ...)
+    expect_refused(400, "response_format", [[{"messages": [{"role": "user", "content": "hi"}],
+      "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": ]]
+      .. schema .. "}}}", ...)
+  end
+  expect('{"properties": {"a": {"type": "string", "pattern": "x"}}}', "#/properties/a", "pattern")
+  expect('{"oneOf": []}', "oneOf")
+  expect('{"$ref": "#"}', "no finite text")
+  expect(('{"items":'):rep(300) .. "{}" .. ("}"):rep(300), "nested")
+  local long = {}
+  for i = 1, 40 do long[i] = ('"p%d": {"type": "string", "maxLength": 9999}'):format(i) end
+  expect('{"properties": {' .. table.concat(long, ",") .. "}}", "too large")
+end)
+
+test("penalties, biases and filters of each request, in one batch", function()
+  local sea = tokenizer:encode "the sea"
+  local function text(options)
+    local all = { max_new_tokens = 12, do_sample = false }
+    for name, value in pairs(options) do all[name] = value end
+    local ids = model.generate(model.params, { input_ids = torch.tensor { sea } }, all)[0]
+    return text_of(ids:narrow(0, #sea, ids:size(0) - #sea))
+  end
+  local plain = text {}
+  local token = tokenizer:encode(plain, { add_special_tokens = false })[3]
+  local cases = {
+    { {}, {} },
+    { { frequency_penalty = 1.5 }, { frequency_penalty = 1.5 } },
+    { { presence_penalty = 2 }, { presence_penalty = 2 } },
+    { { repetition_penalty = 1.8 }, { repetition_penalty = 1.8 } },
+    { { logit_bias = { [tostring(token)] = -100 } }, { sequence_bias = { { { token }, -100 } } } },
+    { { logit_bias = { ["7"] = 100, ["8"] = -1 } }, { sequence_bias = { { { 7 }, 100 } } } },
+    { { temperature = 1, top_k = 1 }, {} }, { { temperature = 1, min_p = 1 }, {} },
+  }
+  local requests, n_different = {}, 0
+  for i, case in ipairs(cases) do
+    local body = { prompt = "the sea", max_tokens = 12, temperature = 0 }
+    for name, value in pairs(case[1]) do body[name] = value end
+    requests[i] = { path = "/v1/completions", body = body }
+  end
+  for i, answer in ipairs(ask_all(requests)) do
+    local expected = text(cases[i][2])
+    expect_equal(answer.json.choices[1].text, expected)
+    if expected ~= plain then n_different = n_different + 1 end
+  end
+  assert(n_different >= 4, n_different)
+end)
+
+test("an answer has the JSON that the request asks for", function()
+  local function json(format, more, reason)
+    local body = { messages = hi, response_format = format, temperature = 1.5 }
+    for name, value in pairs(more) do body[name] = value end
+    local answer = chat(body)
+    expect_equal(answer.status, 200)
+    expect_equal(answer.json.choices[1].finish_reason, reason)
+    return answer.json.choices[1].message.content
+  end
+  local schema = { type = "json_schema", json_schema = { name = "x", strict = true, schema = {
+    enum = { { k = "sea", n = 1 }, 17, "y" } } } }
+  local seen = {}
+  for seed = 1, 20 do
+    local value = native.json_decode("answer", json(schema, { seed = seed }, "stop"))
+    seen[type(value) == "table" and value.k .. value.n or value] = true
+  end
+  assert(seen[17] and seen.y)
+  -- As long as the answer may be, it is the beginning of an object.
+  local text = json({ type = "json_object" },
+    { max_tokens = 8, logit_bias = { ["2"] = -100 } }, "length")
+  assert(text:find "^%s*{", text)
+  local both = ask_all {
+    { path = "/v1/chat/completions", body = { messages = hi, response_format = schema } },
+    { path = "/v1/chat/completions", body = { messages = hi, max_tokens = 6 } },
+    { path = "/v1/chat/completions", body = { messages = hi, response_format = schema, n = 2,
+      stream = true } },
+  }
+  expect_equal(both[2].json.choices[1].message.content, greedy(chat_prompt(hi), 6))
+  native.json_decode("answer", both[1].json.choices[1].message.content)
+  local streamed = ""
+  for _, event in ipairs(both[3].events) do
+    local choice = event ~= "[DONE]" and event.choices[1]
+    if choice and choice.index == 1 then streamed = streamed .. (choice.delta.content or "") end
+  end
+  expect_equal(streamed, both[1].json.choices[1].message.content)
 end)
 
 test("wrong paths, methods and texts get an error", function()

@@ -2,6 +2,7 @@
 
 serve_peer.py REDCO_LUA SOURCE
 """
+import enum
 import json
 import os
 import pathlib
@@ -11,8 +12,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+from typing import Annotated, Literal, Optional
 
 import openai
+import pydantic
 
 program, source = sys.argv[1:]
 folder = pathlib.Path(tempfile.mkdtemp())
@@ -112,13 +115,41 @@ try:
     stop = text[3:6]
     assert complete(stop=[stop]).choices[0].text == text[:text.find(stop)]
 
+    # Penalties and biases: of a token that a bias makes the likeliest, and of the next one.
+    two = complete(logit_bias={"40": 100, "41": 99.5}, logprobs=0).choices[0].logprobs.tokens
+    assert len(set(two)) == 1, two
+    both = complete(logit_bias={"40": 100, "41": 95}, frequency_penalty=2, logprobs=0)
+    assert set(both.choices[0].logprobs.tokens) > set(two), both
+
+    # Pydantic's schemas, which the client reads the answer with.
+    no_blanks = {str(i): -100 for i in range(3, 259) if i - 3 in b"\t\n"}  # <0x09> and <0x0A>
+
+    class Kind(enum.Enum):
+        sea = "sea"
+        sky = "sky"
+
+    class Answer(pydantic.BaseModel):
+        k: Kind
+        n: Literal[1, 22]
+        b: Optional[bool]
+        w: Annotated[list[Literal["x"]], pydantic.Field(max_length=1)]
+
+    kinds = set()
+    for seed in range(8):
+        parsed = client.chat.completions.parse(
+            model="tiny", messages=hi[1:], temperature=1.5, seed=seed, logit_bias=no_blanks,
+            response_format=Answer).choices[0].message.parsed
+        kinds.add((parsed.k, parsed.n, parsed.b, len(parsed.w)))
+    assert len(kinds) > 2, kinds
+
     # Errors have the client's types.
     bad = openai.BadRequestError
     expect_raises(bad, lambda: chat(temperature=3), "from 0 to 2", param="temperature")
     expect_raises(bad, lambda: chat(max_tokens=1000), "together", param="max_tokens")
-    expect_raises(bad, lambda: chat(frequency_penalty=0.5), "not supported")
+    expect_raises(bad, lambda: chat(frequency_penalty=2.5), "from -2 to 2")
     expect_raises(bad, lambda: chat(tool_choice="required", tools=[]), param="tool_choice")
-    expect_raises(bad, lambda: chat(response_format={"type": "json_object"}))
+    expect_raises(bad, lambda: chat(response_format={"type": "grammar"}), param="response_format")
+    expect_raises(bad, lambda: chat(logit_bias={"5": 1000}), param="logit_bias")
     expect_raises(bad, lambda: chat(extra_body={"unheard": 1}), "unheard", param="unheard")
     expect_raises(bad, lambda: chat(messages=[]), param="messages")
     expect_raises(openai.NotFoundError, lambda: chat(model="gpt-5"), "tiny")

@@ -180,6 +180,9 @@ class REDCO_API Tokenizer {
   /// None if no token has this id.
   std::optional<std::string> id_to_token(int64_t id) const;
   bool is_special(int64_t id) const;
+  /// The bytes that a token adds to a text that has begun. They may be a part of a character. None
+  /// for ids without a token and for special tokens.
+  std::optional<std::string> bytes_of(int64_t id) const;
 
   /// The token with the role "bos", "eos", "unk", "sep", "cls", "pad" or "mask", if any.
   std::optional<std::string> special_token(const std::string& role) const;

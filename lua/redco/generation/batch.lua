@@ -23,30 +23,54 @@ function meta.__tostring(self)
   return ("GenerationBatch(%d open, %d waiting)"):format(#self.open, #self.queue)
 end
 
--- Options of model.generate that a row may have.
-local of_choice = { "top_k", "top_p", "min_p", "typical_p", "repetition_penalty" }
+-- Options of model.generate that a row may have: those of sampling, and those that change what is
+-- most probable. The last ones depend on the row's prompt, or are tables and functions.
+local of_sampling = { "temperature", "top_k", "top_p", "min_p", "typical_p" }
+local of_any_row = { "repetition_penalty" }
+local of_own_row = { "frequency_penalty", "presence_penalty", "sequence_bias", "logits_processor" }
 
 local row_options = arguments("GenerationBatch:add",
   { temperature = 1, top_k = 0, n_logprobs = 0, logprobs = "raw" },
-  { "max_new_tokens", "top_p", "min_p", "typical_p", "repetition_penalty", "eos_token_id", "seed",
-    "on_token" })
+  { "max_new_tokens", "top_p", "min_p", "typical_p", "repetition_penalty", "frequency_penalty",
+    "presence_penalty", "sequence_bias", "logits_processor", "eos_token_id", "seed", "on_token" })
 
 local greedy = {}  -- what model.generate reads of a row without sampling
 
--- Returns the processor of a row's options, which rows of equal options share, and their name.
-local function processor_of(self, o)
-  local given, names = { do_sample = o.temperature > 0 }, {}
-  if given.do_sample then given.temperature = o.temperature end
-  for _, name in ipairs(of_choice) do
-    if given.do_sample or name == "repetition_penalty" then given[name] = o[name] end
+-- Returns how the tokens of rows with these options are chosen.
+local function new_kind(o, given)
+  return { process = new_processor(o), is_sampled = given.do_sample,
+    needs_ids = given.repetition_penalty ~= nil }
+end
+
+-- Returns the kind of a row with options of its own.
+local function own_kind(row, given)
+  local o = generation_options.read({ config = greedy }, given)
+  o.prompt_length = #row.prompt
+  for token in pairs(row.is_end) do table.insert(o.eos, token) end
+  table.sort(o.eos)
+  local kind = new_kind(o, given)
+  kind.needs_ids = true
+  return kind
+end
+
+-- Returns the kind of a row's options. Rows of equal options share it, and are computed together.
+local function kind_of(self, row, o)
+  local given, is_own = { do_sample = o.temperature > 0 }, false
+  local function copy(names)
+    for _, name in ipairs(names) do given[name] = o[name] end
   end
+  if given.do_sample then copy(of_sampling) end
+  copy(of_any_row)
+  local names = {}
   for name, value in pairs(given) do names[#names + 1] = name .. "=" .. tostring(value) end
+  copy(of_own_row)
+  for _, name in ipairs(of_own_row) do is_own = is_own or o[name] ~= nil end
+  if is_own then return own_kind(row, given) end
   table.sort(names)
   local key = table.concat(names, " ")
   local kind = self.kinds[key]
   if not kind then
-    kind = { process = new_processor(generation_options.read({ config = greedy }, given)),
-      is_sampled = given.do_sample, needs_ids = o.repetition_penalty ~= nil }
+    kind = new_kind(generation_options.read({ config = greedy }, given), given)
     self.kinds[key] = kind
   end
   return kind
@@ -72,13 +96,15 @@ end
 
 methods.add = registry.define("GenerationBatch:add", [[
 add(self, prompt: list or Tensor, {max_new_tokens = nil, temperature: number = 1, top_k = 0, top_p: number = nil,
-  min_p = nil, typical_p: number = nil, repetition_penalty: number = nil, eos_token_id = nil,
+  min_p = nil, typical_p: number = nil, repetition_penalty: number = nil, frequency_penalty: number = nil,
+  presence_penalty: number = nil, sequence_bias: list = nil, logits_processor = nil, eos_token_id = nil,
   seed = nil, logprobs = "raw", n_logprobs: integer = 0, on_token: function = nil}) -> table
 Adds a row that continues the tokens `prompt` [n], and returns it. It begins with the next `step`,
 or when another row ends if max_rows are open. Rows begin in the order in which they were added.
   max_new_tokens: by default as many as max_length leaves
-  temperature: 0 takes the most probable token. top_k (0: all tokens), top_p, min_p, typical_p and
-    repetition_penalty are as in `Model.generate`, but never come from the model's files
+  temperature: 0 takes the most probable token. top_k (0: all tokens), top_p, min_p, typical_p, the
+    penalties, sequence_bias and logits_processor are as in `Model.generate`, but never come from the
+    model's files
   eos_token_id: a token or a list of tokens that end the row; by default those of the model's files
   seed: what is drawn depends on it, the prompt, the options and the parameters, but not on other
     rows, max_rows or the layout. (Products of other sizes are rounded differently: a draw may differ
@@ -112,7 +138,6 @@ finish_reason: "stop" after a token of eos_token_id, which is the last of `token
     fail("%s: logprobs: expected \"raw\" or \"sampled\", got %s", where, tostring(o.logprobs))
   end
   check_integer(where, "n_logprobs", o.n_logprobs, 0)
-  row.kind = processor_of(self, o)
   row.logprobs_of, row.n_logprobs, row.on_token = o.logprobs, o.n_logprobs, o.on_token
   row.is_end = self.is_end
   if o.eos_token_id then
@@ -122,6 +147,7 @@ finish_reason: "stop" after a token of eos_token_id, which is the last of `token
       row.is_end[token] = true
     end
   end
+  row.kind = kind_of(self, row, o)
   if row.kind.is_sampled then
     row.draws = torch.rand({ row.max_new_tokens }, { dtype = "float64",
       generator = torch.Generator(o.seed or self.n_added) }):tolist()

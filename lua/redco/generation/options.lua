@@ -50,6 +50,8 @@ local options = {
   epsilon_cutoff = { share, 0 },
   eta_cutoff = { share, 0 },
   repetition_penalty = { positive, 1 },
+  frequency_penalty = { number, 0 },  -- this and the next are OpenAI's
+  presence_penalty = { number, 0 },
   encoder_repetition_penalty = { positive, 1 },
   no_repeat_ngram_size = { count, 0 },
   encoder_no_repeat_ngram_size = { count, 0 },
@@ -84,6 +86,10 @@ local options = {
     local function is_string(s) return type(s) == "string" end
     return is_string(v) or is_list(v, is_string)
   end } },
+  logits_processor = { { "a function or a list of functions", function(v)
+    local function is_function(f) return type(f) == "function" end
+    return is_function(v) or (is_list(v, is_function) and #v > 0)
+  end } },
   tokenizer = { anything }, seed = { anything }, rng = { anything }, streamer = { anything },
 }
 
@@ -99,7 +105,6 @@ local unsupported = {
   dola_layers = false,
   force_words_ids = false,
   guidance_scale = 1,
-  logits_processor = false,
   max_time = false,
   negative_prompt_ids = false,
   num_beam_groups = 1,

@@ -2,6 +2,7 @@
 --- the tokens so far, ids [rows, length]. They run in the order of this file, which is that of
 --- transformers.
 local fail = require "redco.fail"
+local native = require "redco.native"
 local torch = require "redco.torch"
 
 local processors = {}
@@ -41,20 +42,37 @@ end
 -- of the sequence. `biases` is a list of {tokens, number}.
 local function add_biases(biases, name)
   local by_sequence, sequences = {}, {}  -- among equal sequences, the last one counts
+  local single, numbers = {}, {}
   for _, entry in ipairs(biases) do
     local key = table.concat(entry[1], ",")
     if not by_sequence[key] then sequences[#sequences + 1] = key end
     by_sequence[key] = entry
   end
+  local longer = {}
+  for _, key in ipairs(sequences) do
+    local tokens, number = unpack(by_sequence[key])
+    if #tokens == 1 then
+      single[#single + 1], numbers[#numbers + 1] = tokens[1], number
+    else
+      longer[#longer + 1] = by_sequence[key]
+    end
+  end
+  local of_every_row
   return function(scores, ids)
-    local bias, length = torch.zeros(scores.shape, { dtype = scores.dtype }), ids:size(1)
-    for _, key in ipairs(sequences) do
-      local tokens, number = unpack(by_sequence[key])
-      check_tokens(tokens, scores, name)
-      local column = bias:select(1, tokens[#tokens])
-      if #tokens == 1 then
-        column:add_(number)
-      elseif #tokens <= length then
+    if not of_every_row then
+      for _, entry in ipairs(biases) do check_tokens(entry[1], scores, name) end
+      of_every_row = torch.zeros({ 1, scores:size(1) }, { dtype = scores.dtype })
+      if #single > 0 then
+        of_every_row:select(0, 0):index_copy_(0, token_tensor(single),
+          torch.tensor(numbers, { dtype = scores.dtype }))
+      end
+    end
+    if #longer == 0 then return scores + of_every_row end
+    local bias, length = of_every_row:expand(scores.shape):clone(), ids:size(1)
+    for _, entry in ipairs(longer) do
+      local tokens, number = unpack(entry)
+      if #tokens <= length then
+        local column = bias:select(1, tokens[#tokens])
         local start = token_tensor { unpack(tokens, 1, #tokens - 1) }
         local matches = ids:narrow(1, length - #tokens + 1, #tokens - 1):eq(start):all(1)
         column:add_(torch.zeros_like(column):masked_fill(matches, number))
@@ -86,6 +104,19 @@ end)
 -- Keskar et al., 2019: lowers the scores of tokens that occurred before.
 define(function(o) return o.repetition_penalty ~= 1 end, function(o)
   return function(scores, ids) return penalized(scores, ids, o.repetition_penalty) end
+end)
+
+-- OpenAI's: lowers the scores of tokens by how often the text after the prompt has them, and by
+-- whether it has them.
+define(function(o) return o.frequency_penalty ~= 0 or o.presence_penalty ~= 0 end, function(o)
+  return function(scores, ids)
+    local n = ids:size(1) - o.prompt_length
+    if n == 0 then return scores end
+    local new = ids:narrow(1, o.prompt_length, n)
+    local counts = torch.zeros_like(scores):scatter_add(1, new,
+      torch.ones(new.shape, { dtype = scores.dtype }))
+    return scores - counts * o.frequency_penalty - counts:clamp_max(1) * o.presence_penalty
+  end
 end)
 
 -- Returns the tokens that would complete an n-gram of `text` at the end of `row`.
@@ -188,6 +219,24 @@ end)
 -- A family's own.
 define(function(o) return o.rule end, function(o)
   return function(scores, ids) return o.rule(scores, ids, o.prompt_length) end
+end)
+
+-- The caller's.
+define(function(o) return o.logits_processor end, function(o)
+  local list = type(o.logits_processor) == "table" and o.logits_processor or { o.logits_processor }
+  local facts = { prompt_length = o.prompt_length, eos_token_id = o.eos }
+  return function(scores, ids)
+    for _, process in ipairs(list) do
+      local processed = process(ids, scores, facts)
+      if not torch.is_tensor(processed) or table.concat(processed.shape, " ")
+        ~= table.concat(scores.shape, " ") then
+        fail("model.generate: logits_processor returned %s, expected scores [%d, %d]",
+          native.describe(processed), unpack(scores.shape))
+      end
+      scores = processed
+    end
+    return scores
+  end
 end)
 
 -- The processors below apply to sampling.

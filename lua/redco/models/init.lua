@@ -22,6 +22,7 @@ local models = {
   new_cache = require "redco.models.cache",
   generate = require "redco.generation",
   new_batch = require "redco.generation.batch",
+  json_logits_processor = require "redco.generation.grammar".json_logits_processor,
 }
 
 -- Each model_type is read from the file of its name in families/.

@@ -69,18 +69,20 @@ model.loss_fn, ...}`.]],
 generate(params, inputs, {max_length = nil, max_new_tokens = nil, min_length = 0,
   min_new_tokens = nil, do_sample = false, temperature = 1, top_k = 50, top_p = 1, min_p = nil,
   typical_p = 1, epsilon_cutoff = 0, eta_cutoff = 0, seed = nil, rng = nil, repetition_penalty = 1,
-  encoder_repetition_penalty = 1, no_repeat_ngram_size = 0, encoder_no_repeat_ngram_size = 0,
+  frequency_penalty = 0, presence_penalty = 0, encoder_repetition_penalty = 1, no_repeat_ngram_size = 0, encoder_no_repeat_ngram_size = 0,
   sequence_bias = nil, bad_words_ids = nil, suppress_tokens = nil, begin_suppress_tokens = nil,
   remove_invalid_values = false, renormalize_logits = false,
   exponential_decay_length_penalty = nil, num_beams = 1, length_penalty = 1,
   early_stopping: boolean or string = false, num_return_sequences = 1, eos_token_id = nil, pad_token_id = nil,
   bos_token_id = nil, decoder_start_token_id = nil, forced_bos_token_id = nil,
   forced_eos_token_id = nil, stop_strings = nil, tokenizer = nil, streamer = nil,
+  logits_processor: function or list of functions = nil,
   language: string or list of strings = nil, task = nil, return_timestamps = nil}) -> sequences [rows, length], scores [rows] (beam search)
 Generates tokens after a prompt. inputs are those of the model. Prompts may be padded on either side
 and are returned padded on the left.
 
-Arguments have the names and meanings of transformers 4.57. Values in generation_config.json of the
+Arguments have the names and meanings of transformers 4.57; frequency_penalty and presence_penalty
+are those of the OpenAI API. Values in generation_config.json of the
 model's folder replace these defaults. Greedy search and beam search return the same tokens as
 transformers. Other options of transformers raise an error, in the call and in the file, unless
 their value has no effect. All processes must make the call, with the same arguments.
@@ -103,6 +105,10 @@ end, tokens} in seconds.
   sequence_bias: a list of {tokens, number}; the number is added to the score of the last token of
     `tokens` if the row ends in the others
   bad_words_ids: a list of lists of tokens
+  logits_processor: a function(ids [rows, length], scores [rows, vocab_size], facts) that returns the
+    scores of the next tokens, or a list of functions. They run before temperature and what
+    else belongs to sampling. `facts` has prompt_length, how many columns of ids are the prompt, and
+    eos_token_id, a list. `redco.models.json_logits_processor` makes one for JSON
   exponential_decay_length_penalty: {start, factor}
   seed, rng: the source of random numbers for sampling
   early_stopping: false, true or "never"

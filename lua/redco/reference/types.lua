@@ -49,7 +49,8 @@ local words_by_type = {
      metadata metrics opt_state options
     outputs params profile rules structure texts tree variables]],
   ["function"] = [[activation body collate_fn eval_metric_fn f forward get loss_fn
-    lr_schedule_fn on_epoch on_eval on_save on_step output_fn pred_fn streamer train_step_fn]],
+    logits_processor lr_schedule_fn on_epoch on_eval on_save on_step output_fn pred_fn streamer
+    train_step_fn]],
   Tensor = [[actions advantages c features final_observations gradient h hidden_states k logits loss mask memory observations parameter pixels pos_weight probs q returns rewards
     samples scores target tensor terminated truncated v var weight x]],
   Dataset = "", Cache = "cache", Deployer = "deployer", Generator = "generator rng",

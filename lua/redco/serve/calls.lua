@@ -34,6 +34,7 @@ end
 
 -- Values of a call that a template shows.
 local name, key, value, words = "probe_name", "probe_key", "probe_value", "probe words"
+local call_id = "call00001"  -- some templates want nine letters and digits
 
 -- Returns what a template makes of an answer, without the beginning of the text.
 local function rendered(tokenizer, variables, answer)
@@ -53,13 +54,43 @@ local function visible(tokenizer, text)
     { skip_special_tokens = true }):match "^%s*(.-)%s*$"
 end
 
+-- Returns a call as a template writes it, cut where it has the name and the arguments: a list of
+-- texts, with the words "name" and "arguments" in tables between them. `first` and `last` are the
+-- ends of its JSON object.
+local function cut(text, first, last)
+  local places = {}
+  local function add(what, from, to)
+    if from and from < last then places[#places + 1] = { what, from, to } end
+  end
+  local key_at = text:find(key, first, true)
+  for at = key_at, first, -1 do
+    if text:sub(at, at) == "{" then
+      local _, next_at = json_at(text, at)
+      add("arguments", at, next_at - 1)
+      break
+    end
+  end
+  local quoted = '"' .. name .. '"'
+  local at = text:find(quoted, first, true)
+  add("name", at, at and at + #quoted - 1)
+  table.sort(places, function(a, b) return a[2] < b[2] end)
+  local pieces, done = {}, 0
+  for _, place in ipairs(places) do
+    pieces[#pieces + 1] = text:sub(done + 1, place[2] - 1)
+    pieces[#pieces + 1] = { place[1] }
+    done = place[3]
+  end
+  pieces[#pieces + 1] = text:sub(done + 1)
+  return pieces
+end
+
 --- Returns how the chat template writes calls: `prefix`, a JSON object with the name and, at the
---- key `arguments`, the arguments, and `suffix`. Returns nil if it writes them otherwise.
---- `variables` has the tools.
+--- key `arguments`, the arguments, and `suffix`. `pieces` are a whole call, with its special
+--- tokens. Returns nil if it writes them otherwise. `variables` has the tools.
 function calls.format(tokenizer, variables)
   local plain = rendered(tokenizer, variables, { role = "assistant", content = words })
   local text = rendered(tokenizer, variables, { role = "assistant", content = "", tool_calls = {
-    { id = "probe1234", type = "function",
+    { id = call_id, type = "function",
       ["function"] = { name = name, arguments = { [key] = value } } },
   } })
   local at = text and text:find(name, 1, true)
@@ -73,11 +104,40 @@ function calls.format(tokenizer, variables)
         local prefix, suffix = text:sub(1, first - 1), text:sub(last)
         if opening and prefix:sub(1, #opening) == opening then prefix = prefix:sub(#opening + 1) end
         if ending and suffix:sub(-#ending) == ending then suffix = suffix:sub(1, -#ending - 1) end
+        local start = prefix:match "^%s*(.*)$"
         return { prefix = visible(tokenizer, prefix), suffix = visible(tokenizer, suffix),
-          arguments = each }
+          arguments = each,
+          pieces = cut(start .. text:sub(first, last - 1) .. suffix, #start + 1,
+            #start + last - first) }
       end
     end
   end
+end
+
+--- Returns the name of the function of a tool, or nil.
+function calls.name_of(tool)
+  local called = type(tool) == "table" and tool["function"]
+  return type(called) == "table" and type(called.name) == "string" and called.name or nil
+end
+
+--- Returns a call of each tool as parts of a grammar.
+function calls.parts(format, tools)
+  local all = {}
+  for i, tool in ipairs(tools) do
+    local called = calls.name_of(tool)
+    if not called then
+      refusals.refuse(400, { param = "tools", code = "invalid_value" },
+        'tools[%d]: expected {"type": "function", "function": {"name": "..."}}', i - 1)
+    end
+    local of = { name = native.json_encode("name", called),
+      arguments = { schema = tool["function"].parameters or { type = "object" } } }
+    local parts = {}
+    for at, piece in ipairs(format.pieces) do
+      parts[at] = type(piece) == "table" and of[piece[1]] or piece
+    end
+    all[i] = parts
+  end
+  return all
 end
 
 -- Returns the place after a text and the blanks around it, or `at` if it is not there.

@@ -1,6 +1,7 @@
 --- A request that is being answered: its rows of the batch, and what the client gets of them.
 local answers = require "redco.serve.answers"
 local calls = require "redco.serve.calls"
+local format_processor = require "redco.serve.formats"
 local messages_of = require "redco.serve.messages"
 local new_choice = require "redco.serve.choice"
 local parameters_of = require "redco.serve.parameters"
@@ -107,9 +108,35 @@ local function sampling_of(model, o)
     o.temperature = samples and (files.temperature or 1) or 0
   end
   for _, name in ipairs { "top_p", "top_k", "min_p", "typical_p", "repetition_penalty" } do
-    o[name] = o[name] or files[name]
+    if o[name] == nil then o[name] = files[name] end
   end
   return o
+end
+
+-- Returns logit_bias as the option sequence_bias, or nil.
+local function biases_of(given, server)
+  local biases = {}
+  for token, bias in pairs(given.logit_bias or {}) do
+    token = tonumber(token)
+    if token >= server.vocab_size then
+      refuse(400, { param = "logit_bias", code = "invalid_value" },
+        "logit_bias: the token %.0f does not exist; the vocabulary has %d", token,
+        server.vocab_size)
+    end
+    biases[#biases + 1] = { { token }, bias }
+  end
+  return #biases > 0 and biases or nil
+end
+
+-- Returns the processor of the form that the answer must have, and the tokens that end it, or nil.
+local function format_of(endpoint, given, server, call_format)
+  if endpoint ~= "chat" then return end
+  local processor = format_processor(given, server.tokenizer, call_format)
+  if not processor or next(server.batch.is_end) then return processor end
+  local last = server.tokenizer.eos_token_id
+  if last then return processor, last end
+  refuse(400, { param = "response_format", code = "unsupported_parameter" },
+    "response_format: this model has no token that ends a text")
 end
 
 -- The seed of an answer: those of a request differ, also from those of the next seeds. A generator
@@ -141,6 +168,8 @@ local function new_job(server, request, endpoint, body)
     }),
   }, Job)
   local seed = given.seed or server:new_seed()
+  local processor, last = format_of(endpoint, given, server, call_format)
+  local biases = biases_of(given, server)
   for _, prompt in ipairs(prompts) do
     check_prompt(prompt, required, server)
     self.n_prompt = self.n_prompt + #prompt
@@ -151,7 +180,10 @@ local function new_job(server, request, endpoint, body)
       choice.prompt, choice.text, choice.shown_tokens, choice.new = prompt, {}, {}, {}
       choice.options = sampling_of(server.model, {
         temperature = given.temperature, top_p = given.top_p, top_k = given.top_k,
-        min_p = given.min_p, max_new_tokens = max_new_tokens, seed = seed_of(seed, index),
+        min_p = given.min_p, repetition_penalty = given.repetition_penalty,
+        frequency_penalty = given.frequency_penalty, presence_penalty = given.presence_penalty,
+        sequence_bias = biases, logits_processor = processor, eos_token_id = last,
+        max_new_tokens = max_new_tokens, seed = seed_of(seed, index),
         n_logprobs = n_top or 0,
         on_token = function(_, ...) table.insert(choice.new, { ... }) end,
       })

@@ -62,6 +62,21 @@ local prompts = { "a string, a list of strings, a list of tokens or a list of li
     return is_string(v) or is_tokens(v) or is_list(v, is_string) or is_list(v, is_tokens)
   end }
 
+local biases = { "an object of tokens and numbers from -100 to 100", function(v)
+  if not is_table(v) or #v > 0 then return false end
+  for token, bias in pairs(v) do
+    local is_token = type(token) == "string" and token:find "^%d+$"
+    if not is_token or not is_number(bias) or math.abs(bias) > 100 then return false end
+  end
+  return true
+end }
+local tool_choices = { '"auto", "none", "required" or a function', function(v)
+  return v == "auto" or v == "none" or v == "required" or (is_table(v) and v.type == "function")
+end }
+local formats = { 'an object whose type is "text", "json_object" or "json_schema"', function(v)
+  return is_table(v) and (v.type == "text" or v.type == "json_object" or v.type == "json_schema")
+end }
+
 local max_logprobs, longest_name = 20, 64
 
 -- Of both endpoints.
@@ -69,8 +84,12 @@ local shared = {
   model = text, stream = boolean, stream_options = object,
   temperature = real(0, 2), top_p = real(0, 1), n = whole(1, 128), stop = stops, seed = integer,
   max_tokens = whole(1),
-  top_k = whole(0), min_p = real(0, 1),  -- not in the OpenAI API; other servers have them
-  frequency_penalty = only(0), presence_penalty = only(0), logit_bias = empty,
+  -- These are not in the OpenAI API; other servers have them.
+  top_k = whole(0), min_p = real(0, 1),
+  repetition_penalty = { "a number greater than 0, at most 100", function(v)
+    return is_number(v) and v > 0 and v <= 100
+  end },
+  frequency_penalty = real(-2, 2), presence_penalty = real(-2, 2), logit_bias = biases,
   -- These change no token.
   user = text, metadata = object, store = boolean, safety_identifier = text,
   prompt_cache_key = text, prompt_cache_retention = text,
@@ -81,12 +100,7 @@ local of_chat = {
   messages = { "a list of messages", function(v) return is_list(v, is_table) end },
   max_completion_tokens = whole(1), logprobs = boolean, top_logprobs = whole(0, max_logprobs),
   tools = { "a list of objects", function(v) return is_list(v, is_table) or empty[2](v) end },
-  tool_choice = { '"auto" or "none"; a model here cannot be forced to call a tool',
-    one_of("auto", "none")[2] },
-  parallel_tool_calls = only(true),
-  response_format = { 'not supported; only {"type": "text"}', function(v)
-    return is_table(v) and v.type == "text"
-  end },
+  tool_choice = tool_choices, parallel_tool_calls = boolean, response_format = formats,
   modalities = { 'not supported; only ["text"]', function(v)
     return is_list(v, function(entry) return entry == "text" end)
   end },

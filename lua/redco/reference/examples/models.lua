@@ -141,6 +141,15 @@ local batch = redco.models.new_batch(model, model.params,
   { max_rows = 8, max_length = 60 })
 print(batch)  --> GenerationBatch(0 open, 0 waiting)
 
+--- redco.models.json_logits_processor (after Model)
+local processor = redco.models.json_logits_processor(tokenizer, [[
+  {"items": {"enum": [1, 2]}, "minItems": 1, "maxItems": 1}]])
+local ids = model.generate(model.params, inputs,
+  { logits_processor = processor, max_new_tokens = 30 })
+local text = tokenizer:decode(ids[0]:narrow(0, 5, ids:size(1) - 5),
+  { skip_special_tokens = true })
+print(text:find "^%s*%[%s*[12]%s*%]" ~= nil)  --> true
+
 --- GenerationBatch (after redco.models.new_batch)
 local row = batch:add({ 30, 31, 32 }, { temperature = 0, max_new_tokens = 4 })
 batch:run()

@@ -1,0 +1,308 @@
+-- Text of a grammar: JSON of a schema, logits processors of the caller, and OpenAI's penalties.
+local native = require "redco.native"
+local redco = require "redco"
+local testing = require "testing"
+local texts_of = require "redco.generation.grammar".texts_of
+
+local test, expect_equal, expect_error = testing.test, testing.expect_equal, testing.expect_error
+local torch = redco.torch
+local source = assert(os.getenv "REDCO_SOURCE")
+
+local function open(name)
+  local dir = source .. "/tests/cases/" .. name
+  local model = redco.models.from_pretrained(dir)
+  model.generation_config = {}
+  return model, redco.Tokenizer.from_pretrained(dir)
+end
+local gpt2, gpt2_tokenizer = open "gpt2"
+local llama, llama_tokenizer = open "llama"
+
+-- Whether a text, complete or not, fits parts: "complete", "begun" or nil.
+local function fit(parts, text, tokenizer)
+  tokenizer = tokenizer or gpt2_tokenizer
+  local grammar = native.token_grammar("test", texts_of(tokenizer), parts)
+  local ids = tokenizer:encode(text, { add_special_tokens = false })
+  local mask, _, is_complete = grammar:after(ids, #tokenizer)
+  return is_complete and "complete" or mask and "begun" or nil
+end
+
+local function fit_json(schema, text)
+  return fit({ { schema = native.json_decode("schema", schema) } }, text)
+end
+
+test("any JSON object", function()
+  local function fits(text) return fit({ { json = "object" } }, text) end
+  for _, text in ipairs { "{}", "{ }", ' {"a": 1}',
+    '{"a":[1,-2.5e+3,{"b":null}],"c":"x\\n\\u00e9"}', '{\n  "a": [\n    true,\n    false\n  ]\n}',
+    '{"é": "日本 \\ud83d\\ude00"}', '{"":""}', "{\n\n}" } do
+    expect_equal(fits(text), "complete")
+    for n = 1, #text - 1 do  -- each beginning, by bytes
+      local piece = text:sub(1, n)
+      if #piece:gsub("[\128-\255]", "") == #piece then expect_equal(fits(piece), "begun") end
+    end
+  end
+  for _, text in ipairs { "[]", "1", "{} ", "{}{", '{"a"}', "{a", '{"a":01', '{"a":1.}', '{"a":+1',
+    "{'a'", '{"a":1,}', '{"a":tru}', '{"a":"\n', '{"a":"\\x', '{"a":"\\ud83d"', "   {", "\n\n\n{",
+    '{"a":[1,]', '{"a":nul}', '{"a":12345678901234567', "{,", '{"a":.5' } do
+    expect_equal(fits(text), nil)
+  end
+end)
+
+test("keywords of a schema", function()
+  -- A schema, texts that fit, and texts that do not.
+  local cases = {
+    { '{"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "string"}}, '
+      .. '"required": ["b", "a"], "additionalProperties": false, "title": "T"}',
+      { '{"b": 1, "a": ""}', '{"b":-1,"a":"x"}' },
+      { "{}", '{"b":1}', '{"a":"","b":1}', '{"b":1.5', '{"b":1,"a":"","c"', '{"c"' } },
+    { '{"properties": {"a": {"type": "null"}, "b": {"type": "boolean"}, "c": {"const": 3}}, '
+      .. '"required": ["b"]}',
+      { '{"b":true}', '{"a":null,"b":false}', '{"b":true,"c":3}', '{"a":null,"b":true,"c":3}' },
+      { "{}", '{"a":null}', '{"c"', '{"b":true,"a"', '{,"b"', '{"b":true,}' } },
+    { '{"properties": {"a": {}, "b": true}}', { "{}", '{"a":[{}]}', '{"b":"x"}', '{"a":1,"b":2}' },
+      { '{"b":1,"a"' } },
+    { '{"type": "object", "additionalProperties": {"type": "integer"}}',
+      { "{}", '{"x":1,"y":2}' }, { '{"x":"' } },
+    { '{"type": "object", "additionalProperties": false}', { "{}" }, { '{"' } },
+    { '{"type": "object", "properties": {}}', { "{}" }, { '{"' } },
+    { '{"type": "object", "properties": {}, "additionalProperties": true}', { '{"a":1}' }, {} },
+    { '{"type": "object"}', { "{}", '{"a":[1]}' }, {} },
+    { '{"type": "array", "items": {"type": "number"}, "minItems": 1, "maxItems": 3}',
+      { "[1]", "[1, 2.5]", "[1,2,3]" }, { "[]", "[1,2,3,", '["' } },
+    { '{"items": {"enum": ["x", "xy", 2, null]}}', { "[]", '["x","xy",2,null]' }, { '["y' } },
+    { '{"type": "array", "maxItems": 0}', { "[]", "[ ]" }, { "[1" } },
+    { '{"type": "string", "minLength": 1, "maxLength": 2}', { '"a"', '"日b"', '"\\n\\u0041"' },
+      { '""', '"abc' } },
+    { '{"type": ["string", "null"], "maxLength": 1}', { '"a"', "null", '""' }, { '"ab', "1" } },
+    { '{"enum": [1, "1", 1.5, true, [1, {"a": "b"}], {}]}',
+      { "1", '"1"', "1.5", "true", '[1, {"a": "b"}]', "{}", "[ ]" and "[1,{\"a\":\"b\"}]" },
+      { "2", "[1]", "11", "f" } },
+    { '{"enum": ["a", 1], "type": "integer"}', { "1" }, { '"' } },
+    { '{"const": "a\\"b"}', { '"a\\"b"' }, { '"a"' } },
+    { '{"anyOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}]}',
+      { "3", "[3]" }, { '"', "[[" } },
+    { '{"allOf": [{"$ref": "#/$defs/n"}], "$defs": {"n": {"const": 1}}}', { "1" }, { "2" } },
+    { '{"$ref": "#/$defs/tree", "$defs": {"tree": {"type": "object", "properties": {"v": '
+      .. '{"type": "integer"}, "next": {"anyOf": [{"$ref": "#/$defs/tree"}, {"type": "null"}]}}, '
+      .. '"required": ["v", "next"]}}}',
+      { '{"v":1,"next":null}', '{"v":1,"next":{"v":2,"next":{"v":3,"next":null}}}' },
+      { '{"v":1}', '{"v":1,"next":2' } },
+    { '{"type": "object", "properties": {"kids": {"items": {"$ref": "#"}}}}',
+      { "{}", '{"kids":[{},{"kids":[]}]}' }, { '{"kids":[1' } },
+    { '{"definitions": {"a/b~": {"const": 5}}, "$ref": "#/definitions/a~1b~0"}', { "5" }, { "6" } },
+    { "{}", { "1", "[]", '"x"', "null", "{}" }, { "x" } },
+    { "true", { "1" }, { "x" } },
+  }
+  for _, case in ipairs(cases) do
+    local schema, good, bad = unpack(case)
+    for _, text in ipairs(good) do
+      if fit_json(schema, text) ~= "complete" then error(schema .. " refuses " .. text) end
+    end
+    for _, text in ipairs(bad) do
+      if fit_json(schema, text) == "complete" then error(schema .. " takes " .. text) end
+      if not text:find "[%]}%d\"]$" and fit_json(schema, text) then
+        error(schema .. " lets begin " .. text)
+      end
+    end
+  end
+end)
+
+test("what a schema cannot say is an error that names the place", function()
+  local function expect(schema, ...)
+    local parts = { { schema = native.json_decode("schema", schema) } }
+    local all = { ... }
+    expect_error(function()
+      native.token_grammar("the schema", texts_of(gpt2_tokenizer), parts)
+    end, unpack(all))
+  end
+  expect('{"type": "string", "pattern": "a+"}', "the schema: #: the keyword 'pattern' is not")
+  expect('{"properties": {"a": {"type": "integer", "minimum": 0}}}', "#/properties/a", "'minimum'")
+  expect('{"type": "integer", "items": {}}', "'items'")
+  expect('{"oneOf": [{}]}', "'oneOf'")
+  expect('{"minimum": 1}', "'minimum'")
+  expect('{"$ref": "#/$defs/a", "minLength": 1}', "'minLength' is not supported beside $ref")
+  expect('{"anyOf": [{"type": "null"}], "type": "string"}', "beside anyOf")
+  expect('{"$ref": "#/$defs/a"}', "'#/$defs/a' is not in this schema")
+  expect('{"$ref": "http://x/y"}', "$ref: expected a place in this schema")
+  expect('{"type": "text"}', "type: expected object, array")
+  expect('{"type": []}', "empty list")
+  expect('{"enum": []}', "enum: expected a list")
+  expect('{"enum": ["a"], "type": "integer"}', "no value has the type")
+  expect('{"anyOf": []}', "#/anyOf")
+  expect('{"anyOf": [3]}', "#/anyOf/0: expected a schema")
+  expect('{"properties": 3}', "properties: expected an object")
+  expect('{"properties": {"a": {}}, "required": ["b"]}', "'b' is not in properties")
+  expect('{"minItems": 3, "maxItems": 2}', "maxItems is less")
+  expect('{"type": "string", "maxLength": 1000000}', "from 0 to 10000")
+  expect('{"properties": {"a": false}}', "#/properties/a: nothing fits")
+  expect("3", "expected a schema")
+  -- No finite text fits these.
+  expect('{"$ref": "#"}', "no finite text")
+  expect('{"properties": {"a": {"$ref": "#"}}, "required": ["a"]}', "no finite text")
+  -- Large and deep ones.
+  expect('{"items": ' .. ("{\"items\": "):rep(400) .. "{}" .. ("}"):rep(401), "nested")
+  local chain = {}
+  for i = 1, 2000 do chain[i] = ('"a%d": {"$ref": "#/$defs/a%d"}'):format(i, i + 1) end
+  expect('{"$ref": "#/$defs/a1", "$defs": {' .. table.concat(chain, ",") .. "}}", "levels")
+  local long = {}
+  for i = 1, 40 do long[i] = ('"p%d": {"type": "string", "maxLength": 10000}'):format(i) end
+  expect('{"properties": {' .. table.concat(long, ",") .. "}}", "too large")
+end)
+
+test("choices that multiply with each level end in a limit, not in all memory", function()
+  local options = {}
+  for i = 1, 8 do
+    options[i] = ('{"type": "array", "maxItems": %d, "items": {"$ref": "#"}}'):format(i)
+  end
+  local schema = '{"anyOf": [' .. table.concat(options, ",") .. ', {"type": "null"}]}'
+  expect_equal(fit_json(schema, "[[null]]"), "complete")
+  expect_equal(fit_json(schema, ("["):rep(60)), nil)
+end)
+
+test("literals, special tokens and alternatives", function()
+  local tokenizer = redco.Tokenizer.from_pretrained(source .. "/tests/cases/gpt2")
+  tokenizer:add_special_tokens { additional_special_tokens = { "<|call|>" } }
+  local parts = { "<|call|>", "f(", { any_of = { { "x" }, { { schema = { type = "integer" } } } } },
+    ")" }
+  expect_equal(fit(parts, "<|call|>f(x)", tokenizer), "complete")
+  expect_equal(fit(parts, "<|call|>f(-12)", tokenizer), "complete")
+  expect_equal(fit(parts, "<|call|>f(y", tokenizer), nil)
+  expect_equal(fit(parts, "f(", tokenizer), nil)
+end)
+
+local function text_of(tokenizer, tokens)
+  return tokenizer:decode(tokens, { skip_special_tokens = true })
+end
+
+local schema = '{"type": "object", "properties": {"n": {"type": "string", "maxLength": 2}, '
+  .. '"k": {"enum": ["sea", "sky"]}, "t": {"type": "array", "items": {"type": "boolean"}, '
+  .. '"maxItems": 1}}, "required": ["n", "k", "t"]}'
+
+-- Forbids tokens with a line end: models without sense use all the blanks that JSON may have.
+local function without_lines(tokenizer)
+  local texts, tokens = texts_of(tokenizer), {}
+  for token = 0, #tokenizer - 1 do
+    if texts:bytes(token):find "\n" then tokens[#tokens + 1] = token end
+  end
+  tokens = torch.tensor(tokens)
+  return function(_, scores) return scores:index_fill(1, tokens, -math.huge) end
+end
+
+-- Whether a text is JSON of the schema above.
+local function fits(text)
+  local value = native.json_decode("answer", text)
+  local _, n = value.n:gsub("[^\128-\191]", "")
+  assert(n <= 2 and (value.k == "sea" or value.k == "sky") and #value.t <= 1, text)
+  for _, tag in ipairs(value.t) do assert(type(tag) == "boolean", text) end
+  local names = 0
+  for _ in pairs(value) do names = names + 1 end
+  expect_equal(names, 3)
+end
+
+test("models write JSON of a schema: samples, greedy search, beams, and rows of a batch", function()
+  for _, each in ipairs { { gpt2, gpt2_tokenizer, 767 }, { llama, llama_tokenizer, 2 } } do
+    local model, tokenizer, eos = unpack(each)
+    local processor = { redco.models.json_logits_processor(tokenizer, schema),
+      without_lines(tokenizer) }
+    local prompt = { 5, 6, 7 }
+    local function written(options)
+      options.logits_processor, options.max_new_tokens, options.eos_token_id = processor, 60, eos
+      local ids = model.generate(model.params, { input_ids = torch.tensor { prompt, prompt } },
+        options)
+      for i, row in ipairs(ids:tolist()) do
+        local tokens = {}
+        for at = #prompt + 1, #row do
+          if row[at] == eos then break end
+          tokens[#tokens + 1] = row[at]
+        end
+        assert(#tokens < 60, i)
+        fits(text_of(tokenizer, tokens))
+      end
+    end
+    written {}
+    written { num_beams = 3 }
+    written { do_sample = true, temperature = 1.5, seed = 3, num_return_sequences = 10 }
+    local batch = redco.models.new_batch(model, model.params, { max_rows = 4, max_length = 63 })
+    local rows = {}
+    batch:add(prompt, { seed = 1, max_new_tokens = 20 })
+    for i = 1, 6 do
+      rows[i] = batch:add({ 5, 6, 6 + i % 2 }, { seed = i, temperature = 1.2,
+        logits_processor = processor, eos_token_id = eos })
+    end
+    batch:run()
+    for _, row in ipairs(rows) do
+      expect_equal(row.finish_reason, "stop")
+      table.remove(row.tokens)
+      fits(text_of(tokenizer, row.tokens))
+    end
+  end
+end)
+
+test("a logits processor sees the tokens, and its scores count", function()
+  local prompt, seen = torch.tensor { { 5, 6, 7 } }, {}
+  local function forbid(ids, scores, facts)
+    seen[#seen + 1] = ids:size(1) - facts.prompt_length
+    return scores:index_fill(1, torch.tensor { 9 }, 1e9)
+  end
+  local function double(_, scores) return scores * 2 end
+  local ids = gpt2.generate(gpt2.params, { input_ids = prompt },
+    { logits_processor = { double, forbid }, max_new_tokens = 3, pad_token_id = 0 })
+  expect_equal(table.concat(ids[0]:tolist(), " "), "5 6 7 9 9 9")
+  expect_equal(table.concat(seen, " "), "0 1 2")
+  local batch = redco.models.new_batch(gpt2, gpt2.params, { max_length = 20 })
+  local row = batch:add({ 5, 6 }, { logits_processor = forbid, max_new_tokens = 2 })
+  batch:run()
+  expect_equal(table.concat(row.tokens, " "), "9 9")
+  local function wrong(value)
+    return function()
+      gpt2.generate(gpt2.params, { input_ids = prompt }, { logits_processor = value })
+    end
+  end
+  expect_error(wrong(3), "logits_processor is 3, expected a function")
+  expect_error(wrong(function() end), "logits_processor returned nil, expected scores [1, 768]")
+  expect_error(wrong(function(_, scores) return scores[0] end), "expected scores [1, 768]")
+end)
+
+-- Scores that do not depend on the text: what a penalty does is seen by hand.
+local function with_scores(list)
+  local model = redco.models.from_pretrained(source .. "/tests/cases/gpt2")
+  model.generation_config = {}
+  local logits = model.logits
+  model.logits = function(params, hidden)
+    local scores = torch.full_like(logits(params, hidden), -50)
+    for token, score in pairs(list) do scores:select(-1, token):fill_(score) end
+    return scores
+  end
+  return model
+end
+
+test("penalties of the OpenAI API count the tokens after the prompt", function()
+  local model = with_scores { [3] = 4, [4] = 3.2, [5] = 2.9 }
+  local prompt = { 3, 3, 3 }
+  local function written(options)
+    options.max_new_tokens = 5
+    local all = { pad_token_id = 0 }
+    for name, value in pairs(options) do all[name] = value end
+    local ids = model.generate(model.params, { input_ids = torch.tensor { prompt } }, all)[0]
+    local batch = redco.models.new_batch(model, model.params, { max_length = 20 })
+    options.temperature = 0
+    local row = batch:add(prompt, options)
+    local other = batch:add({ 5 }, { temperature = 0, max_new_tokens = 5 })
+    batch:run()
+    expect_equal(table.concat(other.tokens, " "), "3 3 3 3 3")
+    local text = table.concat(row.tokens, " ")
+    expect_equal(table.concat(ids:narrow(0, 3, 5):tolist(), " "), text)
+    return text
+  end
+  expect_equal(written {}, "3 3 3 3 3")
+  expect_equal(written { presence_penalty = 1 }, "3 4 3 3 3")
+  expect_equal(written { presence_penalty = 2 }, "3 4 5 3 3")
+  expect_equal(written { frequency_penalty = 0.5 }, "3 3 4 3 5")
+  expect_equal(written { frequency_penalty = 0.5, presence_penalty = 0.5 }, "3 4 3 5 3")
+  expect_equal(written { frequency_penalty = -1 }, "3 3 3 3 3")
+  expect_equal(written { sequence_bias = { { { 5 }, 2 } } }, "5 5 5 5 5")
+  expect_equal(written { sequence_bias = { { { 5 }, 1.3 }, { { 3 }, -9 } } }, "5 5 5 5 5")
+  expect_equal(written { sequence_bias = { { { 3, 4 }, 2 }, { { 5 }, 0.5 } } }, "4 3 4 3 4")
+end)
+
+testing.finish()
