@@ -87,7 +87,7 @@ const std::vector<Flag>& flags() {
       {of_evaluate, "--max-length,--max_length", "N",
        "Tokens that the model reads; default: as its configuration says", nullptr,
        number(1, million, "a whole number of at least 1", true)},
-      {of_evaluate, "--n-model-shards,--n_model_shards", "N",
+      {of_evaluate | of_serve, "--n-model-shards,--n_model_shards", "N",
        "Processes that share a copy of the model; default: 1", "1",
        number(1, million, "a whole number of at least 1", true)},
       {of_evaluate, "--apply-chat-template,--apply_chat_template", "",
@@ -154,7 +154,9 @@ const CLI::App* ModelCommands::given() const {
 
 std::string ModelCommands::name() const { return given()->get_name(); }
 
-bool ModelCommands::takes_processes() const { return is_given() && name() == "evaluate"; }
+bool ModelCommands::takes_processes() const {
+  return is_given() && (name() == "evaluate" || name() == "serve");
+}
 
 std::vector<std::string> ModelCommands::words() const {
   std::vector<std::string> words{name()};

@@ -8,6 +8,7 @@
 #include "state/tensor.h"
 #include "state/values.h"
 
+#include <redco/detail/text_of_process.h>
 #include <redco/error.h>
 #include <redco/moves.h>
 #include <redco/plan.h>
@@ -228,6 +229,16 @@ void push_collectives(lua_State* L, const Group& group) {
   }
 }
 
+// text_of_first(text) -> the text that process 0 gave. All processes call it.
+int text_of_first(lua_State* L) {
+  size_t size = 0;
+  const char* bytes = luaL_checklstring(L, 1, &size);
+  std::string text(bytes, size);
+  if (const auto mesh = current_mesh(L)) text = mesh::text_of_process(*mesh, 0, text);
+  lua_pushlstring(L, text.data(), text.size());
+  return 1;
+}
+
 int counters(lua_State* L) {
   std::shared_ptr<const Mesh> mesh = current_mesh(L);
   require(mesh != nullptr, "redco.sharding_counters: create a redco.Deployer first, and keep it");
@@ -348,6 +359,8 @@ void add_sharding_methods(lua_State* L) {
 }
 
 void add_sharding(lua_State* L) {
+  lua_pushcfunction(L, text_of_first);
+  lua_setfield(L, -2, "text_of_first");
   register_functions(
       L, "redco.",
       {{"shard", shard,

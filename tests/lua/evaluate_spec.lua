@@ -1,9 +1,11 @@
 -- redco.evaluate: the numbers of lm-evaluation-harness, its few-shot examples, filters, files of
 -- results, and tasks that are wrong.
 local native = require "redco.native"
+local new_filters = require "redco.evaluate.filters"
 local new_random = require "redco.evaluate.python_random"
 local python_text = require "redco.evaluate.python_text"
 local redco = require "redco"
+local table_of = require "redco.evaluate.results".table_of
 local testing = require "testing"
 
 local test, expect_equal, expect_error = testing.test, testing.expect_equal, testing.expect_error
@@ -33,6 +35,61 @@ local function expect_numbers(found, expected)
 end
 
 local function texts(list) return table.concat(list, ",") end
+
+test("groups have the means of their tasks' scores", function()
+  local found = redco.evaluate { deployer = deployer, model = model, tokenizer = tokenizer,
+    tasks = { tasks .. "arc_easy.toml", tasks .. "reasoning.toml" }, bootstrap_iters = 100 }
+  local all = found.results
+  local sum, norm, n = 0, 0, 0
+  for _, name in ipairs { "arc_easy", "hellaswag", "winogrande" } do
+    sum, n = sum + all[name]["acc,none"] * all[name].sample_len, n + all[name].sample_len
+    norm = norm + (all[name]["acc_norm,none"] or 0) / 2
+  end
+  expect_numbers(found.groups.reasoning, { ["acc,none"] = sum / n, ["acc_norm,none"] = norm,
+    sample_len = n })
+  expect_equal(texts(found.group_subtasks.reasoning), "arc_easy,hellaswag,winogrande")
+  assert(table_of(found):find "reasoning +1", table_of(found))
+  local function expect(text, group)
+    expect_error(function() evaluate(group) end, text)
+  end
+  local arc = tasks .. "arc_easy.toml"
+  expect("group g: task: expected a list of tasks", { group = "g" })
+  expect("did you mean 'aggregate_metric_list'", { group = "g", task = { arc },
+    aggregate_metrics_list = {} })
+  expect("entry 1: metric is missing", { group = "g", task = { arc },
+    aggregate_metric_list = { {} } })
+  expect("expected \"mean\", got 'max'", { group = "g", task = { arc },
+    aggregate_metric_list = { { metric = "acc", aggregation = "max" } } })
+  expect("two have the name 'arc_easy'", { group = "arc_easy", task = { arc } })
+  local endless = { group = "g" }
+  endless.task = { endless }
+  expect("does one contain itself?", endless)
+end)
+
+test("answers that are repeated are filtered together", function()
+  local function pipeline(...)
+    return new_filters("a task", { { name = "x", filter = { ... } } })[1].apply
+  end
+  local answers = { "b 7", "a 5", "c 5", "d 7", "5" }
+  local number = { ["function"] = "regex", regex_pattern = "\\d" }
+  local vote = { ["function"] = "majority_vote" }
+  local function first_k(k) return { ["function"] = "take_first_k", k = k } end
+  expect_equal(texts(pipeline(number, vote)(answers)), "5")
+  expect_equal(texts(pipeline(number, first_k(4), vote)(answers)), "7")
+  expect_equal(texts(pipeline(number, first_k(1))(answers)), "7")
+  expect_equal(texts(pipeline({ ["function"] = "take_first" }, number)(answers)), "7")
+  expect_error(function() pipeline(first_k(6))(answers) end, "k is 6, and a document has 5")
+  local given = { task = "sampled", data = source .. "/examples/evaluation/data/arc.jsonl",
+    doc_to_text = "{{question}}", doc_to_target = "{{answerKey}}", repeats = 4,
+    generation_kwargs = { do_sample = true, temperature = 1, max_gen_toks = 3, ["until"] = {} },
+    filter_list = { { name = "maj@4", filter = { vote, { ["function"] = "take_first" } } } } }
+  local found, samples = evaluate(given, { limit = 2 })
+  assert(found["exact_match,maj@4"])
+  expect_equal(#samples[1].resps, 4)
+  expect_equal(#samples[1].filtered_resps, 1)
+  given.repeats = 0
+  expect_error(function() evaluate(given) end, "repeats: expected a whole number of at least 1")
+end)
 
 test("random numbers are Python's", function()
   local random = new_random(1234)

@@ -238,6 +238,19 @@ test("models write JSON of a schema: samples, greedy search, beams, and rows of 
   end
 end)
 
+test("a text without a token that ends it is an error", function()
+  expect_error(function()
+    gpt2.generate(gpt2.params, { input_ids = torch.tensor { { 5 } } },
+      { logits_processor = redco.models.json_logits_processor(gpt2_tokenizer) })
+  end, "give eos_token_id")
+  expect_error(function() redco.models.json_logits_processor(gpt2_tokenizer, "{") end,
+    "json_logits_processor: schema", "JSON")
+  expect_error(function() redco.models.json_logits_processor("gpt2") end, "expected a Tokenizer")
+  expect_error(function()
+    redco.models.json_logits_processor(gpt2_tokenizer, { type = "text" })
+  end, "json_logits_processor: schema: #: type: expected")
+end)
+
 test("a logits processor sees the tokens, and its scores count", function()
   local prompt, seen = torch.tensor { { 5, 6, 7 } }, {}
   local function forbid(ids, scores, facts)

@@ -186,9 +186,8 @@ test("log-probabilities are the model's", function()
     for j = 1, 3 do
       assert(math.abs(entry.top_logprobs[j].logprob - best[j - 1]:item()) < 1e-4)
     end
-    if type(entry.bytes) == "table" then
-      expect_equal(string.char(unpack(entry.bytes)), entry.token)
-    end
+    local bytes = string.char(unpack(entry.bytes))
+    if not entry.token:find "\239\191\189" then expect_equal(bytes, entry.token) end
   end
   local text = completion { prompt = "the sea", max_tokens = 5, logprobs = 2 }.json.choices[1]
   expect_equal(#text.logprobs.tokens, 5)

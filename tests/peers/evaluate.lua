@@ -18,8 +18,8 @@ for i, job in ipairs(redco.data.json(folder .. "/jobs.json")) do
   options.model, options.tokenizer = opened(job.model)
   for name, value in pairs(job.options) do options[name] = value end
   local found, samples = redco.evaluate(options)
-  local name = next(found.results)
-  list[i] = { results = found.results[name], samples = samples[name],
+  local name = next(samples)
+  list[i] = { groups = found.groups, results = found.results[name], samples = samples[name],
     n_samples = found["n-samples"][name], higher_is_better = found.higher_is_better[name] }
 end
 

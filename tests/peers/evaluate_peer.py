@@ -24,8 +24,10 @@ import yaml
 from lm_eval import evaluate, tasks
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.models.huggingface import HFLM
+from lm_eval.api.group import Group
 from lm_eval.tasks.hellaswag.utils import process_docs
 from lm_eval.tasks.wikitext.preprocess_wikitext import process_results, wikitext_detokenizer
+from lm_eval.tasks.winogrande import preprocess_winogrande
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 program, source = sys.argv[1:]
@@ -85,14 +87,14 @@ def add(name, model, config, data, fewshot=None, task=None, options=None, functi
                "training_split": None, "dataset_kwargs": {"data_files": {
                    "test": str(data), **({"train": str(fewshot)} if fewshot else {})}}}
     harness["fewshot_split"] = "train" if fewshot else "test"
-    for key in ("tag", "should_decontaminate", "doc_to_decontamination_query", "repeats"):
+    for key in ("tag", "should_decontaminate", "doc_to_decontamination_query"):
         harness.pop(key, None)
     if task is None:
         task = {key: value for key, value in harness.items()
                 if key in ("doc_to_text", "doc_to_target", "doc_to_choice", "output_type",
                            "metric_list", "filter_list", "generation_kwargs", "num_fewshot",
                            "description", "target_delimiter", "fewshot_delimiter", "task",
-                           "fewshot_config")}
+                           "fewshot_config", "repeats")}
         task["data"] = str(data)
         if fewshot:
             task["fewshot_data"] = str(fewshot)
@@ -147,6 +149,12 @@ def add_all():
             "doc_to_target": "{{' ' + text.split(' ')[-1]}}",
             "metric_list": [{"metric": "perplexity"}, {"metric": "acc"}]},
             evaluation / "data/last_word.jsonl", task=str(evaluation / "last_word.toml"))
+        for shots in (0, 2):
+            add(f"winogrande_{shots}_{model}", model, yaml_of("winogrande/default.yaml"),
+                evaluation / "data/winogrande.jsonl", task=str(evaluation / "winogrande.lua"),
+                functions={**{key: getattr(preprocess_winogrande, key) for key in (
+                    "doc_to_text", "doc_to_target", "doc_to_choice")}, "num_fewshot": shots},
+                options={"num_fewshot": shots})
         add(f"empty_prompt_{model}", model, {**choice, "doc_to_text": "", "target_delimiter": ""},
             test_file)
     for name, more, fewshot, options in (
@@ -167,6 +175,19 @@ def add_all():
             "generation_kwargs": {"until": ["\n", "e", " sea"], "max_gen_toks": 9}}
     add("several_answers", "chat", text, write_rows("answers.jsonl", answers(questions)),
         options={"batch_size": 7})
+    add("prompt_by_choice", "chat", {
+        **choice, "doc_to_text": "{{answer}}", "doc_to_target": "{{q}}"}, test_file,
+        options={"apply_chat_template": True})
+    add("two_classes", "chat", {**letters, "metric_list": [
+        {"metric": m} for m in ("acc", "f1", "mcc", "brier_score")]}, test_file)
+    add("corpus", "chat", {**text, "doc_to_target": "{{wanted}}", "metric_list": [
+        {"metric": m} for m in ("bleu", "chrf", "chrf++")]},
+        write_rows("corpus.jsonl", answers(questions)))
+    add("majority", "chat", {**text, "doc_to_target": "{{wanted}}", "repeats": 3, "filter_list": [
+        {"name": "maj@3", "filter": [
+            {"function": "regex", "regex_pattern": r"(\w+)"}, {"function": "take_first_k", "k": 3},
+            {"function": "majority_vote"}, {"function": "take_first"}]}]},
+        write_rows("majority.jsonl", answers(questions)))
     add("stop_in_prompt", "gpt2", {
         **text, "generation_kwargs": {"until": ["\n\n\n"], "max_gen_toks": 12}}, test_file)
     for name, options in (("ignoring", {"ignore_case": True, "ignore_punctuation": True,
@@ -256,6 +277,28 @@ def compare(job, found):
                 expect(place, "answer", a, b)
 
 
+def compare_group(found):
+    """A group in a group of three tasks, by sizes and not."""
+    lm = HFLM(pretrained=str(scratch / "gpt2"), device="cpu", batch_size=4, dtype="float32")
+    own = {job["name"]: ConfigurableTask(config=dict(job["harness"])) for job in jobs
+           if job["name"] in group_tasks}
+    inner = Group.from_config({"group": "inner", "task": group_tasks[1:], "aggregate_metric_list": [
+        {"metric": "acc", "weight_by_size": False}]})
+    outer = Group.from_config({"group": "outer", "task": [group_tasks[0], "inner"],
+                               "aggregate_metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}]})
+    for name in group_tasks[1:]:
+        inner.add(own[name])
+    outer.add(own[group_tasks[0]])
+    outer.add(inner)
+    expected = evaluate(lm=lm, task_dict={"tasks": own, "groups": {"inner": inner, "outer": outer}},
+                        bootstrap_iters=2000)
+    for name in ("inner", "outer"):
+        for key, value in expected["results"][name].items():
+            if key != "sample_count":
+                expect(name, key, found[name].get(key), value)
+                expect(name, key, expected["groups"][name].get(key), value)
+
+
 def compare_strides():
     """The harness has no option for overlapping windows, but the function."""
     lm = HFLM(pretrained=str(scratch / "llama"), device="cpu", batch_size=4)
@@ -271,16 +314,24 @@ def compare_strides():
 
 save_models()
 add_all()
+group_tasks = ["arc_gpt2", "winogrande_0_gpt2", "empty_prompt_gpt2"]
+named = {job["name"]: job["task"] for job in jobs}
+rows = [{**named["empty_prompt_gpt2"]}, named["arc_gpt2"], named["winogrande_0_gpt2"]]
+group = {"group": "outer", "aggregate_metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
+         "task": [rows[1], {"group": "inner", "task": [rows[2], rows[0]], "aggregate_metric_list": [
+             {"metric": "acc", "weight_by_size": False}]}]}
 stride = {"task": "stride", "data": str(evaluation / "data/wikitext.jsonl"), "stride": 15,
           "output_type": "loglikelihood_rolling", "doc_to_target": "page"}
 (scratch / "jobs.json").write_text(json.dumps(
     [{"model": job["model"], "task": job["task"], "options": job["options"]} for job in jobs]
-    + [{"model": str(scratch / "llama"), "task": stride, "options": {"max_length": 40}}]))
+    + [{"model": str(scratch / "llama"), "task": stride, "options": {"max_length": 40}},
+       {"model": str(scratch / "gpt2"), "task": group, "options": {}}]))
 subprocess.run([program, f"{source}/tests/peers/evaluate.lua", scratch], check=True)
 results = json.loads((scratch / "found.json").read_text())
 for job, found in zip(jobs, results, strict=False):
     compare(job, found)
-expect("stride", "byte_perplexity", results[-1]["results"]["byte_perplexity,none"],
+compare_group(results[-1]["groups"])
+expect("stride", "byte_perplexity", results[-2]["results"]["byte_perplexity,none"],
        compare_strides())
 shutil.rmtree(scratch)
 print(f"{len(jobs)} tasks, {compared} comparisons, {failures} differences")

@@ -105,7 +105,7 @@ try:
     for each in content:
         assert each.logprob <= 0 and len(each.top_logprobs) == 2
         assert each.logprob == each.top_logprobs[0].logprob  # greedy
-        assert each.bytes is None or bytes(each.bytes).decode() == each.token
+        assert bytes(each.bytes).decode(errors="replace") == each.token, each
     assert chat(logprobs=True).choices[0].logprobs.content[0].top_logprobs == []
     logprobs = complete(logprobs=2).choices[0].logprobs
     assert len(logprobs.tokens) == len(logprobs.token_logprobs) == len(logprobs.text_offset) == 8

@@ -120,6 +120,73 @@ test("SIGTERM lets open answers end, and Ctrl-C cuts them", function()
   expect_equal(err, "redco-lua: interrupted\n")
 end)
 
+-- What clients of a server get: texts of samples and greedy searches, streamed and whole.
+local function answers_at(port)
+  local requests, texts = {}, {}
+  for i = 1, 12 do
+    requests[i] = { path = "/v1/completions", body = { prompt = ("the sea "):rep(1 + i % 3),
+      max_tokens = 3 + i, temperature = i % 4 == 0 and 0 or 1, seed = i, n = 1 + i % 2,
+      frequency_penalty = i % 5 == 0 and 1 or nil, stream = i % 3 == 0,
+      stop = i == 7 and "e" or nil } }
+  end
+  requests[13] = { path = "/v1/chat/completions", body = { seed = 4, temperature = 1.5,
+    messages = { { role = "user", content = "hi" } }, response_format = { type = "json_schema",
+      json_schema = { name = "n", schema = { enum = { "sea", "sky", 12 } } } } } }
+  for i, answer in ipairs(ask_all(port, requests)) do
+    assert(answer.status == 200, answer.body)
+    local parts = {}
+    for _, event in ipairs(answer.events or { answer.json }) do
+      local choices = type(event) == "table" and event.choices or {}
+      for _, choice in ipairs(choices) do
+        parts[choice.index + 1] = (parts[choice.index + 1] or "")
+          .. (choice.text or choice.message.content)
+      end
+    end
+    texts[i] = table.concat(parts, "|")
+  end
+  return table.concat(texts, "\n")
+end
+
+test("several processes give the answers of one, and end together", function()
+  local expected
+  expect_equal(served(serve .. "chat --max-rows 5", function(port) expected = answers_at(port) end),
+    0)
+  for _, layout in ipairs { { 2, 1 }, { 2, 2 }, { 4, 2 } } do
+    local words = ('"$REDCO_LUA" --nproc %d serve chat --max-rows 5 --n-model-shards %d'):format(
+      unpack(layout))
+    local code, out, err = served(words, function(port)
+      expect_equal(answers_at(port), expected)
+      -- A client that leaves frees its row on all.
+      local guest = client.connect(port)
+      guest:send(client.request_text(long))
+      repeat guest:receive(100) until guest.received:find "data:"
+      guest:close()
+      expect_equal(ask(port, { path = "/v1/completions", body = {} }).status, 400)
+      expect_equal(answers_at(port), expected)
+    end)
+    assert(code == 0, err)
+    local _, n_lines = out:gsub("is served at", "")
+    expect_equal(n_lines, 1)
+  end
+end)
+
+test("a server ends when one of its processes does, and its clients learn it", function()
+  local words = '"$REDCO_LUA" --nproc 2 serve chat --n-model-shards 2'
+  local code, _, err = served(words, function(port, kill)
+    local guest = client.connect(port)
+    guest:send(client.request_text(long))
+    repeat guest:receive(100) until guest.received:find "data:"
+    assert(os.execute(("kill -9 $(pgrep -P %s | tail -n 1)"):format(contents "pid":match "%d+"))
+      == 0)
+    while guest:receive(100) do end
+    guest:close()
+    awaited("code", "%d+")
+    kill "0"
+  end)
+  assert(code ~= 0)
+  expect_has(err, "process 1")
+end)
+
 test("a token comes from the flag or the environment", function()
   local function check(port)
     expect_equal(ask(port, { path = "/v1/models" }).status, 401)
@@ -166,7 +233,8 @@ test("what cannot be served is exit code 1, and wrong usage 2", function()
   expect_fails(2, { "serve", llama, "--port", "70000" }, "--port", "0 to 65535")
   expect_fails(2, { "serve", llama, "--max-rows", "0" }, "--max-rows")
   expect_fails(2, { "serve", llama, "--temperature", "1" }, "--temperature")
-  expect_fails(2, { "--nproc", "2", "serve", llama }, "one process")
+  expect_fails(2, { "--nproc", "2", "chat", llama }, "one process")
+  expect_fails(2, { "serve", llama, "--n-model-shards", "0" }, "--n-model-shards")
 end)
 
 program.remove_folder()

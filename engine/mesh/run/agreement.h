@@ -1,5 +1,6 @@
 #pragma once
 
+#include <redco/detail/text_of_process.h>
 #include <redco/mesh.h>
 
 #include <exception>
@@ -17,8 +18,5 @@ void throw_together(const Mesh* mesh, const std::exception_ptr& failure);
 
 /// Whether `says_so` is true on any process. All processes call it.
 bool any_process(const Mesh& mesh, bool says_so);
-
-/// Broadcasts the text of one process to all; the texts of the others are ignored.
-std::string text_of_process(const Mesh& mesh, int64_t process, const std::string& text);
 
 }  // namespace redco::mesh

@@ -20,20 +20,57 @@ local function regex(o)
   end
 end
 
--- Each returns a function of a text, for the options of a filter.
+-- Returns the text that comes most often, of several the first.
+local function most_common(texts)
+  local counts, best = {}, nil
+  for _, text in ipairs(texts) do counts[text] = (counts[text] or 0) + 1 end
+  for _, text in ipairs(texts) do
+    if not best or counts[text] > counts[best] then best = text end
+  end
+  return best
+end
+
+-- Returns a filter of the list of a document's texts that changes each of them.
+local function of_each(make)
+  return function(o)
+    local change = make(o)
+    return function(texts)
+      local changed = {}
+      for i, text in ipairs(texts) do changed[i] = change(text) end
+      return changed
+    end
+  end
+end
+
+-- Each returns a function of the list of a document's texts, for the options of a filter.
 local kinds = {
-  lowercase = { {}, function() return native.lower_case end },
-  map = { { mapping_dict = "table", default_value = "string" }, function(o)
-    return function(text) return (o.mapping_dict or {})[text] or o.default_value or "" end
+  lowercase = { {}, of_each(function() return native.lower_case end) },
+  majority_vote = { {}, function()
+    return function(texts) return { most_common(texts) } end
   end },
-  regex = { { regex_pattern = "string", group_select = "number", fallback = "string" }, regex },
-  remove_whitespace = { {}, function() return python_text.strip end },
-  take_first = { {}, function() return function(text) return text end end },
-  uppercase = { {}, function()
+  map = { { mapping_dict = "table", default_value = "string" }, of_each(function(o)
+    return function(text) return (o.mapping_dict or {})[text] or o.default_value or "" end
+  end) },
+  regex = { { regex_pattern = "string", group_select = "number", fallback = "string" },
+    of_each(regex) },
+  remove_whitespace = { {}, of_each(function() return python_text.strip end) },
+  take_first = { {}, function()
+    return function(texts) return { texts[1] } end
+  end },
+  take_first_k = { { k = "number" }, function(o)
+    return function(texts)
+      if not o.k or o.k < 1 or o.k > #texts then
+        fail("take_first_k: k is %s, and a document has %d answers; `repeats` says how many",
+          tostring(o.k), #texts)
+      end
+      return { unpack(texts, 1, o.k) }
+    end
+  end },
+  uppercase = { {}, of_each(function()
     return function(text)
       return native.render_template("{{ text | upper }}", { text = text })
     end
-  end },
+  end) },
 }
 
 local function new_filter(where, row)
@@ -57,9 +94,10 @@ local function new_filter(where, row)
   return filter
 end
 
---- Returns the pipelines of a task, a list of { name, apply }.
+--- Returns the pipelines of a task, a list of { name, apply }: apply(texts) returns what is left of
+--- the list of a document's answers, of which metrics read the first.
 return function(where, list)
-  if not list then return { { name = "none", apply = function(text) return text end } } end
+  if not list then return { { name = "none", apply = function(texts) return { texts[1] } end } } end
   local pipelines = {}
   for i, row in ipairs(list) do
     local place = ("%s: filter_list: entry %d"):format(where, i)
@@ -70,9 +108,9 @@ return function(where, list)
     for j, each in ipairs(row.filter) do
       filters[j] = new_filter(("%s: filter %d"):format(place, j), each)
     end
-    pipelines[i] = { name = row.name, apply = function(text)
-      for _, filter in ipairs(filters) do text = filter(text) end
-      return text
+    pipelines[i] = { name = row.name, apply = function(texts)
+      for _, filter in ipairs(filters) do texts = filter(texts) end
+      return texts
     end }
   end
   if #pipelines == 0 then fail("%s: filter_list is empty", where) end

@@ -2,9 +2,10 @@
 local arguments = require "redco.arguments"
 local check_integer = require "redco.check_integer"
 local fail = require "redco.fail"
+local groups = require "redco.evaluate.groups"
 local native = require "redco.native"
 local new_language_model = require "redco.evaluate.language_model"
-local new_task = require "redco.evaluate.task"
+local new_task = require "redco.evaluate.task".new
 local registry = require "redco.registry"
 local results = require "redco.evaluate.results"
 local scores = require "redco.evaluate.scores"
@@ -40,16 +41,23 @@ local function check(o)
   end
 end
 
+-- Returns the tasks, and the groups of them. A task may be in several groups.
 local function read_tasks(o)
-  local tasks, seen = {}, {}
-  for i, given in ipairs(o.tasks) do
-    tasks[i] = new_task(given, o)
-    if seen[tasks[i].task] then
-      fail("evaluate: tasks: two have the name '%s'", tasks[i].task)
-    end
-    seen[tasks[i].task] = true
+  local tasks, seen, by_path = {}, {}, {}
+  local function check_name(name)
+    if seen[name] then fail("evaluate: tasks: two have the name '%s'", name) end
+    seen[name] = true
   end
-  return tasks
+  local found = groups.read(o.tasks, function(row, path)
+    if path and by_path[path] then return by_path[path] end
+    local task = new_task(row, path, o)
+    check_name(task.task)
+    tasks[#tasks + 1] = task
+    if path then by_path[path] = task.task end
+    return task.task
+  end)
+  for _, group in ipairs(found) do check_name(group.name) end
+  return tasks, found
 end
 
 local function new_results(o)
@@ -73,6 +81,20 @@ local function add_task(found, task, result)
   end
 end
 
+local function add_groups(found, all)
+  local of_groups = {}
+  for _, group in ipairs(all) do
+    of_groups[group.name] = groups.score(group, found.results)
+    found.versions[group.name] = group.version
+    found.group_subtasks = found.group_subtasks or {}
+    found.group_subtasks[group.name] = group.members
+  end
+  for name, result in pairs(of_groups) do
+    found.groups = of_groups
+    found.results[name] = result
+  end
+end
+
 return registry.define("redco.evaluate", [[
 evaluate({deployer: Deployer, model, params: table = model.params, tokenizer: Tokenizer,
   tasks: list, num_fewshot: integer = nil, limit: number = nil, batch_size: integer = 8,
@@ -80,8 +102,8 @@ evaluate({deployer: Deployer, model, params: table = model.params, tokenizer: To
   bootstrap_iters: integer = 100000, params_sharding_rules = nil, output: string = nil,
   log_samples = false, model_name: string = nil}) -> table, table
 Returns the scores of a language model on tasks, and their samples: perplexity, multiple choice by log-likelihood, and
-exact match of generated texts, with standard errors. A task is a file .toml or .lua, or a table; its
-fields, prompts and scores are those of lm-evaluation-harness. `results` has the harness's form:
+exact match of generated texts, with standard errors. A task, or a group of tasks, is a file .toml or
+.lua, or a table; its fields, prompts and scores are those of lm-evaluation-harness. `results` has the harness's form:
 results.results[task]["acc,none"], ["acc_stderr,none"]. `samples[task]` is a list of documents with
 prompts, answers and scores.
   num_fewshot: the number of examples in each prompt, in place of the tasks'
@@ -97,7 +119,8 @@ prompts, answers and scores.
 function(given)
   local o = options(given)
   check(o)
-  local tasks, lm = read_tasks(o), new_language_model(o)
+  local tasks, all_groups = read_tasks(o)
+  local lm = new_language_model(o)
   local chat = o.apply_chat_template and function(messages)
     return o.tokenizer:apply_chat_template(messages,
       { add_generation_prompt = true, tokenize = false })
@@ -109,6 +132,7 @@ function(given)
     add_task(found, task, result)
     samples[task.task] = list
   end
+  add_groups(found, all_groups)
   if o.output and o.deployer.process_id == 0 then
     results.write(o.output, found, o.log_samples and samples or nil)
   end

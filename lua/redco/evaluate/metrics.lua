@@ -1,5 +1,8 @@
 --- Scores of documents, and what a task's score is: as lm-evaluation-harness defines them.
+local bleu = require "redco.metrics.bleu".bleu
+local chrf = require "redco.metrics.chrf".chrf
 local fail = require "redco.fail"
+local matthews_correlation = require "redco.metrics.classification".matthews_correlation
 local names_of = require "redco.names_of"
 local native = require "redco.native"
 local new_random = require "redco.evaluate.python_random"
@@ -40,12 +43,63 @@ local function bootstrap(score, items, count)
   return deviation(found)
 end
 
+-- Returns the lists of what is right and what was answered.
+local function unzipped(items)
+  local golds, answers = {}, {}
+  for i, item in ipairs(items) do golds[i], answers[i] = item[1], item[2] end
+  return golds, answers
+end
+
+-- Of choice 1 of the choices 0 and 1.
+local function f1(items)
+  local both, all = 0, 0
+  for _, item in ipairs(items) do
+    if item[1] > 1 or item[2] > 1 then
+      fail "evaluate: the metric f1 is for tasks with two choices"
+    end
+    both, all = both + item[1] * item[2], all + item[1] + item[2]
+  end
+  return all > 0 and 2 * both / all or 0
+end
+
+local function mcc(items)
+  local golds, answers = unzipped(items)
+  return matthews_correlation(answers, golds)
+end
+
+-- Of pairs of a text and an answer: the score of the whole corpus.
+local function corpus(score, options)
+  return function(items)
+    local golds, answers = unzipped(items)
+    return score(answers, golds, options).score
+  end
+end
+
+local function brier_score(items)
+  local sum = 0
+  for _, item in ipairs(items) do
+    for i, probability in ipairs(item[2]) do
+      sum = sum + (probability - (i - 1 == item[1] and 1 or 0)) ^ 2
+    end
+  end
+  return sum / #items
+end
+
+-- An aggregation whose standard error is that of at most `most` samples with replacement.
+local function bootstrapped(score, most)
+  return { score, function(items, count) return bootstrap(score, items, math.min(count, most)) end }
+end
+
 -- Of a task's items: the score, and its standard error if there is one.
 local aggregations = {
   mean = { mean, function(items) return deviation(items) / math.sqrt(#items) end },
-  perplexity = { perplexity, function(items, count)
-    return bootstrap(perplexity, items, count)
-  end },
+  perplexity = bootstrapped(perplexity, math.huge),
+  f1 = bootstrapped(f1, math.huge),
+  matthews_corrcoef = bootstrapped(mcc, math.huge),
+  brier_score = { brier_score },
+  bleu = bootstrapped(corpus(bleu), 100),
+  chrf = bootstrapped(corpus(chrf), 100),
+  ["chrf++"] = bootstrapped(corpus(chrf, { word_order = 2 }), 100),
   weighted_perplexity = { function(items) return math.exp(-weighted_mean(items)) end },
   bits_per_byte = { function(items) return -weighted_mean(items) / math.log(2) end },
 }
@@ -74,6 +128,32 @@ local function accuracy(length)
     end
     return 0
   end
+end
+
+-- Returns the only right choice, from 0.
+local function right_choice(found)
+  if #found.right > 1 then
+    fail "evaluate: the metrics f1, mcc and brier_score are for tasks with one right choice"
+  end
+  return found.right[1] - 1
+end
+
+local function right_and_chosen(found)
+  return { right_choice(found), largest(found.logprobs) - 1 }
+end
+
+local function right_and_probabilities(found)
+  local most, sum, probabilities = math.max(unpack(found.logprobs)), 0, {}
+  for i, logprob in ipairs(found.logprobs) do
+    probabilities[i] = math.exp(logprob - most)
+    sum = sum + probabilities[i]
+  end
+  for i, probability in ipairs(probabilities) do probabilities[i] = probability / sum end
+  return { right_choice(found), probabilities }
+end
+
+local function right_and_answer(found)
+  return { #found.right > 1 and found.right or found.right[1], found.answer }
 end
 
 local ascii_punctuation = "[!-/:-@%[-`{-~]"
@@ -124,8 +204,15 @@ local table_of_metrics = {
       end
       return 0
     end, "mean", true },
+    f1 = { right_and_chosen, "f1", true },
+    mcc = { right_and_chosen, "matthews_corrcoef", true },
+    brier_score = { right_and_probabilities, "brier_score", false },
   },
-  generate_until = { exact_match = { exact_match, "mean", true, text_options } },
+  generate_until = {
+    exact_match = { exact_match, "mean", true, text_options },
+    bleu = { right_and_answer, "bleu", true }, chrf = { right_and_answer, "chrf", true },
+    ["chrf++"] = { right_and_answer, "chrf++", true },
+  },
 }
 
 local standard = {

@@ -68,8 +68,15 @@ local function joined(messages)
   return table.concat(parts)
 end
 
---- Returns prompt(document), which makes the prompts of a task's documents in their order. `chat`,
---- or nil, makes the text of a list of messages.
+-- Returns the question of a document in an example.
+local function question_of(task, document)
+  local number = task:choice_of_prompt(document)
+  return number and task:choices(document)[number] or task:text_of("doc_to_text", document)
+end
+
+--- Returns prompt(document), which makes the prompts of a task's documents in their order: a text,
+--- or a list of texts if each choice has its prompt. `chat`, or nil, makes the text of a list of
+--- messages.
 return function(task, seed, chat)
   local n, name = task.num_fewshot, task.fewshot_config.sampler or "default"
   for key in pairs(task.fewshot_config) do
@@ -99,12 +106,24 @@ return function(task, seed, chat)
           n, #list, is_own and ", and a document is no example of itself" or "")
       end
       for _, example in ipairs(chosen) do
-        add_turn(messages, task:text_of("doc_to_text", example), answer_of(task, example), task)
+        add_turn(messages, question_of(task, example), answer_of(task, example), task)
       end
     end
-    add_turn(messages, task:text_of("doc_to_text", document), nil, task)
-    if not chat then return joined(messages) end
-    for _, message in ipairs(messages) do message.after = nil end
-    return chat(messages)
+    local function prompt_of(question)
+      local all = { unpack(messages) }
+      add_turn(all, question, nil, task)
+      if not chat then return joined(all) end
+      local plain = {}
+      for i, message in ipairs(all) do
+        plain[i] = { role = message.role, content = message.content }
+      end
+      return chat(plain)
+    end
+    if not task:choice_of_prompt(document) then
+      return prompt_of(task:text_of("doc_to_text", document))
+    end
+    local prompts = {}
+    for i, choice in ipairs(task:choices(document)) do prompts[i] = prompt_of(choice) end
+    return prompts
   end
 end

@@ -81,7 +81,7 @@ function results.table_of(found)
     for _, key in ipairs(keys) do
       local metric, filter = key:match "^(.-),(.*)$"
       rows[#rows + 1] = { name, tostring(found.versions[name]), filter,
-        tostring(found["n-shot"][name]), metric, cell(found.results[name][key]),
+        tostring(found["n-shot"][name] or ""), metric, cell(found.results[name][key]),
         cell(found.results[name][metric .. "_stderr," .. filter]) }
     end
   end

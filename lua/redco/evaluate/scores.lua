@@ -56,9 +56,12 @@ function kinds.multiple_choice(task, documents, prompts, lm, is_chat)
     local prompt, choices = prompts(document), task:choices(document)
     list[i] = { arguments = {}, resps = {}, found = { choices = choices, logprobs = {},
       greedy = {}, right = task:right_choices(document) } }
+    local are_prompts = type(prompt) == "table"
+    local target = are_prompts and task:right_texts(document)[1]
     for c, choice in ipairs(choices) do
-      list[i].arguments[c] = { prompt, delimiter .. choice }
-      requests[#requests + 1] = { prompt, delimiter .. choice, task.documents.place(i), i, c }
+      local asked = { are_prompts and prompt[c] or prompt, delimiter .. (target or choice) }
+      list[i].arguments[c] = asked
+      requests[#requests + 1] = { asked[1], asked[2], task.documents.place(i), i, c }
     end
   end
   for at, found in ipairs(lm:loglikelihoods(requests, task.task)) do
@@ -84,11 +87,13 @@ end
 function kinds.generate_until(task, documents, prompts, lm)
   local requests, list, o = {}, {}, generation_options(task)
   for i, document in ipairs(documents) do
-    requests[i] = { prompts(document), task.documents.place(i) }
+    local request = { prompts(document), task.documents.place(i) }
+    for _ = 1, task.repeats do requests[#requests + 1] = request end
+    list[i] = { arguments = { { request[1], o } }, resps = {},
+      found = { right = task:right_texts(document) } }
   end
-  for i, answer in ipairs(lm:generate(requests, o, task.task)) do
-    list[i] = { arguments = { { requests[i][1], o } }, resps = { answer },
-      found = { answer = answer, right = task:right_texts(documents[i]) } }
+  for at, answer in ipairs(lm:generate(requests, o, task.task)) do
+    table.insert(list[math.ceil(at / task.repeats)].resps, answer)
   end
   return list
 end
@@ -103,8 +108,8 @@ end
 -- What metrics read after a pipeline of filters.
 local function filtered(task, entry, filter)
   if task.output_type ~= "generate_until" then return entry.found, entry.resps end
-  local answer = filter.apply(entry.found.answer)
-  return { answer = answer, right = entry.found.right }, { answer }
+  local answers = filter.apply(entry.resps)
+  return { answer = answers[1], right = entry.found.right }, answers
 end
 
 -- Adds a task's scores by one pipeline of filters to `result`, and its samples to `samples`.

@@ -29,13 +29,14 @@ local fields = {
   num_fewshot = "number",
   output_type = "string",
   process_doc = "function",
+  repeats = "number",
   stride = "number",
   target_delimiter = "string",
   task = "string",
 }
 
 local defaults = { description = "", doc_to_text = "", fewshot_config = {},
-  fewshot_delimiter = "\n\n", num_fewshot = 0, output_type = "generate_until",
+  fewshot_delimiter = "\n\n", num_fewshot = 0, output_type = "generate_until", repeats = 1,
   target_delimiter = " " }
 
 -- Returns the table of a file .toml or .lua.
@@ -168,31 +169,46 @@ function Task:target(document)
 end
 
 -- Returns the number of a choice, from 1.
-local function number_of(self, document, target, choices)
+local function number_of(self, document, target, choices, field)
   if type(target) == "string" then
     for i, choice in ipairs(choices) do
       if choice == target then return i end
     end
-    refuse(self, document, "doc_to_target", "'%s' is none of the choices", target)
+    refuse(self, document, field, "'%s' is none of the choices", target)
   end
   if type(target) ~= "number" then
-    refuse(self, document, "doc_to_target", "expected a number or one of the choices, got %s",
+    refuse(self, document, field, "expected a number or one of the choices, got %s",
       native.describe(target))
   end
   if target % 1 ~= 0 or target < 0 or target >= #choices then
-    refuse(self, document, "doc_to_target", "there is no choice %g: the %d choices count from 0",
+    refuse(self, document, field, "there is no choice %g: the %d choices count from 0",
       target, #choices)
   end
   return target + 1
 end
 
+--- Returns the number, from 1, of the right choice if the prompts of a document are its choices:
+--- then doc_to_text is this number, from 0, and the target a text that follows each prompt.
+function Task:choice_of_prompt(document)
+  if self.output_type ~= "multiple_choice" then return end
+  local value, source = self:value("doc_to_text", document), self.doc_to_text
+  local is_template = type(source) == "string" and not self.names[source]
+  if is_template and value:find "^%d+$" then value = tonumber(value) end
+  if type(value) ~= "number" then return end
+  return number_of(self, document, value, self:choices(document), "doc_to_text")
+end
+
 --- Returns the list of the numbers, from 1, of the choices that are right.
 function Task:right_choices(document)
+  local in_prompt = self:choice_of_prompt(document)
+  if in_prompt then return { in_prompt } end
   local target, choices = self:target(document), self:choices(document)
   local list = type(target) == "table" and target or { target }
   if #list == 0 then refuse(self, document, "doc_to_target", "no choice is right") end
   local numbers = {}
-  for i, each in ipairs(list) do numbers[i] = number_of(self, document, each, choices) end
+  for i, each in ipairs(list) do
+    numbers[i] = number_of(self, document, each, choices, "doc_to_target")
+  end
   return numbers
 end
 
@@ -206,7 +222,7 @@ end
 --- Returns the texts that are right, of which the first is shown in prompts.
 function Task:right_texts(document)
   local target = self:target(document)
-  if self.doc_to_choice then
+  if self.doc_to_choice and not self:choice_of_prompt(document) then
     local texts, choices = {}, self:choices(document)
     for i, number in ipairs(self:right_choices(document)) do texts[i] = choices[number] end
     return texts
@@ -243,6 +259,9 @@ local function check_row(where, row)
   if row.filter_list and (kind or defaults.output_type) ~= "generate_until" then
     fail("%s: filter_list: filters are for output_type = \"generate_until\"", where)
   end
+  if row.repeats and (row.repeats < 1 or row.repeats % 1 ~= 0) then
+    fail("%s: repeats: expected a whole number of at least 1, got %g", where, row.repeats)
+  end
   if row.stride and kind ~= "loglikelihood_rolling" then
     fail("%s: stride is for output_type = \"loglikelihood_rolling\"", where)
   end
@@ -262,13 +281,18 @@ local function plain(row)
   return copy
 end
 
---- Returns a task of a path or a table of fields. `o` may have num_fewshot, in place of the task's.
-return function(given, o)
+--- Returns the fields of a task or a group, a path or a table, and the path.
+local function read_given(given)
   local path = type(given) == "string" and given or nil
   if not path and type(given) ~= "table" then
     fail("evaluate: tasks: expected paths or tables of fields, got %s", native.describe(given))
   end
-  local row = path and read(path) or given
+  return path and read(path) or given, path
+end
+
+--- Returns a task of its fields and its path, or nil. `o` may have num_fewshot, in place of the
+--- task's.
+local function new_task(row, path, o)
   local where = path or "evaluate: task " .. tostring(row.task or "without a name")
   check_row(where, row)
   local self = setmetatable({ where = where }, Task)
@@ -290,3 +314,5 @@ return function(given, o)
   self.config.output_type = self.output_type
   return self
 end
+
+return { read = read_given, new = new_task, absolute = absolute }

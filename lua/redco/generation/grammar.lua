@@ -21,6 +21,9 @@ end
 local function new_processor(where, tokenizer, parts)
   local grammar = native.token_grammar(where, texts_of(tokenizer), parts)
   return function(ids, scores, o)
+    if #o.eos_token_id == 0 then
+      fail("%s: a text that is complete needs a token that ends it: give eos_token_id", where)
+    end
     local is_allowed, vocab_size = {}, scores:size(1)
     for i, row in ipairs(ids:narrow(1, o.prompt_length, ids:size(1) - o.prompt_length):tolist()) do
       local mask, has_any, is_complete = grammar:after(row, vocab_size)

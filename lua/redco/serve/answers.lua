@@ -1,5 +1,6 @@
 --- The JSON of answers, whole and in parts, for both endpoints.
 local native = require "redco.native"
+local texts_of = require "redco.generation.grammar".texts_of
 
 local null = native.null
 local empty_list = native.json_decode("", "[]")
@@ -7,28 +8,25 @@ local empty_list = native.json_decode("", "[]")
 -- The logarithm that stands for a probability of 0, which JSON has no number for.
 local function finite(logprob) return math.max(logprob, -9999) end
 
--- Returns the texts of tokens, remembered. A text of a tokenizer may lack the space at its
--- beginning, so a token is decoded after another one.
+-- Returns the texts of tokens, remembered; `of_tokens` has their bytes. A text of a tokenizer may
+-- lack the space at its beginning, so a token is decoded after another one.
 local function token_texts(tokenizer)
   local first = tokenizer:encode("a", { add_special_tokens = false })
   local n_first = #tokenizer:decode(first)
   local after, n = {}, #first
   for i, token in ipairs(first) do after[i] = token end
-  return setmetatable({}, { __index = function(texts, token)
+  return setmetatable({ of_tokens = texts_of(tokenizer) }, { __index = function(texts, token)
     after[n + 1] = token
     texts[token] = tokenizer:decode(after):sub(n_first + 1)
     return texts[token]
   end })
 end
 
--- Returns the bytes of a token's text; null for a part of a character, which has no text.
-local function bytes_of(text)
-  if text:find "\239\191\189" then return null end
-  return text == "" and empty_list or { text:byte(1, -1) }
-end
-
 local function entry_of(texts, token, logprob)
-  return { token = texts[token], logprob = finite(logprob), bytes = bytes_of(texts[token]) }
+  local bytes = texts.of_tokens:bytes(token)  -- none of a special token
+  if bytes == "" then bytes = texts[token] end
+  return { token = texts[token], logprob = finite(logprob),
+    bytes = bytes == "" and empty_list or { bytes:byte(1, -1) } }
 end
 
 -- `n_top` of a request is the number of most likely tokens, nil without log-probabilities.

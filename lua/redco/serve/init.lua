@@ -7,7 +7,7 @@ local torch = require "redco.torch"
 
 local complete = arguments("redco.serve", {
   host = "127.0.0.1", port = 8000, name = "model", max_rows = 8, max_queue = 64,
-}, { "token", "max_length" })
+}, { "token", "max_length", "deployer" })
 
 -- What an option must be, and the check.
 local function whole(least, most)
@@ -19,13 +19,14 @@ local text = { "a string, not empty", function(v) return type(v) == "string" and
 local kinds = {
   host = text, port = whole(0, 65535), name = text, token = text, max_rows = whole(1, 4096),
   max_queue = whole(0, 1e6), max_length = whole(2, 1e7),
+  deployer = { "a Deployer", function(v) return type(v) == "userdata" end },
 }
 
 local longest_default = 4096
 
 return registry.define("redco.serve", [[
 serve(model, params: table, tokenizer, {host = "127.0.0.1", port = 8000, token: string = nil,
-  name = "model", max_rows = 8, max_queue = 64, max_length: integer = nil}) -> Server
+  name = "model", max_rows = 8, max_queue = 64, max_length: integer = nil, deployer = nil}) -> Server
 Serves a model by HTTP with the API of OpenAI: /v1/chat/completions, /v1/completions and /v1/models.
 The server answers while `server:run()` runs, or at each `server:poll()`.
   port: 0 takes any that is free
@@ -34,7 +35,9 @@ The server answers while `server:run()` runs, or at each `server:poll()`.
   max_rows: how many answers are computed at once
   max_queue: how many further answers may wait; then requests get the status 429
   max_length: how many tokens prompt and answer may have together; by default what the model reads,
-    at most 4096]],
+    at most 4096
+  deployer: on several processes, the Deployer that connects them. The first process listens, and all
+    compute: they make the same calls, with parameters that may be sharded]],
 function(model, params, tokenizer, options)
   local o = complete(options)
   for name, value in pairs(o) do
@@ -44,9 +47,9 @@ function(model, params, tokenizer, options)
   local all = { model = model, params = params, tokenizer = tokenizer }
   for name, value in pairs(o) do all[name] = value end
   for name, tensor in pairs(params) do
-    if torch.is_tensor(tensor) and tensor:is_sharded() then
-      fail("redco.serve: the parameter %s is spread over several processes: a server runs in one",
-        name)
+    if not o.deployer and torch.is_tensor(tensor) and tensor:is_sharded() then
+      fail("redco.serve: the parameter %s is spread over several processes: give the Deployer that "
+        .. "connects them as `deployer`", name)
     end
   end
   local context = model.config.max_position_embeddings or model.config.n_positions
@@ -55,6 +58,7 @@ function(model, params, tokenizer, options)
     fail("redco.serve: max_length is %d, and the model reads at most %d tokens", all.max_length,
       context)
   end
+  if o.deployer and o.deployer.n_processes == 1 then all.deployer = nil end
   all.vocab_size = model.config.vocab_size
   return new_server(all)
 end)

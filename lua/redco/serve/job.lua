@@ -144,8 +144,8 @@ end
 local function seed_of(seed, index) return (seed + index * 2654435761) % 2 ^ 32 end
 
 --- Reads a request. `server` has model, tokenizer, name, max_length, vocab_size, texts,
---- `check_room` and `new_seed`. Raises a refusal.
-local function new_job(server, request, endpoint, body)
+--- `check_room` and `new_seed`. Raises a refusal. `seed` takes the place of a new one.
+local function new_job(server, request, endpoint, body, seed)
   local given = parameters_of(endpoint, body)
   if given.model and given.model ~= server.name then
     refuse(404, { param = "model", code = "model_not_found" },
@@ -167,7 +167,8 @@ local function new_job(server, request, endpoint, body)
       model = server.name, texts = server.texts, n_top = n_top, has_usage = has_usage,
     }),
   }, Job)
-  local seed = given.seed or server:new_seed()
+  seed = given.seed or seed or server:new_seed()
+  self.seed = seed
   local processor, last = format_of(endpoint, given, server, call_format)
   local biases = biases_of(given, server)
   for _, prompt in ipairs(prompts) do
@@ -198,6 +199,7 @@ function Job:start(batch)
   self.batch = batch
   for _, choice in ipairs(self.choices) do choice.row = batch:add(choice.prompt, choice.options) end
   if not self.is_stream then return end
+  self.is_begun = true
   self.request:begin(200,
     { ["Content-Type"] = "text/event-stream", ["Cache-Control"] = "no-cache" })
   for _, choice in ipairs(self.choices) do self:send(self.answers:first(choice)) end
@@ -269,7 +271,7 @@ end
 --- Ends the answer with an error, and frees its rows.
 function Job:fail(refusal)
   self:cancel()
-  if not self.is_stream or not self.choices[1].row then
+  if not self.is_begun then
     return self.request:respond(refusal.status, refusal:headers(), refusal:json())
   end
   self:send(refusal:json())

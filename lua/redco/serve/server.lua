@@ -4,6 +4,7 @@ local fail = require "redco.fail"
 local native = require "redco.native"
 local new_batch = require "redco.generation.batch"
 local new_job = require "redco.serve.job"
+local no_request = require "redco.serve.processes".no_request
 local refusals = require "redco.serve.refuse"
 local registry = require "redco.registry"
 local token_texts = require "redco.serve.answers".token_texts
@@ -50,7 +51,7 @@ function Server:add_job(request, endpoint, body)
   self:check_room(1)  -- before reading it
   local job = new_job(self, request, endpoint, body)
   table.insert(self.jobs, job)
-  job:start(self.batch)
+  table.insert(self.new, { endpoint = endpoint, body = body, seed = job.seed })
 end
 
 -- Path, method, and a function of the server, the request and its body.
@@ -93,11 +94,11 @@ function Server:handle(request)
 end
 
 -- Calls f(...). An error becomes the argument of `on_refusal`.
-local function guarded(on_refusal, f, ...)
+function Server:guarded(on_refusal, f, ...)
   local ok, message = refusals.try(f, ...)
   if ok then return message end
   local refusal = refusals.refusal_of(message)
-  if refusal.status == 500 then native.notice("serve: " .. refusal.message) end
+  if refusal.status == 500 and self.is_first then native.notice("serve: " .. refusal.message) end
   on_refusal(refusal)
 end
 
@@ -106,7 +107,7 @@ function Server:take(seconds)
   for _ = 1, most_requests_at_once do
     local request = self.http:next(seconds)
     if not request then return end
-    guarded(function(refusal)
+    self:guarded(function(refusal)
       request:respond(refusal.status, refusal:headers(), refusal:json())
     end, self.handle, self, request)
     seconds = 0
@@ -121,14 +122,14 @@ end
 
 function Server:make_batch()
   self.batch = new_batch(self.model, self.params,
-    { max_rows = self.max_rows, max_length = self.max_length })
+    { max_rows = self.max_rows, max_length = self.max_length, deployer = self.deployer })
 end
 
 -- Calls f(job) for each, and keeps those for which it returns false.
 function Server:advance(f)
   local open = {}
   for _, job in ipairs(self.jobs) do
-    local is_over = guarded(function(refusal) job:fail(refusal) end, f, job)
+    local is_over = self:guarded(function(refusal) job:fail(refusal) end, f, job)
     if is_over == false then open[#open + 1] = job end
   end
   self.jobs = open
@@ -141,15 +142,47 @@ function Server:fail_all(refusal)
   end)
 end
 
+-- Returns on all processes what the first one says.
+function Server:shared(said)
+  if not self.deployer then return said end
+  return native.json_decode("turn",
+    native.text_of_first(self.is_first and native.json_encode("turn", said) or ""))
+end
+
+-- Takes requests, for which it waits up to `seconds`, and computes a token of each open answer. All
+-- processes do the same in the same order, as the first one says. Returns its is_over().
+function Server:turn(seconds, is_over)
+  self.new = {}
+  local left = {}
+  if self.is_first then
+    for i, job in ipairs(self.jobs) do
+      if not job.request:is_open() then left[#left + 1] = i end
+    end
+    self:take(seconds)
+  end
+  local said = self:shared { new = self.new, left = left, is_over = is_over() }
+  if not self.is_first then
+    for _, new in ipairs(said.new) do
+      table.insert(self.jobs, new_job(self, no_request, new.endpoint, new.body, new.seed))
+    end
+  end
+  for _, i in ipairs(said.left) do self.jobs[i].is_left = true end
+  self:step()
+  return said.is_over
+end
+
 -- One token for each open answer.
 function Server:step()
   self:advance(function(job)
-    local is_left = not job.request:is_open()
-    if is_left then job:cancel() end
-    return is_left
+    if job.is_left then
+      job:cancel()
+    elseif not job.batch then
+      job:start(self.batch)
+    end
+    return job.is_left or false
   end)
   if self.batch:is_idle() then return end
-  guarded(function(refusal)
+  self:guarded(function(refusal)
     self:fail_all(refusal)
     self:make_batch()
   end, self.batch.step, self.batch)
@@ -160,9 +193,8 @@ Server.poll = registry.define("Server:poll", [[
 poll(self) -> integer
 Takes the requests that have come and computes one token of each open answer. Returns the number of
 open requests. Call it between the steps of a training run, as in `on_step`: answers then come from
-the current parameters.]], function(self)
-  self:take(0)
-  self:step()
+the current parameters. On several processes all call it.]], function(self)
+  self:turn(0, function() return false end)
   return #self.jobs
 end)
 
@@ -170,13 +202,11 @@ Server.run = registry.define("Server:run", [[
 run(self)
 Answers requests until SIGTERM or Ctrl-C, and closes the server. After SIGTERM it takes no more
 requests and has 30 seconds to finish the open answers. Ctrl-C cuts the open answers and raises the
-error "interrupted".]], function(self)
+error "interrupted". On several processes all call it; it raises an error if one of them is gone.]],
+function(self)
   local listener = native.stop_listener()
   local function serve_until(is_over)
-    while not is_over() do
-      self:take(self.batch:is_idle() and 0.1 or 0)
-      self:step()
-    end
+    repeat until self:turn(self.batch:is_idle() and 0.1 or 0, is_over)
   end
   local ok, message = pcall(function()
     serve_until(function() return listener:signal() ~= 0 end)
@@ -193,25 +223,38 @@ Server.close = registry.define("Server:close", [[
 close(self)
 Ends open answers with an error, and frees the port.]], function(self)
   self:fail_all(refusals.end_of_server)
-  self.http:close()
+  if self.http then self.http:close() end
 end)
 
-local meta = { __name = "Server", __index = Server }
-function meta.__tostring(self) return ("Server {%s}"):format(self.url) end
-
---- `o` has model, params, tokenizer, host, port, token, name, max_rows, max_queue, max_length and
---- vocab_size.
-return function(o)
-  local self = setmetatable(o, meta)
-  self.jobs, self.started, self.n_seeds = {}, os.time(), 0
-  self.texts = token_texts(self.tokenizer)
-  self:make_batch()
+-- Listens, and returns the port.
+function Server:listen()
   self.http = native.http_server(self.host, self.port, body_bytes(self.max_length))
-  self.port = self.http:port()
   if not self.token and not self.http:is_local() then
     self.http:close()
     fail("serve: other machines can connect to %s: give a token, which clients send", self.host)
   end
+  return self.http:port()
+end
+
+local meta = { __name = "Server", __index = Server }
+function meta.__tostring(self) return ("Server {%s}"):format(self.url) end
+
+--- `o` has model, params, tokenizer, host, port, token, name, max_rows, max_queue, max_length,
+--- vocab_size and, on several processes, deployer.
+return function(o)
+  local self = setmetatable(o, meta)
+  self.jobs, self.new, self.started, self.n_seeds = {}, {}, os.time(), 0
+  self.is_first = not self.deployer or self.deployer.process_id == 0
+  self.texts = token_texts(self.tokenizer)
+  self:make_batch()
+  local said = {}
+  if self.is_first then
+    local ok, port = refusals.try(self.listen, self)
+    said = ok and { port = port } or { message = tostring(port) }
+  end
+  said = self:shared(said)
+  if said.message then error(said.message, 0) end
+  self.port = said.port
   self.url = ("http://%s:%d/v1"):format(self.host:find ":" and "[" .. self.host .. "]" or self.host,
     self.port)
   return self

@@ -1,6 +1,8 @@
 --- `redco-lua chat`, `generate` and `serve`: text of a model, written as it comes.
 local fail = require "redco.fail"
+local native = require "redco.native"
 local open = require "redco.talk.writer"
+local processes = require "redco.serve.processes"
 local serve = require "redco.serve"
 
 local talk = {}
@@ -85,13 +87,20 @@ end
 --- the options of redco.serve.
 function talk.serve(path, o)
   local writer = open(path, o)
+  local deployer = native.Deployer { seed = 0, verbose = false, n_model_shards = o.n_model_shards }
   writer:load()
+  local params = writer.params
+  if deployer.n_processes > 1 then
+    params = processes.lay_out(deployer, writer.model, params)
+    writer.params, writer.model.params = nil, nil
+  end
   local name = o.name or path:match "([^/]+)/*$":gsub("%.gguf$", "")
-  local server = serve(writer.model, writer.params, writer.tokenizer, {
+  local server = serve(writer.model, params, writer.tokenizer, {
     host = o.host, port = o.port, token = o.token or os.getenv "REDCO_SERVE_TOKEN", name = name,
     max_rows = o.max_rows, max_queue = o.max_queue, max_length = o.max_length,
+    deployer = deployer,
   })
-  show(("%s is served at %s\n"):format(server.name, server.url))
+  if server.is_first then show(("%s is served at %s\n"):format(server.name, server.url)) end
   server:run()
 end
 
