@@ -159,6 +159,14 @@ test("choices that multiply with each level end in a limit, not in all memory", 
   expect_equal(fit_json(schema, ("["):rep(60)), nil)
 end)
 
+test("an object with many properties that may be left out", function()
+  local names = {}
+  for i = 1, 1200 do names[i] = ('"p%d": {"type": "integer"}'):format(i) end
+  local schema = '{"properties": {' .. table.concat(names, ",") .. "}}"
+  expect_equal(fit_json(schema, '{ "p7": 1, "p12": 2, "p1200": 3}'), "complete")
+  expect_equal(fit_json(schema, '{"p12": 1, "p7"'), nil)
+end)
+
 test("literals, special tokens and alternatives", function()
   local tokenizer = redco.Tokenizer.from_pretrained(source .. "/tests/cases/gpt2")
   tokenizer:add_special_tokens { additional_special_tokens = { "<|call|>" } }

@@ -2,6 +2,8 @@
 
 #include "automaton.h"
 
+#include <redco/error.h>
+
 #include <algorithm>
 #include <unordered_set>
 #include <utility>
@@ -12,7 +14,7 @@ namespace {
 
 // Of a state. A schema whose choices multiply with each level would make 2^level of them: symbols
 // that lead to more are not allowed.
-constexpr size_t most_stacks = 2048;
+constexpr size_t most_stacks = 4096;
 constexpr size_t most_states = 16384, most_frames = 1 << 20;
 
 }  // namespace
@@ -28,6 +30,8 @@ void Automaton::reset() {
   states_.clear();
   of_stacks_.clear();
   start_ = state_of({push(root_, 0, nothing)});
+  require(start_ != dead, "the schema is too large: a text may begin in more than ", most_stacks,
+          " ways");
 }
 
 bool Automaton::forget_if_large() {

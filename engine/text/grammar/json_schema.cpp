@@ -281,16 +281,19 @@ Node SchemaReader::object(const Object& schema, const std::string& place) {
                            required.erase(name) > 0);
   if (!required.empty())
     refuse(place, "required: ", in_quotes(*required.begin()), " is not in properties");
-  // What follows after some members, and before any.
-  Node after = json_.blanks(), before = json_.blanks();
+  // From the last member on: a member and what follows it, and what may follow an earlier one.
+  Node rest = g_.choice({}), after = json_.blanks();
+  bool may_end = true;
   for (size_t i = members.size(); i-- > 0;) {
     const auto [member, is_required] = members[i];
-    const Node next = g_.sequence({json_.comma_, member, after});
-    const Node first = g_.sequence({json_.blanks(), member, after});
-    before = is_required ? first : g_.choice({first, before});
-    after = is_required ? next : g_.choice({next, after});
+    const Node own = g_.sequence({member, after});
+    rest = is_required ? own : g_.choice({own, rest});
+    may_end = may_end && !is_required;
+    const Node next = g_.sequence({json_.comma_, rest});
+    after = may_end ? g_.choice({next, json_.blanks()}) : next;
   }
-  return json_.enclosed("{", before, "}");
+  const Node all = g_.sequence({json_.blanks(), may_end ? g_.optional(rest) : rest});
+  return json_.enclosed("{", all, "}");
 }
 
 Node SchemaReader::constants(const Json::List& values, const Object& schema,
