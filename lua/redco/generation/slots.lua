@@ -61,7 +61,7 @@ local room = 64  -- columns for new tokens; the cache adds more when they are us
 local function move(self, n)
   local cache = self.cache
   local length = cache.length
-  cache:map(function(t)
+  cache:map_columns(function(t)
     if n > 0 then
       return torch.constant_pad_nd(t:narrow(2, 0, length), { 0, 0, n, room }, 0)
     end
@@ -119,7 +119,8 @@ local function sources_of(self, new)
   return ids, starts, n
 end
 
--- Copies prompts of `length` tokens from `fresh` to the columns before the end of the cache.
+-- Copies prompts of `length` tokens from `fresh` to the columns before the end of the cache, and
+-- their states.
 local function insert(self, new, fresh)
   local by_part, most = {}, 0
   for part = 1, self.n_parts do by_part[part] = {} end
@@ -149,22 +150,31 @@ local function insert(self, new, fresh)
         :index_copy_(0, own_to, rows:narrow(2, 0, length))
     end
   end
+  for layer, held in ipairs(self.cache.states) do
+    for i, state in ipairs(fresh.states[layer]) do
+      held[i]:to_local():index_copy_(0, own_to, state:to_local():index_select(0, own_from))
+    end
+  end
 end
 
 -- Makes the prompts `fresh` the cache of rows that begin together.
 local function begin(self, fresh, index)
-  fresh:map(function(t)
-    return torch.constant_pad_nd(selected(self, t:narrow(2, 0, fresh.length), index),
-      { 0, 0, 0, room }, 0)
+  fresh:map(function(t) return selected(self, t, index) end)
+  fresh:map_columns(function(t)
+    return torch.constant_pad_nd(t:narrow(2, 0, fresh.length), { 0, 0, 0, room }, 0)
   end)
   self.cache = fresh
 end
 
--- Returns keys or values [B, H, n, D] split by rows over the parts. A model may have split their
--- heads there instead, and under sequence parallelism their columns over the processes of a part.
+-- Under sequence parallelism the processes of a model may share the columns of keys and values.
+local function with_whole_columns(t)
+  return t:is_sharded() and t:placement().mp == "shard(2)" and native.whole_on_shards(t) or t
+end
+
+-- Returns a tensor [B, ...] split by rows over the parts. A model may have split its heads there
+-- instead.
 local function in_parts(self, t)
   if not t:is_sharded() then return t end
-  if t:placement().mp == "shard(2)" then t = native.whole_on_shards(t) end
   local mp = (t:placement().mp or ""):match "^shard%((%d+)%)$"
   local wanted = { mp = tonumber(mp) }
   for name, dim in pairs(self.placement or {}) do wanted[name] = dim end
@@ -177,6 +187,7 @@ function Slots:fill(new)
   local length = #ids[1]
   local fresh = new_cache(length)
   local scores = scores_of(self, int64(ids, self.device), starts, fresh)
+  fresh:map_columns(with_whole_columns)
   fresh:map(function(t) return in_parts(self, t) end)
   if not self.cache then
     local index = {}

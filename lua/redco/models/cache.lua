@@ -1,4 +1,4 @@
---- The cache of keys and values of the tokens that a model has seen.
+--- The cache of what a model keeps of the tokens that it has seen: keys and values, and states.
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -6,7 +6,7 @@ local Cache = { __name = "Cache" }
 Cache.__index = Cache
 registry.define("Cache", [[
 Cache {length}
-The keys and values of the tokens that a model has seen.
+What a model keeps of the tokens that it has seen: keys, values and states of its layers.
   length: the number of these tokens]], Cache)
 
 -- Returns `t` [B, H, n, D] with room for `capacity` tokens. Padding keeps its placement.
@@ -39,20 +39,44 @@ function Cache:once(layer, make)
   return unpack(self.fixed[layer])
 end
 
+--- Returns the state of a layer, tensors [B, ...] of a fixed size, or nothing before the first
+--- tokens.
+function Cache:state(layer)
+  local held = self.states[layer]
+  if held then return unpack(held) end
+end
+
+--- Replaces the state of a layer.
+function Cache:keep(layer, ...)
+  local held = self.states[layer]
+  if not held then
+    held = {}
+    for i, t in ipairs { ... } do held[i] = t:detach():clone() end
+    return self:add(self.states, layer, held)
+  end
+  -- In place, so that it stays on the processes that had it first.
+  for i, t in ipairs { ... } do held[i]:copy_(t:detach()) end
+end
+
 -- Lists all entries in the order of their insertion, which is the same on all processes.
 function Cache:add(group, layer, held)
   group[layer] = held
   group[#group + 1] = held
 end
 
---- Replaces every entry by f of it, a function of tensors [B, ...].
-function Cache:map(f)
-  for _, group in ipairs { self.layers, self.fixed } do
-    for _, held in ipairs(group) do
-      for i = 1, #held do held[i] = f(held[i]) end
-    end
+local function map(group, f)
+  for _, held in ipairs(group) do
+    for i = 1, #held do held[i] = f(held[i]) end
   end
 end
+
+--- Replaces every entry by f of it, a function of tensors [B, ...].
+function Cache:map(f)
+  for _, group in ipairs { self.layers, self.states, self.fixed } do map(group, f) end
+end
+
+--- The same with the keys and values of tokens alone, [B, H, n, D].
+function Cache:map_columns(f) map(self.layers, f) end
 
 -- Row i of each example becomes a copy of its row parents[i]. A process holds whole examples, so
 -- sharded rows stay on their process.
@@ -62,17 +86,17 @@ local function reordered(t, parents)
     local first = (torch.arange(batch) * beams):unsqueeze(1)
     return t:index_select(0, (parents + first):view(-1):to(t.device))
   end
-  local _, heads, length, size = unpack(t.shape)
-  local index = parents:to(t.device):view { batch, beams, 1, 1, 1 }
-    :expand { batch, beams, heads, length, size }
-  return t:view { batch, beams, heads, length, size }:gather(1, index):view(t.shape)
+  local shape, ones = { batch, beams, unpack(t.shape, 2) }, { batch, beams }
+  for d = 3, #shape do ones[d] = 1 end
+  local index = parents:to(t.device):view(ones):expand(shape)
+  return t:view(shape):gather(1, index):view(t.shape)
 end
 
 --- Reorders beams: row i of an example continues row parents[i]; parents is [batch, beams]. Entries
 --- that do not grow stay, because the beams of one example share them.
 function Cache:reorder(parents)
-  for _, held in ipairs(self.layers) do
-    for i = 1, 2 do held[i] = reordered(held[i], parents) end
+  for _, group in ipairs { self.layers, self.states } do
+    map(group, function(t) return reordered(t, parents) end)
   end
 end
 
@@ -81,5 +105,7 @@ new_cache(capacity = 0) -> Cache
 Returns an empty cache for `model(params, inputs, {cache = cache})`. With a cache, inputs are only
 the new tokens; each call appends them to the `cache.length` tokens seen before. `capacity` is a
 number of tokens to reserve memory for. A cache is not differentiable.]], function(capacity)
-  return setmetatable({ layers = {}, fixed = {}, length = 0, capacity = capacity or 0 }, Cache)
+  return setmetatable({
+    layers = {}, states = {}, fixed = {}, length = 0, capacity = capacity or 0,
+  }, Cache)
 end)
