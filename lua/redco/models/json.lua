@@ -4,7 +4,7 @@
 --- where it expects 50.0. The metatables of the decoded tables hold these facts.
 local native = require "redco.native"
 
-local json = { decode = native.json_decode }
+local json = {}
 
 -- Patterns of keys whose numbers are real, where no file says it.
 local reals = { "^init", "_multiplier$", "_noise$", "_scaling$", "_theta$", "coef$", "cutoff$",
@@ -16,6 +16,36 @@ local function is_real(key)
     if key:find(pattern) then return true end
   end
   return false
+end
+
+-- Python writes an infinite number as Infinity, which JSON lacks. Version 5 of transformers writes
+-- an object instead.
+local infinite, tagged = "%-?Infinity", '{"__float__": "%0"}'
+local tag = '{%s*"__float__":%s*"(%-?Infinity)"%s*}'
+
+-- Returns the place after a text that begins at `first` with its quote.
+local function after_string(text, first)
+  local at = first
+  repeat
+    at = text:find('["\\]', at + 1)
+    local is_escape = at and text:sub(at, at) == "\\"
+    if is_escape then at = at + 1 end
+  until not is_escape
+  return at and at + 1 or #text + 1
+end
+
+--- Decodes a text; `name` is that of the file. What is infinite becomes {__float__ = "Infinity"}.
+function json.decode(name, text)
+  if not text:find("Infinity", 1, true) then return native.json_decode(name, text) end
+  local parts, at = {}, 1
+  while at <= #text do
+    local quote = text:find('"', at, true) or #text + 1
+    local after = quote <= #text and after_string(text, quote) or quote
+    parts[#parts + 1] = text:sub(at, quote - 1):gsub(infinite, tagged)
+    parts[#parts + 1] = text:sub(quote, after - 1)
+    at = math.max(after, quote + 1)
+  end
+  return native.json_decode(name, table.concat(parts))
 end
 
 local function facts_of(t) return getmetatable(t) or {} end
@@ -72,9 +102,10 @@ local function with_reals(value)
   return copy
 end
 
---- Encodes a value with its facts, in the format of native.json_encode. Keys are sorted.
+--- Encodes a value with its facts, in the format of native.json_encode, with infinite numbers as
+--- Python writes them. Keys are sorted.
 function json.encode(name, value, indent)
-  return native.json_encode(name, with_reals(value), indent)
+  return (native.json_encode(name, with_reals(value), indent):gsub(tag, "%1"))
 end
 
 return json
