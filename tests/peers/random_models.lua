@@ -98,7 +98,7 @@ local function run(folder)
     result["grad." .. name], result["after." .. name] = nil, nil
   end
   for name in pairs(params) do
-    if name:find "correction_bias$" then  -- a buffer too
+    if name:find "correction_bias$" or name:find "expert_bias$" then  -- buffers too
       result["grad." .. name], result["after." .. name] = nil, nil
     end
   end

@@ -39,11 +39,14 @@ local function check_layer_types(family, c, is_known)
     fail("%s: the configuration's layer_types are %s, expected a list", family.model_type,
       c.layer_types)
   end
+  local kinds = family.layer_kinds
+    or { "full_attention", is_known and "sliding_attention" or nil }
+  local has = {}
+  for _, kind in ipairs(kinds) do has[kind] = true end
   for _, kind in ipairs(c.layer_types) do
-    if kind ~= "full_attention" and not (kind == "sliding_attention" and is_known) then
+    if not has[kind] then
       fail("%s: the configuration's layer_types have %s, which is not supported, only %s",
-        family.model_type, kind, is_known and "full_attention and sliding_attention"
-        or "full_attention")
+        family.model_type, kind, table.concat(kinds, " and "))
     end
   end
   if is_known and #c.layer_types ~= c.num_hidden_layers then
@@ -87,16 +90,16 @@ end
 local largest = 2 ^ 31 - 1
 
 -- Returns a description of the expected value if this one is not valid, else nil or false.
-local function mismatch(key, value, default)
+local function mismatch(family, key, value, default)
   if type(default) == "table" and type(value) == "table" and default[1] ~= nil then
     local expected
     for _, element in ipairs(value) do
-      expected = expected or mismatch(key, element, default[1])
+      expected = expected or mismatch(family, key, element, default[1])
     end
     return expected and "a list, each element " .. expected
   end
   local is_number = type(value) == "number"
-  local least = sizes[key]
+  local least = (family.least or {})[key] or sizes[key]
   if least then
     local fits = is_number and value >= least and value <= largest and value % 1 == 0
     return not fits and ("a whole number from %d to %d"):format(least, largest)
@@ -121,7 +124,7 @@ end
 
 local function check_kinds(family, c)
   local function check(key, default)
-    local expected = mismatch(key, c[key], default)
+    local expected = mismatch(family, key, c[key], default)
     if expected then
       local value = c[key]
       fail("%s: the configuration's %s is %s, expected %s", family.model_type, key,

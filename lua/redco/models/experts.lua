@@ -35,11 +35,12 @@ local function new_names(n)
   end
 end
 
--- Returns { add_parameters, inner, out } of experts with a weight for each of gate, up and down:
--- `inner` computes what goes to the last layer of the experts `numbers`, [N, k, inner], `out` that
--- layer.
+-- Returns { add_parameters, inner, out } of experts with a weight for each of gate, up and down, or
+-- of up and down: `inner` computes what goes to the last layer of the experts `numbers`,
+-- [N, k, inner], `out` that layer.
 local function separate(c, given)
   local gate, up, down = unpack(given.names)
+  if not down then gate, up, down = nil, gate, up end
   local activation, names_of = blocks.activation(c.model_type, c.hidden_act), new_names(given.n)
 
   -- Layer `part` of the experts chosen for each row: [N, size] or [N, k, size] -> [N, k, size].
@@ -54,14 +55,14 @@ local function separate(c, given)
     add_parameters = function(name, add_linear)
       for i = 0, given.n - 1 do
         local expert = ("%s.experts.%d."):format(name, i)
-        add_linear(expert .. gate, c.hidden_size, given.inner, false)
+        if gate then add_linear(expert .. gate, c.hidden_size, given.inner, false) end
         add_linear(expert .. up, c.hidden_size, given.inner, false)
         add_linear(expert .. down, given.inner, c.hidden_size, false)
       end
     end,
     inner = function(params, name, x, numbers, o)
-      return activation(linear(params, name, gate, x, numbers, o))
-        * linear(params, name, up, x, numbers, o)
+      local y = linear(params, name, up, x, numbers, o)
+      return gate and activation(linear(params, name, gate, x, numbers, o)) * y or activation(y)
     end,
     out = function(params, name, y, numbers, o)
       return linear(params, name, down, y, numbers, o)
@@ -90,21 +91,21 @@ local function stacked(c, given)
   }
 end
 
---- Returns a feed-forward layer as that of llama_mlp.lua, whose `forward` also returns the
---- router's logits [N, n] and the numbers [N, k] of the chosen experts. given: n, n_chosen, inner
---- (the size of an expert), is_normalised (whether the probabilities of the chosen add up to 1),
---- name (of the layer), names (of gate, up and down) or stacked (the names of two weights: gate and
---- up of all experts [n, 2 inner, size], down [n, size, inner]), router (the name of its layer),
---- route (another router), add_more(name, add) for more parameters. A layer for all tokens, of the
---- size `shared`, may be beside the experts by the name shared_name; the sigmoid of the linear
---- layer `shared_gate` is a factor of it.
+--- Returns a feed-forward layer as that of llama_mlp.lua, whose `forward` also returns the router's
+--- logits [N, n] and the numbers [N, k] of the chosen experts. given: n, n_chosen, inner (the size
+--- of an expert), is_normalised (whether the probabilities of the chosen add up to 1), name (of the
+--- layer), names (of gate, up and down, or of up and down) or stacked (the names of two weights:
+--- gate and up of all experts [n, 2 inner, size], down [n, size, inner]), router (the name of its
+--- layer), route (another router), add_more(name, add) for more parameters. A layer for all tokens,
+--- of the size `shared`, may be beside the experts by the name shared_name; the sigmoid of the
+--- linear layer `shared_gate` is a factor of it.
 function experts.new(c, given)
   local mlps = given.stacked and stacked(c, given) or separate(c, given)
   local route, shared_name = given.route or new_softmax_router(given),
     "." .. (given.shared_name or "shared_experts")
   local shared = given.shared and new_mlp(
     setmetatable({ intermediate_size = given.shared }, { __index = c }),
-    { activation = "hidden_act", mlp_names = given.names, mlp_bias = false })
+    { activation = "hidden_act", mlp_names = given.names, mlp_bias = given.shared_bias or false })
   local layer = { name = given.name }
 
   function layer.add_parameters(name, linear, add)
@@ -130,6 +131,16 @@ function experts.new(c, given)
   end
 
   return layer
+end
+
+--- Returns Qwen's mixture, with a layer for all tokens that has a factor.
+function experts.with_shared(c, is_normalised)
+  return experts.new(c, {
+    n = c.num_experts, n_chosen = c.num_experts_per_tok, inner = c.moe_intermediate_size,
+    is_normalised = is_normalised, names = { "gate_proj", "up_proj", "down_proj" },
+    shared = c.shared_expert_intermediate_size, shared_name = "shared_expert",
+    shared_gate = "shared_expert_gate",
+  })
 end
 
 -- Returns the sum of x [N, n] over the tokens that are not padding: [n].

@@ -47,20 +47,24 @@ local function new_route(c, given)
       return select(2, of_choice:topk(c.num_experts_per_tok, -1))
     end)
     local weights = scores:gather(1, numbers)
-    if c.norm_topk_prob then weights = weights / (weights:sum({ -1 }, true) + 1e-20) end
+    if c.norm_topk_prob then
+      weights = weights / (weights:sum({ -1 }, true) + (given.least_sum or 1e-20))
+    end
     return logits, weights * c.routed_scaling_factor, numbers
   end
 end
 
 --- Returns a mixture of experts.lua. given: score(logits) -> scores; n_best, or nil if there are no
 --- groups; bias, the name of a vector that is added to the scores, is not trained, and changes only
---- which experts are chosen; bias_sizes, if not [n].
+--- which experts are chosen; bias_sizes, if not [n]; least_sum, which is added to the sum by which
+--- weights are divided; name, names and shared as in experts.lua, by default DeepSeek's.
 function router.new(c, given)
   local n_shared = c.n_shared_experts
   return experts.new(c, {
     n = c.n_routed_experts, inner = c.moe_intermediate_size, route = new_route(c, given),
-    names = { "gate_proj", "up_proj", "down_proj" },
-    shared = n_shared > 0 and c.moe_intermediate_size * n_shared or nil,
+    name = given.name, names = given.names or { "gate_proj", "up_proj", "down_proj" },
+    shared_bias = given.shared_bias,
+    shared = given.shared or n_shared > 0 and c.moe_intermediate_size * n_shared or nil,
     add_more = given.bias and function(name, add)
       add(name .. "." .. given.bias, given.bias_sizes or { c.n_routed_experts }, blocks.zeros)
     end,

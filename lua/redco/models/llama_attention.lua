@@ -19,7 +19,10 @@ function attention.add_parameters(c, facts, name, linear, norm)
   if facts.joins_qkv then
     linear(name .. ".qkv_proj", width, sizes[1] + sizes[2] + sizes[3], facts.qkv_bias)
   else
-    for k = 1, 3 do linear(name .. names[k], width, sizes[k], facts.qkv_bias) end
+    for k = 1, 3 do
+      linear(name .. names[k], width, (k == 1 and facts.is_gated and 2 or 1) * sizes[k],
+        facts.qkv_bias)
+    end
   end
   local norm_sizes = {
     head = function() return { size } end,
@@ -49,6 +52,13 @@ function attention.new(c, facts)
     return parts
   end
 
+  -- Splits q [B, T, 2 * size] of heads with gates into q and the gates [B, T, size].
+  local function gated(q)
+    local heads = q:view { q:size(0), q:size(1), n_heads[1], 2 * head_dim }
+    q, heads = unpack(heads:chunk(2, -1))
+    return q:flatten(2), heads:flatten(2)
+  end
+
   -- Returns part k of q, k and v as heads [B, H, T, D], with norm and positions.
   local function heads(params, name, k, x, angles)
     local function norm(y)
@@ -66,7 +76,8 @@ function attention.new(c, facts)
   end
 
   return function(params, name, x, angles, mask, o)
-    local parts = projected(params, name, x, o)
+    local parts, gate = projected(params, name, x, o), nil
+    if facts.is_gated then parts[1], gate = gated(parts[1]) end
     for k = 1, 3 do parts[k] = heads(params, name, k, parts[k], angles) end
     local q, k, v = unpack(parts)
     if o.cache then k, v = o.cache:extend(name, k, v) end
@@ -74,6 +85,7 @@ function attention.new(c, facts)
       mask = mask.mask, causal = mask.causal, dropout = c.attention_dropout,
       scale = facts.attention_scale, softcap = facts.softcap, enable_gqa = n_heads[2] < n_heads[1],
     }, o)
+    if gate then y = y * gate:sigmoid() end
     return blocks.linear(params, name .. "." .. facts.o_name, y, o)
   end
 end

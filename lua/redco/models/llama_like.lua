@@ -26,9 +26,14 @@ local llama = {
   head_bias = false,
   joins_qkv = false,  -- whether q, k and v are one projection
   joins_gate = false,  -- whether gate and up are one projection
+  joined_name = nil,  -- its name, if not gate_up_proj
   mlp_names = { "gate_proj", "up_proj", "down_proj" },  -- two, if no gate
+  mlp_name = "mlp",
+  gate_scale = 1,  -- of what the gate's projection puts out
+  mlp_scale = 1,  -- of what the feed-forward layer puts out
   experts = nil,  -- function(i): a mixture of experts (experts.lua) in layer i instead
-  activation = "hidden_act",  -- the key of the configuration
+  activation = "hidden_act",  -- the key of the configuration, or the name
+  inner = nil,  -- the size of the feed-forward layer, if not intermediate_size
   -- Norms of q and k: of each "head" with the same weights or its "own", or of the "projection".
   head_norms = nil,
   head_norm = nil,  -- their kind, if another
@@ -48,6 +53,11 @@ local llama = {
   pairs = rotary.halves,
   query_scale = nil,  -- function(inputs, o, x): a factor of q by position, [B or 1, 1, T, 1]
   attention = attention,
+  is_gated = false,  -- whether each head of q has a gate of what attention puts out
+  -- function(i, attention): what stands in place of attention in layer i, or nil. It has `name`,
+  -- add_parameters(name, linear, norm, add) and forward(params, name, x, angles, mask, o), where
+  -- mask.kept has the factors of masks.kept; so has `attention`.
+  mixer = function() end,
 }
 
 -- The defaults of configurations, unless the row of a family has others.
@@ -63,6 +73,16 @@ local defaults = {
 local optional = { "num_key_value_heads", "head_dim", "rope_scaling", "rope_parameters",
   "original_max_position_embeddings" }
 
+-- Returns a function of i: what mixes tokens in layer i, and whether it has a state.
+local function mixers_of(c, facts)
+  local ordinary = { name = "self_attn", forward = facts.attention.new(c, facts) }
+  function ordinary.add_parameters(...) facts.attention.add_parameters(c, facts, ...) end
+  return function(i)
+    local mixer = facts.mixer(i, ordinary)
+    return mixer or ordinary, mixer ~= nil
+  end
+end
+
 -- Returns a function of i: the feed-forward layer of layer i.
 local function mlps_of(c, facts)
   local mlp = new_mlp(c, facts)
@@ -71,6 +91,7 @@ end
 
 local function add_parameters(c, facts, add)
   local normal, width, mlp_of = blocks.normal(c.initializer_range), c.hidden_size, mlps_of(c, facts)
+  local mixer_of = mixers_of(c, facts)
   local function linear(name, n_in, n_out, bias)
     blocks.add_linear(add, name, n_in, n_out, normal, bias)
   end
@@ -79,7 +100,8 @@ local function add_parameters(c, facts, add)
     blocks.normal_but_padding(c, c.initializer_range), "embedding")
   for i = 0, c.num_hidden_layers - 1 do
     local layer, mlp = ("model.layers.%d."):format(i), mlp_of(i)
-    facts.attention.add_parameters(c, facts, layer .. "self_attn", linear, norm)
+    local mixer = mixer_of(i)
+    mixer.add_parameters(layer .. mixer.name, linear, norm, add)
     mlp.add_parameters(layer .. (mlp.name or "mlp"), linear, add)
     for k = 1, 4 do
       if facts.norms[k] then norm(layer .. facts.norms[k], { width }) end
@@ -93,10 +115,14 @@ local function add_parameters(c, facts, add)
 end
 
 local function new_forward(c, facts)
-  local attend, mlp_of = facts.attention.new(c, facts), mlps_of(c, facts)
+  local mixer_of, mlp_of = mixers_of(c, facts), mlps_of(c, facts)
   local padding_row, whole = blocks.padding_row(c), rotary.settings(c.model_type, c, rotary.size(c))
-  local mlps, ropes = {}, {}
-  for i = 0, c.num_hidden_layers - 1 do mlps[i], ropes[i] = mlp_of(i), facts.rope(i, whole) end
+  local mixers, mlps, ropes, has_states = {}, {}, {}, false
+  for i = 0, c.num_hidden_layers - 1 do
+    local has_state
+    mixers[i], has_state = mixer_of(i)
+    mlps[i], ropes[i], has_states = mlp_of(i), facts.rope(i, whole), has_states or has_state
+  end
 
   local function embedded(params, ids, o)
     local x = blocks.embedding(params, "model.embed_tokens", ids, padding_row)
@@ -119,6 +145,12 @@ local function new_forward(c, facts)
       end
       return angles[rope]
     end
+    local kept = has_states and masks.kept(inputs, o, x) or nil
+    local function mask_for(i)
+      local mask = mask_of(facts.window(i))
+      mask.kept = kept
+      return mask
+    end
     local function norm(name, y) return facts.norm.apply(params, name, y, facts.eps) end
     local function before(layer, k, y)
       return facts.norms[k] and norm(layer .. facts.norms[k], y) or y
@@ -130,9 +162,10 @@ local function new_forward(c, facts)
       return facts.residual_scale ~= 1 and y * facts.residual_scale or y, logits, numbers
     end
     local function apply_layer(i, input, turn, mask)
-      local layer, mlp = ("model.layers.%d."):format(i), mlps[i]
+      local layer, mixer, mlp = ("model.layers.%d."):format(i), mixers[i], mlps[i]
       local y = before(layer, 1, input)
-      local sum = input + added(layer, 1, attend(params, layer .. "self_attn", y, turn, mask, o))
+      local sum = input + added(layer, 1,
+        mixer.forward(params, layer .. mixer.name, y, turn, mask, o))
       if not facts.is_parallel then y = before(layer, 3, sum) end
       local fed, logits, numbers = added(layer, 3,
         mlp.forward(params, layer .. (mlp.name or "mlp"), y, o))
@@ -141,7 +174,7 @@ local function new_forward(c, facts)
     for i = 0, c.num_hidden_layers - 1 do
       local logits, numbers
       x, logits, numbers = nn.block(apply_layer, i, x, angles_of(ropes[i]),
-        mask_of(facts.window(i)))
+        mask_for(i))
       routers[#routers + 1], routers.numbers[#routers.numbers + 1] = logits, numbers
     end
     return norm("model." .. facts.last_norm, x), routers
@@ -150,7 +183,7 @@ end
 
 local function check(c, n_experts, n_chosen)
   blocks.check_multiple(c, "num_attention_heads", "num_key_value_heads")
-  if n_experts and c[n_chosen] > c[n_experts] then
+  if n_experts and c[n_experts] > 0 and c[n_chosen] > c[n_experts] then
     fail("%s: %s (%d) exceeds %s (%d)", c.model_type, n_chosen, c[n_chosen], n_experts,
       c[n_experts])
   end

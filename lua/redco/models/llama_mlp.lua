@@ -3,14 +3,17 @@ local blocks = require "redco.models.blocks"
 
 --- Returns an object with `add_parameters(name, linear)` and `forward(params, name, x, o)`.
 return function(c, facts)
-  local activation = blocks.activation(c.model_type, c[facts.activation])
+  local activation = blocks.activation(c.model_type, c[facts.activation] or facts.activation)
   local first, second, last = unpack(facts.mlp_names)
-  local mlp = {}
+  local joined = facts.joins_gate and (facts.joined_name or "gate_up_proj")
+  local gate_scale, scale = facts.gate_scale or 1, facts.mlp_scale or 1
+  local mlp = { name = facts.mlp_name }
 
   function mlp.add_parameters(name, linear)
-    local width, inner, bias = c.hidden_size, c.intermediate_size, facts.mlp_bias
-    if facts.joins_gate then
-      linear(name .. ".gate_up_proj", width, 2 * inner, bias)
+    local width, bias = c.hidden_size, facts.mlp_bias
+    local inner = facts.inner or c.intermediate_size
+    if joined then
+      linear(name .. "." .. joined, width, 2 * inner, bias)
     else
       linear(name .. "." .. first, width, inner, bias)
       if last then linear(name .. "." .. second, width, inner, bias) end
@@ -21,11 +24,15 @@ return function(c, facts)
   function mlp.forward(params, name, x, o)
     local function linear(part, y) return blocks.linear(params, name .. "." .. part, y, o) end
     if not last then return linear(second, activation(linear(first, x))) end
-    if facts.joins_gate then
-      local gate, up = unpack(linear("gate_up_proj", x):chunk(2, -1))
-      return linear(last, activation(gate) * up)
+    local gate, up
+    if joined then
+      gate, up = unpack(linear(joined, x):chunk(2, -1))
+    else
+      gate, up = linear(first, x), linear(second, x)
     end
-    return linear(last, activation(linear(first, x)) * linear(second, x))
+    if gate_scale ~= 1 then gate = gate * gate_scale end
+    local y = linear(last, activation(gate) * up)
+    return scale ~= 1 and y * scale or y
   end
 
   return mlp

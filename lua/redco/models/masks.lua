@@ -77,6 +77,14 @@ function masks.by_window(inputs, options, x)
   end
 end
 
+--- Returns the factors of the new tokens x [B, T, ...] that keep padding out of a state: [B, T, 1],
+--- or nil without padding.
+function masks.kept(inputs, options, x)
+  local padding = inputs.attention_mask
+  if not padding then return end
+  return padding:narrow(1, blocks.past(options), x:size(1)):ne(0):to(x.dtype):unsqueeze(-1)
+end
+
 local lowest = { float16 = -65504, bfloat16 = -0x1.fep127, float32 = -0x1.fffffep127,
   float64 = -0x1.fffffffffffffp1023 }
 

@@ -25,6 +25,11 @@ end
 
 norms.rms = { add = adder(blocks.ones), apply = blocks.rms_norm }
 
+--- An RMS norm without parameters.
+norms.rms_plain = { add = function() end, apply = function(_, _, x, eps)
+  return torch.rms_norm(x, { x:size(-1) }, nil, eps)
+end }
+
 --- An RMS norm whose weight is stored as its distance from 1.
 norms.rms_from_one = { add = adder(blocks.zeros), apply = widened(function(x, weight, _, eps)
   return torch.rms_norm(x, weight.shape, weight + 1, eps)

@@ -5,6 +5,8 @@ import functools
 import torch
 import transformers
 
+from .states import IS_OLD, STATES
+
 
 def some_processors(draw, vocab_size, prompt, is_text, is_beam):
     """Options that change scores; None where transformers has nothing."""
@@ -94,6 +96,8 @@ def generated(model, prompts, options, is_double=False):
     """The tokens, by a copy: rope_type "dynamic" remembers the longest text."""
     own = copy.deepcopy(model)
     own.config.output_router_logits = False  # it fails with a cache
+    if IS_OLD and own.config.model_type in STATES:  # whose cache does not follow beams
+        options = dict(options, use_cache=False)
     own = own.double() if is_double else own
     generate = own.generate
     if "input_features" in prompts and "decoder_input_ids" in prompts:  # as of other models

@@ -3,6 +3,7 @@ import torch
 
 from .families import (ANY_SIZE, CLASSIFIERS, ENCODER_DECODERS, OF_IMAGES, OF_SAMPLES, OF_TEXTS,
                        PAIRED, is_encoder, takes_positions)
+from .states import padding_leaks
 
 
 def task_labels(config, task, rows, length, generator):
@@ -129,7 +130,11 @@ def new_inputs(draw, config, vocab_size, family):
         inputs["input_ids"] = tokens(rows, length)
         # When the library computes a text of Phi-3 anew, its mask shows later tokens.
         is_restarted = family == "phi3" and config["rope_scaling"]
-        if draw.maybe(0.6) and not is_restarted:
+        has_mask = draw.maybe(0.6) and not is_restarted
+        if padding_leaks(family, config, rows):
+            ids, pad = inputs["input_ids"], config.get("pad_token_id", -1)
+            ids[ids == pad] = (pad + 1) % vocab_size
+        elif has_mask:
             # DeBERTa reads the arbitrary state of padding if that is first; others count it.
             is_counted = family.startswith("falcon.") and not takes_positions(family)
             sides = ["left", "right"][family.startswith("deberta") or is_counted:]

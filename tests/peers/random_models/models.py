@@ -92,6 +92,8 @@ def model_of(draw, family):
             continue
         if not tensor.requires_grad and "embed_positions" in name:  # sinusoids
             continue
+        if "mup_vector" in name:  # factors of the configuration
+            continue
         values = torch.randn(tensor.shape, generator=generator)
         is_norm = "norm" in name or "ln_" in name
         tensor.data.copy_(values * 0.2 + 1 if is_norm and name.endswith("weight") else values * 0.4)

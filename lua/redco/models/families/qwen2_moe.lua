@@ -44,12 +44,7 @@ local qwen2_moe = {
 }
 
 function qwen2_moe.facts(c)
-  local mixture = experts.new(c, {
-    n = c.num_experts, n_chosen = c.num_experts_per_tok, inner = c.moe_intermediate_size,
-    is_normalised = c.norm_topk_prob, names = { "gate_proj", "up_proj", "down_proj" },
-    shared = c.shared_expert_intermediate_size, shared_name = "shared_expert",
-    shared_gate = "shared_expert_gate",
-  })
+  local mixture = experts.with_shared(c, c.norm_topk_prob)
   return {
     qkv_bias = c.qkv_bias, window = windows.of_types(c), experts = sparse_layers(c, mixture),
   }
