@@ -199,6 +199,18 @@ function tiny.config(model_type) return merged({ model_type = model_type }, conf
 
 function tiny.has(name) return configs[name] ~= nil end
 
+--- The families of which layers have states.
+tiny.with_states = { "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "lfm2",
+  "lfm2_moe", "mamba", "mamba2", "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next" }
+
+--- Returns whether layers of a family have states.
+function tiny.has_state(name)
+  for _, other in ipairs(tiny.with_states) do
+    if other == name then return true end
+  end
+  return false
+end
+
 --- Returns a new model, whose weights are large enough for gradients that differ from zero.
 function tiny.new(name)
   local model_type, task = name:match "^([^.]+)%.?(.*)$"

@@ -165,9 +165,6 @@ test("a convolution in parts, by a cache", function()
     1e-12)
 end)
 
-local names = { "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "lfm2",
-  "lfm2_moe", "mamba", "mamba2", "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next" }
-
 -- Biases that padding must not bring into a state.
 local function with_biases(model)
   torch.no_grad(function()
@@ -178,7 +175,7 @@ local function with_biases(model)
   return model
 end
 
-for _, name in ipairs(names) do
+for _, name in ipairs(tiny.with_states) do
   test(name .. ": tokens in parts, by a cache, behind padding", function()
     local model = with_biases(tiny.new(name))
     local ids = torch.randint(3, 32, { 2, 12 }, { generator = generator })
@@ -232,6 +229,41 @@ for _, name in ipairs(names) do
     local each = model.logprobs(model.params, { input_ids = best, labels = labels },
       { shift = true })
     expect_close(each:sum { 1 }, scores, 1e-3, 1e-3)
+  end)
+
+  test(name .. ": bfloat16, whole and by a cache", function()
+    local model = tiny.new(name)
+    local ids = torch.randint(3, 32, { 2, 6 }, { generator = generator })
+    torch.no_grad(function()
+      local expected = model(model.params, { input_ids = ids })
+      local params = redco.tree.map(function(p) return p:to "bfloat16" end, model.params)
+      local whole = model(params, { input_ids = ids })
+      testing.expect_equal(whole.dtype, "bfloat16")
+      local cache = redco.models.new_cache()
+      model(params, { input_ids = ids:narrow(1, 0, 4) }, { cache = cache })
+      local rest = model(params, { input_ids = ids:narrow(1, 4, 2) }, { cache = cache })
+      local scale = expected:abs():max():item()
+      -- An expert may be another one, of which few elements show.
+      for _, pair in ipairs { { whole, expected }, { rest, whole:narrow(1, 4, 2) } } do
+        local apart = (pair[1]:float() - pair[2]:float()):abs()
+        assert(apart:median():item() < 0.02 * scale, "far from float32")
+      end
+    end)
+  end)
+
+  test(name .. ": activations computed again have the same gradients", function()
+    local model = tiny.new(name)
+    local ids = torch.randint(3, 32, { 2, 6 }, { generator = generator })
+    local again = redco.models.from_config(model.config, { recompute = "blocks" })
+    local function gradients_of(loss_of)
+      return select(2, redco.value_and_grad(function(p)
+        return (loss_of(p, { input_ids = ids, labels = ids }, { shift = true }))
+      end)(model.params))
+    end
+    local expected = gradients_of(model.loss)
+    for key, gradient in pairs(gradients_of(again.loss)) do
+      expect_close(gradient, expected[key], 1e-5, 1e-6)
+    end
   end)
 
   test(name .. ": rows of several sequences are refused", function()

@@ -96,7 +96,9 @@ def generated(model, prompts, options, is_double=False):
     """The tokens, by a copy: rope_type "dynamic" remembers the longest text."""
     own = copy.deepcopy(model)
     own.config.output_router_logits = False  # it fails with a cache
-    if IS_OLD and own.config.model_type in STATES:  # whose cache does not follow beams
+    # Their cache does not follow beams. Without it, some positions depend on the length.
+    if (IS_OLD and own.config.model_type in STATES
+            and not getattr(own.config, "rope_scaling", None)):
         options = dict(options, use_cache=False)
     own = own.double() if is_double else own
     generate = own.generate

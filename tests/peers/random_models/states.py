@@ -121,6 +121,7 @@ def mamba2(draw):
         hidden_act="silu", layer_norm_epsilon=draw.choice([1e-5, 0.1]),
         chunk_size=draw.randint(2, 8),
         tie_word_embeddings=draw.maybe() and not IS_OLD)  # which version 4 cannot save
+    config.setdefault("pad_token_id", 1)
     return config
 
 
@@ -173,8 +174,7 @@ def nemotron_h(draw):
         del config[key]
     config.setdefault("head_dim", 4)
     config.update(
-        layers_block_type=["mamba"] + [draw.choice(["mamba", "moe", "attention", "mlp"])
-                                       for _ in range(draw.randint(1, 4))],
+        layers_block_type=["mamba", "attention", "moe", "mlp"][:draw.randint(2, 4)],
         mlp_hidden_act=draw.choice(["relu2", "silu"]), mlp_bias=draw.maybe(),
         layer_norm_epsilon=draw.choice([1e-5, 0.1]), n_groups=n_groups,
         conv_kernel=draw.randint(2, 4),
@@ -185,6 +185,7 @@ def nemotron_h(draw):
         moe_shared_expert_intermediate_size=draw.randint(3, 20),
         routed_scaling_factor=draw.number(0.5, 2), time_step_min=1e-6)
     config.setdefault("pad_token_id", 0)
+    draw.shuffle(config["layers_block_type"])
     return config
 
 
@@ -197,6 +198,7 @@ def mamba1(draw):
         use_bias=draw.maybe(0.3), use_conv_bias=draw.maybe(0.7), hidden_act="silu",
         layer_norm_epsilon=draw.choice([1e-5, 0.1]), tie_word_embeddings=draw.maybe(),
         time_step_rank=draw.choice(["auto", draw.randint(1, 5)]))
+    config.setdefault("pad_token_id", 0)
     return config
 
 

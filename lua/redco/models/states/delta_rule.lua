@@ -53,11 +53,11 @@ return function(q, k, v, decay, beta, state)
   local kept = last:exp():unsqueeze(-1)
 
   local starts, new_values = {}, {}
-  state = state or torch.zeros_like(writes:select(3, 0):matmul(values:select(3, 0)))
-  for i = 0, n - 1 do
-    starts[i + 1] = state
-    new_values[i + 1] = values:select(3, i) - reads:select(3, i):matmul(state)
-    state = torch.addcmul(writes:select(3, i):matmul(new_values[i + 1]), state, kept:select(3, i))
+  values, reads, writes, kept = values:unbind(3), reads:unbind(3), writes:unbind(3), kept:unbind(3)
+  for i = 1, n do
+    starts[i] = state or torch.zeros_like(writes[1]:matmul(values[1]))
+    new_values[i] = values[i] - reads[i]:matmul(starts[i])
+    state = torch.addcmul(writes[i]:matmul(new_values[i]), starts[i], kept[i])
   end
   local y = (q:matmul(turned) * decays):matmul(torch.stack(new_values, 3))
     + (q * from_start):matmul(torch.stack(starts, 3))

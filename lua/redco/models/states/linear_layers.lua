@@ -47,7 +47,8 @@ function layers.row(row, is_joined, more)
     if row.defaults[key] == nil then row.defaults[key] = value end
   end
   row.inputs = { "input_ids", "attention_mask", "position_ids" }
-  row.only, row.layer_kinds, row.complete = {}, layers.kinds, layers.complete
+  row.only = { hidden_act = "silu" }  -- version 4 of transformers ignores others in some places
+  row.layer_kinds, row.complete = layers.kinds, layers.complete
   -- Layers that predict a second token, which transformers ignores too.
   row.ignored = { "%.rotary_emb%.inv_freq$", "^mtp%." }
   function row.check(c)

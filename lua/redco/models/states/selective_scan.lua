@@ -5,15 +5,15 @@ local blocks = require "redco.models.blocks"
 local chunks = require "redco.models.states.chunks"
 local torch = require "redco.torch"
 
--- Runs h' = decays h + inputs along `dim`, from `state`, or nil for zeros. Returns a list of the
+-- Runs h' = decays h + inputs along `dim`, from `state`, or nil for zeros. Returns the
 -- states before each place, or after it, and the last one.
 local function along(dim, inputs, decays, state, is_after)
   local states = {}
-  for i = 0, inputs:size(dim) - 1 do
-    if not is_after then states[i + 1] = state end
-    local input = inputs:select(dim, i)
-    state = state and torch.addcmul(input, state, decays:select(dim, i)) or input
-    if is_after then states[i + 1] = state end
+  inputs, decays = inputs:unbind(dim), decays:unbind(dim)
+  for i, input in ipairs(inputs) do
+    if not is_after then states[i] = state end
+    state = state and torch.addcmul(input, state, decays[i]) or input
+    if is_after then states[i] = state end
   end
   return torch.stack(states, dim), state
 end

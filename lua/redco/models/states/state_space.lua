@@ -16,11 +16,11 @@ end
 -- Returns the states [B, G, n, R, P, N] before the chunks, and the last one.
 local function passed(added, decays, state)
   local starts = {}
-  state = state or torch.zeros_like(added:select(2, 0))
-  for i = 0, added:size(2) - 1 do
-    starts[i + 1] = state
-    local kept = decays:select(3, i):unsqueeze(-1):unsqueeze(-1)
-    state = torch.addcmul(added:select(2, i), state, kept)
+  added, decays = added:unbind(2), decays:unsqueeze(-1):unsqueeze(-1):unbind(3)
+  state = state or torch.zeros_like(added[1])
+  for i, own in ipairs(added) do
+    starts[i] = state
+    state = torch.addcmul(own, state, decays[i])
   end
   return torch.stack(starts, 2), state
 end
