@@ -275,4 +275,46 @@ for _, name in ipairs(tiny.with_states) do
   end)
 end
 
+test("qwen3_5_moe_text: a folder with the experts of a layer in two weights", function()
+  local model, folder = tiny.new "qwen3_5_moe_text", testing.folder()
+  model.save_pretrained(folder)
+  local params, stacks = {}, {}
+  for name, leaf in pairs(model.params) do
+    local layer, i, part = name:match "^(.*experts)%.(%d)%.(%a+)_proj%.weight$"
+    if layer then
+      stacks[layer] = stacks[layer] or { gate = {}, up = {}, down = {} }
+      stacks[layer][part][i + 1] = leaf
+    else
+      params[name] = leaf
+    end
+  end
+  for layer, parts in pairs(stacks) do
+    params[layer .. ".gate_up_proj"] =
+      torch.cat({ torch.stack(parts.gate), torch.stack(parts.up) }, 1)
+    params[layer .. ".down_proj"] = torch.stack(parts.down)
+  end
+  torch.save(params, folder .. "/model.safetensors")
+  local ids = torch.randint(3, 32, { 2, 6 }, { generator = generator })
+  local expected = model(model.params, { input_ids = ids })
+  local stacked = redco.models.from_pretrained(folder)
+  expect_close(stacked(stacked.params, { input_ids = ids }), expected, 1e-5, 1e-6)
+  stacked.save_pretrained(folder)
+  local again = redco.models.from_pretrained(folder)
+  expect_close(again(again.params, { input_ids = ids }), expected, 1e-5, 1e-6)
+end)
+
+test("mamba2: a configuration with an infinite number, as Python writes it", function()
+  local model, folder = tiny.new "mamba2", testing.folder()
+  model.save_pretrained(folder)
+  local function config() return testing.read(folder .. "/config.json") end
+  for _, limit in ipairs { "[0.0, Infinity]", '[0.0, {"__float__": "Infinity"}]' } do
+    testing.write(folder .. "/config.json", (config():gsub("^{",
+      '{"time_step_limit": ' .. limit .. ', "note": "a \\"quote\\", Infinity",', 1)))
+    local read = redco.models.from_pretrained(folder)
+    read.save_pretrained(folder)
+    assert(config():find "0.0,%s+Infinity%s+]" and config():find('", Infinity"', 1, true))
+    model.save_pretrained(folder)
+  end
+end)
+
 testing.finish()

@@ -133,9 +133,11 @@ function experts.new(c, given)
   return layer
 end
 
---- Returns Qwen's mixture, with a layer for all tokens that has a factor.
+--- Returns Qwen's mixture, with a layer for all tokens that has a factor. Where the configuration
+--- has `experts_are_stacked`, the matrices of all experts are in two weights.
 function experts.with_shared(c, is_normalised)
   return experts.new(c, {
+    stacked = c.experts_are_stacked and { "experts.gate_up_proj", "experts.down_proj" } or nil,
     n = c.num_experts, n_chosen = c.num_experts_per_tok, inner = c.moe_intermediate_size,
     is_normalised = is_normalised, names = { "gate_proj", "up_proj", "down_proj" },
     shared = c.shared_expert_intermediate_size, shared_name = "shared_expert",

@@ -5,6 +5,13 @@ local linear_layers = require "redco.models.states.linear_layers"
 local new_family = require "redco.models.llama_like"
 local tasks = require "redco.models.tasks"
 
+-- The matrices of experts are in one weight each, or stacked: the configuration does not say it.
+local function complete_by_weights(_, given, weights)
+  for _, name in ipairs(weights:keys()) do
+    if name:find "%.experts%.gate_up_proj$" then given.experts_are_stacked = true end
+  end
+end
+
 return new_family(linear_layers.row({
   model_type = "qwen3_5_moe_text",
   architecture = "Qwen3_5MoeForCausalLM",
@@ -21,7 +28,9 @@ return new_family(linear_layers.row({
     output_router_logits = false,
     router_aux_loss_coef = 0.001,
   },
-  optional = { "layer_types", "full_attention_interval", "intermediate_size" },
+  complete_by_weights = complete_by_weights,
+  optional = { "layer_types", "full_attention_interval", "intermediate_size",
+    "experts_are_stacked" },
   aliases = { num_local_experts = "num_experts" },  -- of transformers 5
   n_experts = "num_experts",
 }, false, function(c, facts)
