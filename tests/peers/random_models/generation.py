@@ -96,9 +96,7 @@ def generated(model, prompts, options, is_double=False):
     """The tokens, by a copy: rope_type "dynamic" remembers the longest text."""
     own = copy.deepcopy(model)
     own.config.output_router_logits = False  # it fails with a cache
-    # Their cache does not follow beams. Without it, some positions depend on the length.
-    if (IS_OLD and own.config.model_type in STATES
-            and not getattr(own.config, "rope_scaling", None)):
+    if IS_OLD and own.config.model_type in STATES:  # whose cache does not follow beams
         options = dict(options, use_cache=False)
     own = own.double() if is_double else own
     generate = own.generate

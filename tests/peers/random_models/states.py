@@ -35,6 +35,13 @@ def mamba(draw, config):
     return config
 
 
+def settle(config):
+    """Version 4 generates without a cache, where some positions depend on the length."""
+    kind = (config["rope_scaling"] or {}).get("rope_type")
+    if IS_OLD and kind in ("dynamic", "longrope"):
+        config["rope_scaling"] = None
+
+
 def some_layers(draw, config, *kinds):
     """The kinds of the layers, each of which occurs: version 4 needs it."""
     n = config["num_hidden_layers"] = draw.randint(len(kinds), 4)
@@ -51,6 +58,7 @@ def lfm2(draw):
                         block_auto_adjust_ff_dim=draw.maybe())
     for key in ("rms_norm_eps", "hidden_act"):
         del config[key]
+    settle(config)
     config.setdefault("pad_token_id", 0)
     config["layer_types"] = some_layers(draw, config, "full_attention", "conv")
     if draw.maybe():
@@ -85,6 +93,7 @@ def qwen3_next(draw):
         linear_key_head_dim=draw.randint(2, 8), linear_value_head_dim=draw.randint(2, 8),
         linear_num_key_heads=n_keys, linear_num_value_heads=n_keys * draw.randint(1, 3))
     turns_a_part(draw, config)
+    settle(config)
     config["layer_types"] = some_layers(draw, config, "full_attention", "linear_attention")
     return config
 
