@@ -6,6 +6,8 @@ local tasks = require "redco.models.tasks"
 
 local bamba = {
   model_type = "bamba",
+  models = "Bamba 9B",
+  remarks = "states; without `z_loss_coefficient`",
   architecture = "BambaForCausalLM",
   tasks = { features = tasks.features "Bamba" },
   inputs = { "input_ids", "attention_mask", "position_ids" },

@@ -8,6 +8,8 @@ local tasks = require "redco.models.tasks"
 
 local falcon = {
   model_type = "falcon_h1",
+  models = "Falcon-H1",
+  remarks = "states",
   architecture = "FalconH1ForCausalLM",
   tasks = { features = tasks.features "FalconH1" },
   inputs = { "input_ids", "attention_mask", "position_ids" },

@@ -8,6 +8,8 @@ local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "falcon_mamba",
+  models = "Falcon Mamba 7B",
+  remarks = "states",
   architecture = "FalconMambaForCausalLM",
   tasks = { features = tasks.features "FalconMamba" },
   defaults = steps.with_defaults { mixer_rms_eps = 1e-6 },

@@ -8,6 +8,8 @@ local tasks = require "redco.models.tasks"
 
 local granite = {
   model_type = "granitemoehybrid",
+  models = "Granite 4.0 Micro, H-Micro, H-Tiny, H-Small",
+  remarks = "states and experts",
   architecture = "GraniteMoeHybridForCausalLM",
   tasks = { features = tasks.features "GraniteMoeHybrid" },
   inputs = { "input_ids", "attention_mask", "position_ids" },

@@ -10,6 +10,8 @@ local tasks = require "redco.models.tasks"
 
 local jamba = {
   model_type = "jamba",
+  models = "Jamba, Jamba 1.5 and 1.6, Jamba Reasoning 3B",
+  remarks = "states and experts",
   architecture = "JambaForCausalLM",
   tasks = {
     features = tasks.features "Jamba",

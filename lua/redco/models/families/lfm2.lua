@@ -6,6 +6,8 @@ local tasks = require "redco.models.tasks"
 
 local lfm2 = {
   model_type = "lfm2",
+  models = "LFM2 350M to 2.6B",
+  remarks = "states",
   architecture = "Lfm2ForCausalLM",
   tasks = { features = tasks.features "Lfm2" },
   inputs = { "input_ids", "attention_mask", "position_ids" },

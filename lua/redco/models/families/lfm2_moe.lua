@@ -8,6 +8,8 @@ local torch = require "redco.torch"
 
 local lfm2_moe = {
   model_type = "lfm2_moe",
+  models = "LFM2-8B-A1B",
+  remarks = "states and experts",
   architecture = "Lfm2MoeForCausalLM",
   tasks = { features = tasks.features "Lfm2Moe" },
   inputs = { "input_ids", "attention_mask", "position_ids" },

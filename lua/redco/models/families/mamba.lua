@@ -6,6 +6,8 @@ local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "mamba",
+  models = "Mamba",
+  remarks = "states",
   architecture = "MambaForCausalLM",
   tasks = { features = tasks.features "Mamba" },
   defaults = steps.with_defaults {},

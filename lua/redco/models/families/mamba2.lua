@@ -9,6 +9,8 @@ local tasks = require "redco.models.tasks"
 
 local mamba2 = {
   model_type = "mamba2",
+  models = "Mamba-2, Codestral Mamba",
+  remarks = "states; a norm for each group of heads, as in version 5",
   architecture = "Mamba2ForCausalLM",
   tasks = { features = tasks.features "Mamba2" },
   defaults = {

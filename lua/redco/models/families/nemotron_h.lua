@@ -12,6 +12,9 @@ local torch = require "redco.torch"
 
 local nemotron = {
   model_type = "nemotron_h",
+  models = "Nemotron-H, Nemotron Nano 2 and 3",
+  remarks = "states and experts; without groups of experts and `moe_latent_size`; layers that "
+    .. "predict a second token are ignored",
   architecture = "NemotronHForCausalLM",
   tasks = { features = tasks.features "NemotronH" },
   defaults = {

@@ -14,6 +14,8 @@ end
 
 return new_family(linear_layers.row({
   model_type = "qwen3_5_moe_text",
+  models = "Qwen3.5 35B-A3B and others",
+  remarks = "states and experts; of folders with images only the text model is read",
   architecture = "Qwen3_5MoeForCausalLM",
   tasks = { features = tasks.features "Qwen3_5MoeText" },
   defaults = {

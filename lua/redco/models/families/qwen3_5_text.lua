@@ -6,6 +6,8 @@ local tasks = require "redco.models.tasks"
 
 return new_family(linear_layers.row({
   model_type = "qwen3_5_text",
+  models = "Qwen3.5",
+  remarks = "states; of folders with images only the text model is read",
   architecture = "Qwen3_5ForCausalLM",
   tasks = {
     features = tasks.features "Qwen3_5Text",

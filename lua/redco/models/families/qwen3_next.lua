@@ -9,6 +9,8 @@ local tasks = require "redco.models.tasks"
 
 return new_family(linear_layers.row({
   model_type = "qwen3_next",
+  models = "Qwen3-Next-80B-A3B",
+  remarks = "states and experts; layers that predict a second token are ignored",
   architecture = "Qwen3NextForCausalLM",
   tasks = tasks.of_decoder("Qwen3Next",
     { token_classification = "score", question_answering = true }),
