@@ -16,7 +16,10 @@ namespace {
 
 int quantize_tensor(lua_State* L) {
   const std::string type = luaL_checkstring(L, 2);
-  push_tensor(L, with_memory_retry(L, [&] { return quantize(check_tensor(L, 1), type); }));
+  std::optional<at::Tensor> importance;
+  if (!lua_isnoneornil(L, 3)) importance = check_tensor(L, 3);
+  push_tensor(L,
+              with_memory_retry(L, [&] { return quantize(check_tensor(L, 1), type, importance); }));
   return 1;
 }
 
@@ -48,8 +51,6 @@ void push_types(lua_State* L) {
     lua_setfield(L, -2, "size");
     push_integer(L, type.bytes);
     lua_setfield(L, -2, "bytes");
-    lua_pushboolean(L, type.can_quantize);
-    lua_setfield(L, -2, "can_quantize");
     lua_rawseti(L, -2, ++i);
   }
 }

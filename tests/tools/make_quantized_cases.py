@@ -1,12 +1,14 @@
 """Writes tests/lua/quantized_cases.safetensors: blocks of every type and the numbers that the `gguf`
-package, and bitsandbytes for nf4 and fp4, find in them; for types that can be written also the
-blocks that they make of `values`.
+package, and bitsandbytes for nf4 and fp4, find in them, and the blocks that they make of `values`;
+of types whose scales are fitted those of llama.cpp's library, also with the importance of columns.
 
-    python tests/tools/make_quantized_cases.py tests/lua/quantized_cases.safetensors
+    python tests/tools/make_quantized_cases.py tests/lua/quantized_cases.safetensors libggml-base.so
 
-Names: TYPE.blocks [3, n, bytes], TYPE.numbers [3, n * size], TYPE.encoded. Needs gguf, torch,
-bitsandbytes and safetensors.
+Names: TYPE.blocks [3, n, bytes], TYPE.numbers [3, n * size], TYPE.encoded, TYPE.fitted,
+TYPE.weighted. Needs gguf, torch, bitsandbytes and safetensors, and llama.cpp's library, which
+tests/peers/llama_cpp.py builds.
 """
+import ctypes
 import sys
 
 import bitsandbytes.functional
@@ -21,13 +23,29 @@ SCALES = {"Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2],
           "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0],
           "IQ4_XS": [0], "MXFP4": []}
 ENCODED = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"]
+FITTED = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
+WEIGHTED = [*FITTED[:-1], *ENCODED[1:]]
+library = ctypes.CDLL(sys.argv[2])
+
+
+def made_by_library(kind, values, importance, like):
+    """The blocks that ggml_quantize_chunk makes."""
+    blocks = numpy.zeros_like(like)
+    floats = ctypes.POINTER(ctypes.c_float)
+    library.ggml_quantize_chunk.restype = ctypes.c_size_t
+    library.ggml_quantize_chunk(
+        ctypes.c_int(kind), values.ctypes.data_as(floats), ctypes.c_void_p(blocks.ctypes.data),
+        ctypes.c_int64(0), ctypes.c_int64(ROWS), ctypes.c_int64(COLUMNS),
+        None if importance is None else importance.ctypes.data_as(floats))
+    return blocks
 
 rng = numpy.random.default_rng(20261128)
 values = rng.standard_normal((ROWS, COLUMNS)).astype(numpy.float32)
 values[1] *= 1e-3
 values[2, :32] = 0
 values[2, 32:64] = 7.5
-cases = {"values": values}
+importance = numpy.exp(numpy.random.default_rng(1).standard_normal(COLUMNS)).astype(numpy.float32)
+cases = {"values": values, "importance": importance}
 for name, offsets in SCALES.items():
     kind = gguf.GGMLQuantizationType[name]
     size, n_bytes = gguf.GGML_QUANT_SIZES[kind]
@@ -40,6 +58,10 @@ for name, offsets in SCALES.items():
     cases[f"{name.lower()}.numbers"] = gguf.dequantize(blocks.reshape(ROWS, -1), kind)
     if name in ENCODED:
         cases[f"{name.lower()}.encoded"] = gguf.quantize(values, kind).reshape(blocks.shape)
+    if name in FITTED:
+        cases[f"{name.lower()}.fitted"] = made_by_library(kind, values, None, blocks)
+    if name in WEIGHTED:
+        cases[f"{name.lower()}.weighted"] = made_by_library(kind, values, importance, blocks)
 for name in "nf4", "fp4":
     packed, state = bitsandbytes.functional.quantize_4bit(
         torch.from_numpy(values), blocksize=64, quant_type=name)

@@ -21,7 +21,6 @@ struct BlockType {
   const char* name;  ///< "q4_k"
   int32_t ggml;      ///< its number in GGUF files, or -1
   int64_t size, bytes;
-  bool can_quantize;
 
   double bits() const { return 8 * double(bytes) / double(size); }  ///< of an element
 };
@@ -31,10 +30,13 @@ REDCO_API const std::vector<BlockType>& block_types();
 REDCO_API const BlockType* find_block_type(const std::string& name);
 REDCO_API const BlockType* find_ggml_block_type(uint32_t number);
 
-/// Rounds a tensor [..., in] to numbers of a type: [..., in / size, bytes]. Throws Error for an
-/// `in` that the blocks do not divide, a type that is only read, and values that are not finite or
-/// beyond 65504, the largest scale.
-REDCO_API at::Tensor quantize(const at::Tensor& tensor, const std::string& type);
+/// Rounds a tensor [..., in] to numbers of a type: [..., in / size, bytes]. `importance` [in] has
+/// the weights of the squares of the errors, such as the mean squares of a layer's inputs; types of
+/// GGUF but q8_0 fit their scales to it. Throws Error for an `in` that the blocks do not divide,
+/// for values that are not finite or beyond 65504, the largest scale, and for an importance that is
+/// negative or not finite.
+REDCO_API at::Tensor quantize(const at::Tensor& tensor, const std::string& type,
+                              const std::optional<at::Tensor>& importance = {});
 
 /// The values of quantized numbers [..., n, bytes] as [..., n size]. Throws Error if `bytes` is not
 /// that of the type.

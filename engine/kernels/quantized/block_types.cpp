@@ -1,6 +1,6 @@
 // The table of types of quantized numbers, with their kernels for each instruction set.
 
-#include "encode.h"
+#include "encode_k.h"
 #include "kernels.h"
 
 #include <redco/error.h>
@@ -47,10 +47,48 @@ Decode decoder() {
   return decode_baseline<Type>;
 }
 
-template <class Type, void (*encode)(const float*, Byte*)>
-void encode_blocks(const float* from, std::byte* blocks, int64_t n) {
-  auto* to = reinterpret_cast<Byte*>(blocks);
-  for (int64_t i = 0; i < n; ++i, from += Type::size, to += Type::bytes) encode(from, to);
+using Plain = void (*)(const float* x, Byte* bytes);
+using Fitted = void (*)(const float* x, const float* w, Byte* bytes);
+
+// The weights of a block's elements: their importance relative to its mean. An element never
+// counts nothing, so that it keeps its order of magnitude.
+template <int size>
+REDCO_DECODER void set_weights(const float* importance, float (&w)[size]) {
+  float sum = 0;
+  for (int i = 0; i < size; ++i) sum += importance == nullptr ? 1 : importance[i];
+  const float factor = sum > 0 ? size / sum : 0;
+  for (int i = 0; i < size; ++i) w[i] = importance == nullptr ? 1 : importance[i] * factor + 1e-4f;
+}
+
+// Those without weights are encoded by `plain`, if there is one.
+#define REDCO_ENCODE(name, attribute)                                                             \
+  template <class Type, Plain plain, Fitted fitted>                                               \
+  attribute void name(const float* from, const float* importance, std::byte* blocks, int64_t n) { \
+    auto* to = reinterpret_cast<Byte*>(blocks);                                                   \
+    for (int64_t i = 0; i < n; ++i, from += Type::size, to += Type::bytes) {                      \
+      if constexpr (fitted != nullptr) {                                                          \
+        if (plain == nullptr || importance != nullptr) {                                          \
+          float w[Type::size];                                                                    \
+          set_weights(importance, w);                                                             \
+          fitted(from, w, to);                                                                    \
+          continue;                                                                               \
+        }                                                                                         \
+      }                                                                                           \
+      if constexpr (plain != nullptr) plain(from, to);                                            \
+    }                                                                                             \
+  }
+
+REDCO_ENCODE(encode_baseline, )
+#if defined(__x86_64__)
+REDCO_ENCODE(encode_avx2, __attribute__((target("avx2,f16c"))))
+#endif
+
+template <class Type, Plain plain, Fitted fitted>
+Encode encoder() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) return encode_avx2<Type, plain, fitted>;
+#endif
+  return encode_baseline<Type, plain, fitted>;
 }
 
 struct Row {
@@ -59,28 +97,26 @@ struct Row {
   Encode encode;
 };
 
-template <class Type, void (*encode)(const float*, Byte*) = nullptr>
+template <class Type, Plain plain = nullptr, Fitted fitted = nullptr>
 Row row(const char* name, int32_t ggml = -1) {
-  Row row{{name, ggml, Type::size, Type::bytes, encode != nullptr}, decoder<Type>(), nullptr};
-  if constexpr (encode != nullptr) row.encode = encode_blocks<Type, encode>;
-  return row;
+  return {{name, ggml, Type::size, Type::bytes}, decoder<Type>(), encoder<Type, plain, fitted>()};
 }
 
 const std::vector<Row>& rows() {
   static const std::vector<Row> all{
       row<Q8_0, encode_q8_0>("q8_0", 8),
-      row<Q4_0, encode_q4_0>("q4_0", 2),
-      row<Q4_1, encode_q4_1>("q4_1", 3),
-      row<Q5_0, encode_q5_0>("q5_0", 6),
-      row<Q5_1, encode_q5_1>("q5_1", 7),
-      row<Q2_K>("q2_k", 10),
-      row<Q3_K>("q3_k", 11),
-      row<Q4_K>("q4_k", 12),
-      row<Q5_K>("q5_k", 13),
-      row<Q6_K>("q6_k", 14),
-      row<Iq4Nl>("iq4_nl", 20),
-      row<Iq4Xs>("iq4_xs", 23),
-      row<Mxfp4>("mxfp4", 39),
+      row<Q4_0, encode_q4_0, fit_q4_0>("q4_0", 2),
+      row<Q4_1, encode_q4_1, fit_q4_1>("q4_1", 3),
+      row<Q5_0, encode_q5_0, fit_q5_0>("q5_0", 6),
+      row<Q5_1, encode_q5_1, fit_q5_1>("q5_1", 7),
+      row<Q2_K, nullptr, fit_q2_k>("q2_k", 10),
+      row<Q3_K, nullptr, fit_q3_k>("q3_k", 11),
+      row<Q4_K, nullptr, fit_q4_k>("q4_k", 12),
+      row<Q5_K, nullptr, fit_q5_k>("q5_k", 13),
+      row<Q6_K, nullptr, fit_q6_k>("q6_k", 14),
+      row<Iq4Nl, nullptr, fit_iq4_nl>("iq4_nl", 20),
+      row<Iq4Xs, nullptr, fit_iq4_xs>("iq4_xs", 23),
+      row<Mxfp4, nullptr, fit_mxfp4>("mxfp4", 39),
       row<Int8, encode_int8>("int8"),
       row<Int4, encode_int4>("int4"),
       row<Fp8, encode_fp8>("fp8"),
@@ -103,14 +139,7 @@ const Row& row_of(const std::string& type) {
 
 Decode decoder_of(const std::string& type) { return row_of(type).decode; }
 
-Encode encoder_of(const std::string& type) {
-  const Row& row = row_of(type);
-  std::string names;
-  for (const Row& other : rows())
-    if (other.encode != nullptr) names += std::string(names.empty() ? "" : ", ") + other.type.name;
-  require(row.encode != nullptr, "quantize: ", type, " is only read, expected one of ", names);
-  return row.encode;
-}
+Encode encoder_of(const std::string& type) { return row_of(type).encode; }
 
 }  // namespace quantized
 

@@ -3,7 +3,7 @@
 
 #pragma once
 
-#include "decode.h"
+#include "fit.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,16 +14,6 @@ namespace redco::quantized {
 REDCO_DECODER void put_half(Byte* bytes, float value) {
   const uint16_t bits = c10::Half(value).x;
   std::memcpy(bytes, &bits, sizeof(bits));
-}
-
-REDCO_DECODER float inverse(float scale) { return scale == 0 ? 0 : 1 / scale; }
-
-// The element of the largest magnitude, with its sign.
-REDCO_DECODER float extreme(const float* x, int n) {
-  float found = x[0];
-  for (int i = 1; i < n; ++i)
-    if (std::abs(x[i]) > std::abs(found)) found = x[i];
-  return found;
 }
 
 // A number of the range [0, most], from one that was shifted so that truncation rounds it.
@@ -92,6 +82,82 @@ inline void encode_q5_1(const float* x, Byte* bytes) {
   quantize_from_least<31>(x, bytes, q);
   pack_fifth_bits(q, bytes + 4);
   pack_nibbles(q, bytes + 8);
+}
+
+// The numbers of 32 elements with the best scale, which is put as a half.
+template <class Code>
+REDCO_DECODER void fit_numbers(const float* x, const float* w, Byte* scale_bytes,
+                               unsigned (&q)[32]) {
+  const float scale = as_half(fit_scale<Code, 32>(x, w)), factor = inverse(scale);
+  put_half(scale_bytes, scale);
+  for (int i = 0; i < 32; ++i) q[i] = unsigned(Code::number(Code::nearest(x[i] * factor)));
+}
+
+template <int most>
+REDCO_DECODER void fit_numbers_from_least(const float* x, const float* w, Byte* scale_bytes,
+                                          unsigned (&q)[32]) {
+  using Code = Integers<0, most>;
+  Line line = fit_line<most, 32>(x, w);
+  line = {as_half(line.scale), as_half(line.least)};
+  put_half(scale_bytes, line.scale);
+  put_half(scale_bytes + 2, -line.least);
+  const float factor = inverse(line.scale);
+  for (int i = 0; i < 32; ++i)
+    q[i] = unsigned(Code::number(Code::nearest((x[i] + line.least) * factor)));
+}
+
+REDCO_DECODER void fit_q4_0(const float* x, const float* w, Byte* bytes) {
+  unsigned q[32];
+  fit_numbers<Integers<-8, 7>>(x, w, bytes, q);
+  pack_nibbles(q, bytes + 2);
+}
+
+REDCO_DECODER void fit_q4_1(const float* x, const float* w, Byte* bytes) {
+  unsigned q[32];
+  fit_numbers_from_least<15>(x, w, bytes, q);
+  pack_nibbles(q, bytes + 4);
+}
+
+REDCO_DECODER void fit_q5_0(const float* x, const float* w, Byte* bytes) {
+  unsigned q[32];
+  fit_numbers<Integers<-16, 15>>(x, w, bytes, q);
+  pack_fifth_bits(q, bytes + 2);
+  pack_nibbles(q, bytes + 6);
+}
+
+REDCO_DECODER void fit_q5_1(const float* x, const float* w, Byte* bytes) {
+  unsigned q[32];
+  fit_numbers_from_least<31>(x, w, bytes, q);
+  pack_fifth_bits(q, bytes + 4);
+  pack_nibbles(q, bytes + 8);
+}
+
+REDCO_DECODER void fit_iq4_nl(const float* x, const float* w, Byte* bytes) {
+  unsigned q[32];
+  fit_numbers<Values<iq4_values>>(x, w, bytes, q);
+  pack_nibbles(q, bytes + 2);
+}
+
+inline constexpr std::array<float, 16> ascending_mxfp4_values = {-12, -8, -6, -4, -3, -2, -1, 0,
+                                                                 0,   1,  2,  3,  4,  6,  8,  12};
+
+// Scales are powers of two: the one that leaves no magnitude above the largest, or half of it.
+REDCO_DECODER void fit_mxfp4(const float* x, const float* w, Byte* bytes) {
+  using Code = Values<ascending_mxfp4_values>;
+  int exponent = 0;
+  std::frexp(std::abs(extreme(x, 32)) / 12, &exponent);
+  const int most = std::clamp(exponent + 128, 1, 254);
+  const float scale = std::ldexp(1.f, most - 128), half = scale / 2;
+  const bool is_half = error_of_scale<Code, 32>(x, w, half) < error_of_scale<Code, 32>(x, w, scale);
+  const float factor = 1 / (is_half ? half : scale);
+  bytes[0] = Byte(most - int(is_half));
+  unsigned q[32];
+  for (int i = 0; i < 32; ++i) {
+    const float value = Code::nearest(x[i] * factor);
+    const int place = Code::number(value);
+    q[i] = unsigned(value == 0 ? 0 : value < 0 ? 15 - place : place - 8);
+  }
+  pack_nibbles(q, bytes + 1);
 }
 
 inline void encode_int8(const float* x, Byte* bytes) {

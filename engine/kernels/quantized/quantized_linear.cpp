@@ -100,8 +100,9 @@ at::Tensor dequantize_blocks(const at::Tensor& blocks, c10::string_view type_nam
   return result;
 }
 
-// x [..., n size] -> [..., n, bytes]
-at::Tensor quantize_rows(const at::Tensor& x, c10::string_view type_name) {
+// x [..., n size], importance [n size] -> [..., n, bytes]
+at::Tensor quantize_rows(const at::Tensor& x, c10::string_view type_name,
+                         const std::optional<at::Tensor>& importance) {
   const std::string name(type_name);
   const BlockType& type = known_type(name);
   std::vector<int64_t> sizes = x.sizes().vec();
@@ -114,9 +115,23 @@ at::Tensor quantize_rows(const at::Tensor& x, c10::string_view type_name) {
   const at::Tensor values = x.to(at::kFloat).contiguous();
   const auto* from = values.const_data_ptr<float>();
   auto* to = reinterpret_cast<std::byte*>(blocks.mutable_data_ptr<uint8_t>());
-  at::parallel_for(0, values.numel() / type.size, 1024, [&](int64_t begin, int64_t end) {
-    encode(from + begin * type.size, to + begin * type.bytes, end - begin);
-  });
+  const int64_t n_blocks = values.numel() / type.size;
+  if (!importance) {
+    at::parallel_for(
+        0, n_blocks, std::max<int64_t>(1, 32768 / type.size), [&](int64_t begin, int64_t end) {
+          encode(from + begin * type.size, nullptr, to + begin * type.bytes, end - begin);
+        });
+    return blocks;
+  }
+  const at::Tensor weights = importance->to(at::kFloat).contiguous();
+  const auto* of_column = weights.const_data_ptr<float>();
+  const int64_t n_in_row = values.size(-1) / type.size;
+  at::parallel_for(0, n_blocks, std::max<int64_t>(1, 32768 / type.size),
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t i = begin; i < end; ++i)
+                       encode(from + i * type.size, of_column + i % n_in_row * type.size,
+                              to + i * type.bytes, 1);
+                   });
   return blocks;
 }
 
@@ -195,7 +210,8 @@ at::Tensor transposed_product(const at::Tensor& grad, const at::Tensor& blocks,
 TORCH_LIBRARY_FRAGMENT(redco, m) {
   using torch::dispatch;
   constexpr auto all = c10::DispatchKey::CompositeExplicitAutograd;
-  m.def("quantize(Tensor x, str type) -> Tensor", dispatch(all, &quantize_rows));
+  m.def("quantize(Tensor x, str type, Tensor? importance=None) -> Tensor",
+        dispatch(all, &quantize_rows));
   m.def("dequantize(Tensor blocks, str type, ScalarType dtype) -> Tensor",
         dispatch(all, &dequantize_blocks));
   m.def("quantized_linear(Tensor x, Tensor blocks, str type, bool is_few_rows) -> Tensor",
@@ -251,8 +267,8 @@ at::Tensor transposed(const at::Tensor& grad, const at::Tensor& blocks, const st
 
 }  // namespace
 
-at::Tensor quantize(const at::Tensor& tensor, const std::string& name) {
-  encoder_of(name);  // throws
+at::Tensor quantize(const at::Tensor& tensor, const std::string& name,
+                    const std::optional<at::Tensor>& importance) {
   const BlockType& type = known_type(name);
   require(tensor.is_floating_point() && tensor.dim() > 0 && tensor.size(-1) % type.size == 0,
           "quantize: ", name, " has blocks of ", type.size,
@@ -263,10 +279,17 @@ at::Tensor quantize(const at::Tensor& tensor, const std::string& name) {
   if (tensor.numel() > 0 && !tensor.is_meta())
     require(tensor.abs().max().item<float>() <= largest, "quantize: an element is not finite, or ",
             "its magnitude is above ", largest);
+  if (importance)
+    require(importance->sizes() == at::IntArrayRef{tensor.size(-1)} &&
+                (importance->is_meta() ||
+                 (importance->ge(0) & importance->isfinite()).all().item<bool>()),
+            "quantize: importance: expected ", tensor.size(-1),
+            " finite numbers that are not negative, one for each input, got ",
+            importance->scalar_type(), " ", importance->sizes());
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("redco::quantize", "")
                              .typed<decltype(quantize_rows)>();
-  return op.call(tensor, name);
+  return op.call(tensor, name, importance);
 }
 
 at::Tensor dequantize(const at::Tensor& blocks, const std::string& type, at::ScalarType dtype) {

@@ -51,13 +51,14 @@ std::optional<CallPlan> dequantize(const Call& call) {
   return plan_by_factors(call, factors);
 }
 
-// redco::quantize(x [..., n size], type) -> [..., n, bytes]
+// redco::quantize(x [..., n size], type, importance [n size] or None) -> [..., n, bytes]
 std::optional<CallPlan> quantize(const Call& call) {
   const Letters all = letters(call.tensors[0].tensor.dim());
   Letters result = all;
   result.back() = own_size;
   result.push_back(own_size);
   Factors factors{{all}, {result}};
+  if (call.tensors.size() > 1) factors.inputs.push_back({all.back()});
   factors.whole = uint64_t{1} << all.back();
   return plan_by_factors(call, factors);
 }
