@@ -4,6 +4,7 @@
 
 #include "data/data_files.h"
 #include "data/decoders.h"
+#include "data/gguf_writer.h"
 #include "data/grammar.h"
 #include "data/http.h"
 #include "data/table_order.h"
@@ -295,6 +296,7 @@ int open_redco(lua_State* L) {
   add_predictor(L);
   add_sharding(L);
   add_weights(L);
+  add_gguf_writer(L);
   add_tokenizer(L);
   add_unicode(L);
   add_grammar(L);

@@ -1,16 +1,19 @@
-// Reads the tokenizer of a GGUF file from its keys "tokenizer.ggml.*" and "tokenizer.chat_template"
-// (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
+// Reads and writes the tokenizer of a GGUF file: its keys "tokenizer.ggml.*" and
+// "tokenizer.chat_template" (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
 #include "gguf_words.h"
 #include "readers.h"
 
 #include <redco/detail/article.h>
 #include <redco/error.h>
 #include <redco/gguf.h>
+#include <redco/tokenizer.h>
 
 #include <cctype>
 #include <map>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace redco::text {
@@ -137,3 +140,59 @@ TokenizerParts read_gguf_tokenizer(const std::string& where, const Tree::Dict& v
 }
 
 }  // namespace redco::text
+
+namespace redco {
+
+std::vector<GgufValue> gguf_tokenizer(const Tokenizer& tokenizer, int64_t n_tokens) {
+  TokenizerParts parts = tokenizer.parts();
+  const auto n = int64_t(parts.tokens.size());
+  require(n <= n_tokens, "the tokenizer has ", n, " tokens, but the embedding ", n_tokens,
+          " rows: expected as many or fewer tokens");
+  for (int64_t id = n; id < n_tokens; ++id) {
+    parts.tokens.push_back("[PAD" + std::to_string(id) + "]");
+    parts.types.push_back(TokenizerParts::unused);
+  }
+  std::vector<GgufValue> values;
+  auto add = [&](const char* key, const char* type, Tree value) {
+    values.push_back({text::prefix + std::string(key), type, std::move(value)});
+  };
+  auto add_list = [&](const char* key, const char* type, const auto& list) {
+    Tree::List all;
+    for (const auto& value : list)
+      if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::string>)
+        all.push_back(value);
+      else if constexpr (std::is_floating_point_v<std::decay_t<decltype(value)>>)
+        all.push_back(double{value});
+      else
+        all.push_back(int64_t{value});
+    add(key, type, std::move(all));
+  };
+  const bool byte_level = parts.model == TokenizerParts::Model::byte_level_bpe;
+  for (const auto& [name, kind] : text::models)
+    if (kind.model == parts.model) add("model", "string", name);
+  add("pre", "string", byte_level ? parts.pre_tokenizer : "default");
+  add_list("tokens", "string[]", parts.tokens);
+  add_list("token_type", "i32[]", parts.types);
+  if (byte_level) {
+    add_list("merges", "string[]", parts.merges);
+  } else {
+    parts.scores.resize(parts.tokens.size(), -1e9f);
+    add_list("scores", "f32[]", parts.scores);
+    add("add_space_prefix", "bool", parts.add_space_prefix);
+    add("remove_extra_whitespaces", "bool", parts.remove_extra_whitespaces);
+    std::vector<int64_t> bytes;
+    for (char byte : parts.precompiled_charsmap) bytes.push_back(static_cast<unsigned char>(byte));
+    if (!bytes.empty()) add_list("precompiled_charsmap", "u8[]", bytes);
+  }
+  for (auto [key, id] :
+       {std::pair("bos_token_id", parts.bos_id), std::pair("eos_token_id", parts.eos_id),
+        std::pair("unknown_token_id", parts.unk_id), std::pair("padding_token_id", parts.pad_id)})
+    if (id) add(key, "u32", *id);
+  add("add_bos_token", "bool", parts.add_bos);
+  add("add_eos_token", "bool", parts.add_eos);
+  if (!parts.chat_template.empty())
+    values.push_back({"tokenizer.chat_template", "string", parts.chat_template});
+  return values;
+}
+
+}  // namespace redco

@@ -153,4 +153,10 @@ const GgufWords& gguf_words(const std::string& where, const std::string& name) {
   return found->second;
 }
 
+std::vector<std::pair<std::string, GgufWords>> all_gguf_words() {
+  std::vector<std::pair<std::string, GgufWords>> all;
+  for (Entry& entry : entries()) all.emplace_back(entry.names.front(), std::move(entry.words));
+  return all;
+}
+
 }  // namespace redco::text

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace redco::text {
@@ -15,5 +16,8 @@ struct GgufWords {
 /// Finds the words by the name of the pre-tokenizer. Throws Error, beginning with `where`, for an
 /// unknown one.
 const GgufWords& gguf_words(const std::string& where, const std::string& name);
+
+/// A name for each way to cut, with the way.
+std::vector<std::pair<std::string, GgufWords>> all_gguf_words();
 
 }  // namespace redco::text

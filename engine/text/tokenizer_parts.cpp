@@ -1,6 +1,7 @@
 // Makes tokenizers from their parts.
 
 #include "readers.h"
+#include "tokenizer_state.h"
 
 #include <redco/error.h>
 
@@ -11,6 +12,7 @@ using namespace text;
 namespace {
 
 using Parts = TokenizerParts;
+using Files = std::map<std::string, std::string>;
 
 Pipeline sentencepiece_from(const std::string& where, const Parts& parts) {
   SentencePieceModel model;
@@ -72,7 +74,9 @@ Tokenizer Tokenizer::from_parts(const std::string& where, const Parts& given) {
   if (parts.add_bos && parts.bos_id) before.push_back(token("bos", parts.bos_id));
   if (parts.add_eos && parts.eos_id) after.push_back(token("eos", parts.eos_id));
   if (!before.empty() || !after.empty()) pipeline.post_processor.around = surround(before, after);
-  return make_tokenizer(std::move(pipeline), std::move(settings));
+  auto state = std::make_unique<State>(std::move(pipeline), std::move(settings), Files{});
+  state->parts = std::move(parts);
+  return Tokenizer(std::move(state));
 }
 
 }  // namespace redco

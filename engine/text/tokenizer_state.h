@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -21,6 +22,7 @@ struct Tokenizer::State {
   text::Pipeline pipeline;
   text::Settings settings;
   std::map<std::string, std::string> files;
+  std::optional<TokenizerParts> parts;  ///< from which it was made, if not from files
   /// Whether the tokens, their roles or the chat template are no longer those of the files.
   bool is_changed = false;
   bool has_new_template = false;

@@ -84,6 +84,15 @@ for _, type in ipairs { "q8_0", "q4_0" } do
       for step = 1, 3 do
         testing.expect_close(torch.tensor(losses[step]), torch.tensor(expected[step]), 2e-5, 0)
       end
+      -- A file of llama.cpp has the whole weights, each process gives its part.
+      local file_path = folder .. ".gguf"
+      model.save_gguf(file_path, { params = lora.base(trainer.params), tokenizer = false })
+      local read = redco.models.from_pretrained(file_path)
+      for name, leaf in pairs(opened.params) do
+        if torch.is_tensor(leaf) then
+          testing.expect_close(read.params[name]:full(), leaf:full(), 0, 0)
+        end
+      end
       local function part(name)
         return trainer.params["model.layers.0." .. name]:to_local().shape
       end

@@ -1,5 +1,6 @@
 -- GGUF files of each architecture, written from small models: they open as those models.
 local gguf_files = require "gguf_files"
+local native = require "redco.native"
 local redco = require "redco"
 local testing = require "testing"
 
@@ -224,6 +225,36 @@ for _, case in ipairs(cases) do
     for name, t in pairs(model.params) do expect_close(opened.params[name], t, 0, 1e-6) end
     expect_close(opened(opened.params, { input_ids = ids }),
       model(model.params, { input_ids = ids }), 1e-5, 1e-4)
+  end)
+
+  test(config.model_type .. ": is written as it is read", function()
+    gguf_files.write(path, metadata_of(architecture, config, keys),
+      tensors_of(case, model.params, config, "F32"))
+    local written = path:gsub("%.gguf$", ".own.gguf")
+    model.save_gguf(written, { tokenizer = false })
+    local expected, own = native.open_gguf(path), native.open_gguf(written)
+    expect_equal(table.concat(own:keys(), " "), table.concat(expected:keys(), " "))
+    for _, name in ipairs(own:keys()) do
+      expect_close(own:tensor(name), expected:tensor(name), 0, 1e-6)
+    end
+    for key, value in pairs(expected.metadata) do
+      if key ~= "bloom.context_length" and key ~= "bloom.feed_forward_length" then
+        expect_equal(own.metadata[key], value)
+      end
+    end
+    local opened = redco.models.from_pretrained(written)
+    expect_close(opened(opened.params, { input_ids = ids }),
+      model(model.params, { input_ids = ids }), 1e-5, 1e-4)
+    for _, type in ipairs { "q8_0", "q4_k_m" } do
+      model.save_gguf(written, { type = type, tokenizer = false })
+      local first = redco.models.from_pretrained(written)
+      first.save_gguf(path, { type = type, tokenizer = false })
+      local again = redco.models.from_pretrained(path)
+      for name, t in pairs(first.params) do
+        if torch.is_tensor(t) then expect_equal(again.params[name]:equal(t), true) end
+      end
+    end
+    os.remove(written)
   end)
 
   test(config.model_type .. ": quantized weights", function()

@@ -18,8 +18,9 @@ end
 
 -- What Lua files of the library share; scripts have no use for it.
 local internal = { "^redco%.native", "^redco%.functorch", "^redco%.registry", "^redco%.repl",
-  "^spec%.", "^Weights", "^GgufFile", "^ByteFile", "^RecordFile", "^TokenFile", "^ParquetFile",
-  "^FitEvent", "^HttpServer", "^HttpRequest", "^StopListener", "^TokenTexts", "^TokenGrammar" }
+  "^spec%.", "^Weights", "^GgufFile", "^GgufWriter", "^ByteFile", "^RecordFile", "^TokenFile",
+  "^ParquetFile", "^FitEvent", "^HttpServer", "^HttpRequest", "^StopListener", "^TokenTexts",
+  "^TokenGrammar" }
 
 local function is_internal(name)
   for _, pattern in ipairs(internal) do

@@ -1,4 +1,4 @@
-"""llama.cpp's converter and vocabularies, from the source of its Python package."""
+"""llama.cpp's converter, vocabularies and library, from the source of its Python package."""
 import os
 import pathlib
 import subprocess
@@ -10,19 +10,58 @@ PACKAGE, VERSION = "llama-cpp-python", "0.3.36"
 KEPT = ("conversion/", "gguf-py/gguf/", "models/ggml-vocab-")
 
 
-def folder():
-    """Where they are. Exits with 77, which means skipped, if they cannot be had."""
+def made(name, make):
+    """A folder of the cache, which `make` makes in a temporary one, under `kept`."""
     cache = pathlib.Path(os.environ.get("REDCO_CACHE") or pathlib.Path(
         os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "redco"))
-    place = cache / "peers" / f"llama.cpp-{VERSION}"
+    place = cache / "peers" / name
     if not place.exists():
         with tempfile.TemporaryDirectory(dir=cache / "peers") as part:
-            download(pathlib.Path(part))
+            make(pathlib.Path(part))
             (pathlib.Path(part) / "kept").rename(place)
     return place
 
 
-def download(part):
+def folder():
+    """Where converter and vocabularies are. Exits with 77, which means skipped, if they cannot be
+    had."""
+    return made(f"llama.cpp-{VERSION}", download)
+
+
+def tool(out):
+    """Compiles llama_cpp_tool.cpp into the folder `out`. Returns the program."""
+    place = made(f"llama.cpp-{VERSION}-library", build)
+    source, program = pathlib.Path(__file__).with_name("llama_cpp_tool.cpp"), f"{out}/llama_cpp_tool"
+    subprocess.run(["c++", "-std=c++17", "-O1", f"-I{place}/include", source, "-o", program,
+                    f"-L{place}/lib", "-lllama", "-lggml", "-lggml-base",
+                    f"-Wl,-rpath,{place}/lib"], check=True)
+    return program
+
+
+def build(part):
+    """Builds llama.cpp's library for the CPU: some minutes."""
+    download(part, kept=("",))
+    source, built = part / "kept", part / "built"
+    source.rename(part / "source")
+    options = dict(CMAKE_BUILD_TYPE="Release", BUILD_SHARED_LIBS="ON", LLAMA_CURL="OFF",
+                   LLAMA_OPENSSL="OFF", LLAMA_BUILD_TESTS="OFF", LLAMA_BUILD_SERVER="OFF",
+                   LLAMA_BUILD_TOOLS="OFF", LLAMA_BUILD_EXAMPLES="OFF", LLAMA_BUILD_APP="OFF")
+    for command in (["cmake", "-S", part / "source", "-B", built, "-G", "Ninja",
+                     *(f"-D{name}={value}" for name, value in options.items())],
+                    ["ninja", "-C", built, "-j2", "llama"]):
+        ran = subprocess.run(command, capture_output=True, text=True)
+        if ran.returncode:
+            print("skipped: llama.cpp cannot be built: " + ran.stdout[-400:], file=sys.stderr)
+            raise SystemExit(77)
+    (part / "kept").mkdir()
+    (built / "bin").rename(part / "kept" / "lib")
+    (part / "kept" / "include").mkdir()
+    for header in [*(part / "source/include").glob("*.h"),
+                   *(part / "source/ggml/include").glob("*.h")]:
+        header.rename(part / "kept" / "include" / header.name)
+
+
+def download(part, kept=KEPT):
     try:
         subprocess.run([sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary",
                         PACKAGE, "--retries", "1", "-d", part, f"{PACKAGE}=={VERSION}"],
@@ -34,7 +73,7 @@ def download(part):
     with tarfile.open(next(part.glob("*.tar.gz"))) as archive:
         for member in archive:
             name = member.name.partition("/vendor/llama.cpp/")[2]
-            if member.isfile() and name.startswith(KEPT):
+            if member.isfile() and name.startswith(kept):
                 place = part / "kept" / name
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(archive.extractfile(member).read())

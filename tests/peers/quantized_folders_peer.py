@@ -1,4 +1,5 @@
-"""redco-lua reads quantized folders of Hugging Face with the numbers that their makers find.
+"""redco-lua reads quantized folders of Hugging Face with the numbers that their makers find, and
+transformers opens those that redco-lua writes.
 
 quantized_folders_peer.py REDCO_LUA: bitsandbytes and compressed-tensors write and read folders
 themselves. Their other makers need a GPU, so weights of GPTQ, AWQ and float8 are packed here as the
@@ -156,3 +157,17 @@ with tempfile.TemporaryDirectory() as scratch:
         other.load_state_dict(state)
         with torch.no_grad():
             check(folder, other(input_ids=ids).logits, type_name)
+    # Folders of redco-lua's own.
+    types = ["int4", "int8", "fp8", "nf4", "fp4"]
+    subprocess.run([sys.argv[1], here / "save_quantized.lua", f"{scratch}/plain", *types],
+                   check=True)
+    for name in types:
+        folder = f"{scratch}/plain.{name}"
+        expected = load_file(f"{folder}/logits.safetensors")["logits"]
+        opened = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32,
+                                                  device_map={"": "cpu"})
+        kind = type(opened.model.layers[0].mlp.up_proj)
+        # bitsandbytes multiplies in bfloat16 without gradients.
+        difference = (opened(input_ids=ids).logits.detach() - expected).abs().max().item()
+        assert difference <= 1e-5 * expected.abs().max().item(), (name, difference)
+        print(f"{name}: transformers opens what is written, as {kind.__name__}")

@@ -4,7 +4,10 @@
 
 #include <redco/quantized.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
+#include <string_view>
 
 namespace redco::ggml {
 
@@ -30,6 +33,15 @@ std::optional<Type> find_type(uint32_t number) {
   const BlockType* block = find_ggml_block_type(number);
   if (block == nullptr) return std::nullopt;
   return Type{number, names[number], at::kFloat, block->size, block->bytes, block->name};
+}
+
+std::optional<Type> find_type_by_name(const std::string& name) {
+  for (uint32_t number = 0; number < names.size(); ++number) {
+    const auto equals = [](char a, char b) { return a == std::tolower(b); };
+    if (!name.empty() && std::ranges::equal(name, std::string_view(names[number]), equals))
+      return find_type(number);
+  }
+  return std::nullopt;
 }
 
 std::string type_name(uint32_t number) {

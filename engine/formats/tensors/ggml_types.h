@@ -24,6 +24,9 @@ struct Type {
 /// Nothing for an unsupported type.
 std::optional<Type> find_type(uint32_t number);
 
+/// The type of this name in lower case, "q5_k"; nothing for an unsupported one.
+std::optional<Type> find_type_by_name(const std::string& name);
+
 /// "Q5_K"; "number 99" for one that does not exist.
 std::string type_name(uint32_t number);
 

@@ -5,6 +5,7 @@
 #include "../../io/input_file.h"
 #include "../../io/strict_json.h"
 #include "ggml_types.h"
+#include "gguf_format.h"
 
 #include <redco/error.h>
 #include <redco/quantized.h>
@@ -22,6 +23,7 @@
 
 namespace redco {
 
+using namespace gguf;
 using namespace io;
 
 namespace {
@@ -33,24 +35,7 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 constexpr uint64_t max_values = 1 << 24;
 constexpr int max_depth = 8;
 constexpr uint32_t max_dimensions = 4;  // as in ggml
-constexpr uint64_t default_alignment = 32;
 
-enum ValueType : uint32_t {
-  kUint8,
-  kInt8,
-  kUint16,
-  kInt16,
-  kUint32,
-  kInt32,
-  kFloat32,
-  kBool,
-  kString,
-  kArray,
-  kUint64,
-  kInt64,
-  kFloat64,
-  n_value_types
-};
 // The minimum bytes of a value, by type.
 constexpr size_t least_value_bytes[n_value_types] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
 

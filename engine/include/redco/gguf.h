@@ -1,6 +1,7 @@
 #pragma once
 
 #include <redco/export.h>
+#include <redco/mesh.h>
 #include <redco/tree.h>
 
 #include <ATen/core/Tensor.h>
@@ -61,6 +62,51 @@ class REDCO_API GgufFile {
   Tree::Dict metadata_;
   std::map<std::string, Entry> entries_;
   std::shared_ptr<std::byte> data_;  ///< owns the mapping
+};
+
+/// A value of a file's metadata. `type` is "u32", "i32", "f32", "bool" or "string", or "u32[]" and
+/// so on for a list of these.
+struct GgufValue {
+  std::string key;
+  std::string type;
+  Tree value;
+};
+
+class Tokenizer;
+
+/// The metadata of a tokenizer, with `n_tokens` tokens: as many as an embedding has rows. Throws
+/// Error for kinds of tokenizers that the files do not have, and for more tokens.
+REDCO_API std::vector<GgufValue> gguf_tokenizer(const Tokenizer& tokenizer, int64_t n_tokens);
+
+/// A tensor to be written: its type, "f32", "f16", "bf16" or that of a BlockType, and its shape in
+/// PyTorch's order, counted in numbers.
+struct GgufTensor {
+  std::string name;
+  std::string type;
+  std::vector<int64_t> shape;
+};
+
+/// Writes a model file of llama.cpp in GGUF version 3, tensor by tensor, together with all
+/// processes of a mesh or from a single process. The file appears under its name when it is
+/// complete; without a commit nothing is left, and an earlier file stays. A failure of the first
+/// process to write does not stop it from joining collectives: `commit` reports it on all.
+class REDCO_API GgufWriter {
+ public:
+  /// Throws Error for values and tensors that the format lacks.
+  GgufWriter(std::string path, const std::vector<GgufValue>& metadata,
+             std::vector<GgufTensor> tensors, std::shared_ptr<const Mesh> mesh);
+  ~GgufWriter();
+
+  /// Appends the next tensor, or a part of it along the first dimension: numbers of the dtype, or
+  /// blocks of uint8. All processes gather one that is sharded. Throws Error for another dtype
+  /// or size than is expected.
+  void add(const at::Tensor& part);
+  /// Completes the file. Throws Error if tensors are missing.
+  void commit();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace redco

@@ -231,6 +231,10 @@ class REDCO_API Tokenizer {
   /// the chat template were changed. Throws Error if it was not read from files.
   void save_pretrained(const std::string& folder) const;
 
+  /// The parts, with which `from_parts` makes a tokenizer that cuts texts in the same way. Throws
+  /// Error for kinds of tokenizers that they do not describe.
+  TokenizerParts parts() const;
+
   struct State;
   explicit Tokenizer(std::unique_ptr<State> state);
 

@@ -9,6 +9,7 @@ local native = require "redco.native"
 local nn_init = require "redco.nn.initializers"
 local optim = require "redco.optim"
 local registry = require "redco.registry"
+local requantize = require "redco.lora.requantize"
 local saved = require "redco.lora.saved"
 local strict = require "redco.strict"
 local tied = require "redco.lora.tied"
@@ -169,13 +170,19 @@ local function without_adapters(node)
   return rest
 end
 
+local merge_options = arguments("lora.merge", { quantize = false })
 lora.merge = registry.define("redco.lora.merge", [[
-merge(params) -> params
+merge(params, {quantize = false}) -> params, table
 Returns the tree without adapters: their changes are added to the weights, W + scaling B A. The
 model computes the same, and `model.save_pretrained(dir, {params = ...})` writes it. Other tensors
-are those of `params`. Quantized weights that had an adapter become float32, so that nothing is lost. An
-embedding that is the output layer, too, and has an adapter is copied: the
-output layer keeps it as it was.]], function(params)
+are those of `params`. An embedding that is the output layer, too, and has an adapter is copied: the
+output layer keeps it as it was.
+
+Quantized weights that had an adapter become float32, so that nothing is lost. With `quantize` they
+are rounded to their type again. A line on standard error then says what this loses, and the second
+result has it for each layer, {[name] = number}: the norm of the rounding's change, relative to that
+of the adapter's.]], function(params, options)
+  local o = merge_options(options)
   local result, n_merged = without_adapters(params), 0
   local merged = {}
   for _, layer in ipairs(layers.of(result)) do merged[layer.name] = layer end
@@ -197,6 +204,7 @@ output layer keeps it as it was.]], function(params)
     end
   end)
   if n_merged == 0 then fail "lora.merge: there is no adapter in the tree" end
+  if o.quantize then return result, torch.no_grad(requantize, params, result) end
   return result
 end)
 
@@ -238,6 +246,22 @@ in place of those of `params`: open the base of a classifier with its task. A se
 that is not supported raises an error that names it.]], function(dir, params)
   local result = copy_of(params)
   folder.load(dir, result)
+  return result
+end)
+
+lora.save_gguf = registry.define("redco.lora.save_gguf", [[
+save_gguf(path, model, params)
+Writes the adapters of `params`, which are on the model's parameters, as a file of llama.cpp, which
+its option --lora takes. What is trained whole, experts and DoRA have no place there, and raise an
+error. Every process must call it.]], function(path, model, params)
+  require("redco.models.gguf.adapter").save(path, model, params)
+end)
+
+lora.from_gguf = registry.define("redco.lora.from_gguf", [[
+from_gguf(path, model) -> params
+Returns the model's parameters with the adapters of a file of llama.cpp.]], function(path, model)
+  local result = copy_of(model.params)
+  require("redco.models.gguf.adapter").load(path, model, result)
   return result
 end)
 

@@ -6,6 +6,7 @@ local json = require "redco.models.json"
 local listed = require "redco.models.listed"
 local native = require "redco.native"
 local packed = require "redco.models.packed"
+local quantized_folder = require "redco.quant.written_folders"
 local tell_unused = require "redco.models.unused_weights"
 local ties = require "redco.models.ties"
 local torch = require "redco.torch"
@@ -223,11 +224,7 @@ end
 function files.check_names(family, config, params)
   local rest, missing = {}, {}
   for name in pairs(params) do
-    rest[name] = true
-    if name:find "%.weight_type$" then
-      fail("save_pretrained: %s is quantized, and the folder has floats: redco.quant.dequantize("
-        .. "params) makes them", (name:gsub("_type$", "")))
-    end
+    if not name:find "%.weight_d?type$" then rest[name] = true end
   end
   family.add_parameters(config, function(name)
     if not rest[name] then missing[#missing + 1] = name end
@@ -263,17 +260,23 @@ function files.save(dir, model, params, max_shard_size)
     model_config = setmetatable({ tie_word_embeddings = false }, { __index = model_config })
   end
   files.check_names(model.family, model_config, params)
-  local texts, config = {}, json.copy(model.config)
+  local texts, config, dtype = {}, json.copy(model.config), nil
+  for _, value in pairs(params) do
+    if torch.is_tensor(value) and value.dtype ~= "uint8" then dtype = value.dtype end
+  end
+  local tensors, quantization_config =
+    quantized_folder(params, packed.kinds(model.family, model_config), dtype)
   for name, text in pairs((model.sentence_pooling or {}).files or {}) do texts[name] = text end
   config.tie_word_embeddings = model_config.tie_word_embeddings
-  config.dtype, config.torch_dtype = nil, select(2, next(params)).dtype
+  config.dtype, config.torch_dtype = nil, dtype
+  config.quantization_config = quantization_config
   texts["config.json"] = json.encode("config.json", config, 2) .. "\n"
   if model.generation_config then
     texts["generation_config.json"] =
       json.encode("generation_config.json", model.generation_config, 2) .. "\n"
   end
   local written = {}
-  for name, tensor in pairs(params) do written[name] = tensor end
+  for name, tensor in pairs(tensors) do written[name] = tensor end
   for name, parameter in pairs(copies_of(model.family, model.config)) do
     written[name] = params[parameter]
   end

@@ -216,7 +216,7 @@ function(dir, options)
     dtype = o.dtype ~= "auto" and o.dtype or nil, low_memory = o.low_memory,
     generator = o.generator, quantize = o.quantize, assumed = assumed,
   }))
-  model.generation_config = files.generation_config(dir)
+  model.generation_config, model.source = files.generation_config(dir), dir
   if family.task == "features" and not family.new_functions then
     model.sentence_pooling = sentence_pooling.read(dir)
   end

@@ -10,6 +10,7 @@ local generate = require "redco.generation"
 local nn = require "redco.nn"
 local next_labels = require "redco.models.next_labels"
 local resize_token_embeddings = require "redco.models.resize"
+local save_gguf = require "redco.models.gguf.save"
 local set_features = require "redco.models.features"
 local set_pooled = require "redco.models.pooled"
 local set_texts = require "redco.models.texts"
@@ -29,6 +30,9 @@ local resize_options = arguments("model.resize_token_embeddings", { mean_resizin
   { "generator", "pad_to_multiple_of", "params" })
 
 local save_options = arguments("model.save_pretrained", { max_shard_size = "5GB" }, { "params" })
+
+local gguf_options = arguments("model.save_gguf", {},
+  { "type", "params", "tokenizer", "importance", "name" })
 
 local Model = { __name = "Model" }
 Model.__index = Model
@@ -234,6 +238,11 @@ local function new_model(family, config, params, new_parameters)
   function model.save_pretrained(dir, options)
     local o = save_options(options)
     files.save(dir, model, o.params or model.params, o.max_shard_size)
+  end
+
+  function model.save_gguf(path, options)
+    local o = gguf_options(options)
+    save_gguf(path, model, o.params or model.params, o)
   end
 
   function model.resize_token_embeddings(new_num_tokens, options)

@@ -178,6 +178,20 @@ save_pretrained(dir, {params = model.params, max_shard_size = "5GB"})
 Writes a folder that `redco.models.from_pretrained` and Hugging Face's libraries read. Every process
 must call it.]],
 
+  ["Model.save_gguf"] = [[
+save_gguf(path, {type: string = nil, params = model.params, tokenizer = nil, importance: table = nil,
+  name: string = nil})
+Writes a file that llama.cpp opens, `model.gguf`, of the architectures that
+`redco.models.from_pretrained` reads from such files. A setting that such files cannot have is an
+error. An earlier file of this name stays until the new one is complete. Every process must call it;
+the first one writes, a tensor at a time.
+  type: "f32", "f16", "bf16", "q8_0", "q4_0", "q6_k", or "q4_k_m" and "q5_k_m", which have more bits
+    for the weights that need them, as llama-quantize chooses them. By default, that of each parameter.
+    Norms and biases are float32; weights that are quantized to the same type already stay as they are
+  tokenizer: by default that of the folder or file that the model is from; false for none
+  importance: the mean squares of the inputs of layers, from `redco.quant.importance`
+  name: of the model, by default that of its folder]],
+
   ["Model.set_sentence_pooling"] = [[
 set_sentence_pooling({pooling = "mean", normalize = true, prompts: table = {},
   default_prompt_name: string = nil, max_seq_length: integer = nil})

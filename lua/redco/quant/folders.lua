@@ -59,8 +59,10 @@ local function of_nibbles(q, zeros, scales, where)
   return joined(for_blocks(scales, n, where), for_blocks(zeros, n, where), packed)
 end
 
--- The scales of a matrix [out, in] that has one for each row, or one for all: [out, 1].
+-- The scales of a matrix [out, in] that has one for each group of inputs, for each row, or one for
+-- all: [out, groups].
 local function of_rows(scales, shape)
+  if scales:numel() > shape[1] then return scales end
   if scales:numel() == 1 then return scales:view { 1, 1 }:expand { shape[1], 1 } end
   return scales:view { shape[1], 1 }
 end
@@ -216,7 +218,8 @@ local methods = {
         or w.actorder == "group" then
         refuse(where, ("the format %s with %s bits"):format(config.format, w.num_bits))
       end
-      if form ~= packed_numbers and w.strategy ~= "channel" and w.strategy ~= "tensor" then
+      local strategies = { channel = true, group = true, tensor = true }
+      if form ~= packed_numbers and not strategies[w.strategy] then
         refuse(where, ("the format %s by %s"):format(config.format, w.strategy))
       end
       if w.symmetric == false and form == whole_numbers then

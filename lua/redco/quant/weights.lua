@@ -16,8 +16,28 @@ function weights.shape(weight, type)
   return shape
 end
 
+-- Called with the name of a layer and its input, where it is not nil.
+local observer = nil
+
+--- Calls f(...). Meanwhile `observe(name, x)` is called for each layer of a flat table with its
+--- input.
+function weights.observe(observe, f, ...)
+  local before = observer
+  observer = observe
+  local ok, result = pcall(f, ...)
+  observer = before
+  if not ok then error(result, 0) end
+  return result
+end
+
+--- Notes the input of a layer for the observer, if there is one.
+function weights.note(name, x)
+  if observer then observer(name, x) end
+end
+
 --- Returns x W^T + bias.
 function weights.linear(node, stem, x, bias)
+  if stem ~= "" then weights.note(stem:sub(1, -2), x) end
   local weight, type = node[stem .. "weight"], node[stem .. "weight_type"]
   if type then return native.quantized_linear(x, weight, type, bias) end
   return native.linear(x, weight, bias)

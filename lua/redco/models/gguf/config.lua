@@ -1,7 +1,9 @@
---- Configurations of Hugging Face's models from the keys of GGUF files.
+--- Configurations of Hugging Face's models from the keys of GGUF files, and keys from
+--- configurations.
 local fail = require "redco.fail"
 local new_reader = require "redco.models.gguf.reader"
 local positions = require "redco.models.gguf.positions"
+local rotary = require "redco.models.rotary"
 local tokens = require "redco.models.gguf.tokens"
 
 -- Sets the sizes of heads and the rotary positions.
@@ -45,11 +47,15 @@ local function vocab_size_of(file, r)
   return r.count("vocab_size", n_tokens)
 end
 
+local config = {}
+
 --- Returns the configuration of a file with this architecture, and the row that is used, which may
 --- be that of a variant.
-return function(file, architecture, row)
+function config.read(file, architecture, row)
   local r = new_reader(file, architecture)
-  row = row.variant and row.variant(r) or row
+  for _, variant in ipairs(row.variants or {}) do
+    if variant.is_variant(r) then row = variant end
+  end
   local c = {
     model_type = row.model_type,
     vocab_size = vocab_size_of(file, r),
@@ -66,7 +72,36 @@ return function(file, architecture, row)
   c[row.eps[2]] = r.fraction(row.eps[1])
   set_heads(file, r, row, c)
   tokens.set(file.metadata, c)
-  if row.complete then row.complete(r, c) end
+  for _, field in ipairs(row.fields) do field.read(r, c) end
   r.refuse_others()
   return c, row
 end
+
+--- Adds the keys of a configuration to `w`, an object of values.lua. Returns the tensors that
+--- belong to it, a list of {name, type, shape, tensor}.
+function config.write(w, row, c)
+  w.count("vocab_size", c.vocab_size)
+  -- Files of models without a greatest length name one, too.
+  w.count("context_length", row.context and c[row.context] or c.seq_length or c.hidden_size)
+  w.count("embedding_length", c.hidden_size)
+  w.count("block_count", c.num_hidden_layers)
+  w.count("feed_forward_length", c[row.inner] or 4 * c.hidden_size)
+  w.count("attention.head_count", c.num_attention_heads)
+  if row.kv_heads then w.count("attention.head_count_kv", c[row.kv_heads]) end
+  w.fraction(row.eps[1], c[row.eps[2]])
+  if row.has_head_dim then
+    w.count("attention.key_length", rotary.head_dim(c))
+    w.count("attention.value_length", rotary.head_dim(c))
+  end
+  local tensors = {}
+  if row.rotary then
+    w.count("rope.dimension_count", rotary.size(c))
+    tensors = positions.write(w, c, row)
+  end
+  for _, field in ipairs(row.fields) do
+    if field.write then field.write(w, c) end
+  end
+  return tensors
+end
+
+return config

@@ -1,5 +1,5 @@
---- Conversions of tensors in GGUF files to those of Hugging Face's models. They move whole rows, so
---- that they also apply to blocks of quantized numbers; those of norms change numbers.
+--- Conversions of tensors in GGUF files to those of Hugging Face's models, and back. They move
+--- whole rows, so that they also apply to blocks of quantized numbers; those of norms add a number.
 local torch = require "redco.torch"
 
 local convert = {}
@@ -16,14 +16,11 @@ convert.neighbours_of_heads = {
   attn_k = function(t, c) return in_halves(t, c.num_key_value_heads) end,
 }
 
--- The files have the factor, the models its distance from 1.
-local function from_one(t) return t - 1 end
-
---- Of Gemma's norms.
+--- Of Gemma's norms: the files have the factor, the models its distance from 1.
 convert.norms_from_one = {}
 for _, part in ipairs { "attn_norm", "attn_q_norm", "attn_k_norm", "ffn_norm", "output_norm",
   "post_attention_norm", "post_ffw_norm" } do
-  convert.norms_from_one[part] = from_one
+  convert.norms_from_one[part] = -1
 end
 
 --- Of q, k and v one after the other, to q, k and v of each head.
@@ -40,6 +37,20 @@ function convert.groups_together(t, c)
   local parts = { q:reshape { n_groups, n_heads / n_groups, size, -1 },
     k:reshape { n_groups, 1, size, -1 }, v:reshape { n_groups, 1, size, -1 } }
   return torch.cat(parts, 1):reshape(t.shape)
+end
+
+--- Returns a tensor of a file as Hugging Face's models have it. `how` is an entry of a row's table,
+--- or nil.
+function convert.read(t, how, config)
+  if type(how) == "number" then return t + how end
+  return how and how(t, config) or t
+end
+
+--- The inverse.
+function convert.written(t, how, config)
+  if type(how) == "number" then return t - how end
+  if not how then return t end
+  return t:index_select(0, how(torch.arange(t:size(0)), config):argsort())
 end
 
 return convert

@@ -1,6 +1,6 @@
 --- Reads model files of llama.cpp as Hugging Face's configurations and weights. Keys and names:
 --- https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
-local config_of = require "redco.models.gguf.config"
+local config = require "redco.models.gguf.config"
 local fail = require "redco.fail"
 local listed = require "redco.models.listed"
 local native = require "redco.native"
@@ -30,8 +30,8 @@ function gguf.open(path)
   if tokens ~= nil and type(tokens) ~= "table" then
     fail("%s: tokenizer.ggml.tokens is a %s, expected a list", path, type(tokens))
   end
-  local config, used = config_of(file, architecture, row)
-  return config, weights.new(file, used, config)
+  local c, used = config.read(file, architecture, row)
+  return c, weights.new(file, used, c)
 end
 
 return gguf

@@ -1,6 +1,7 @@
 --- The scaling of rotary positions in a GGUF file.
 local fail = require "redco.fail"
 local rotary = require "redco.models.rotary"
+local torch = require "redco.torch"
 
 local positions = {}
 
@@ -80,6 +81,90 @@ function positions.set(file, r, c, size)
   -- "longrope" takes any divisors.
   c.rope_scaling = { rope_type = "longrope", short_factor = all, long_factor = all,
     attention_factor = own_factor * attention_factor }
+end
+
+-- Returns the frequencies of a configuration for short or long texts, and the factor of cos and
+-- sin.
+local function frequencies_of(c, scaling, length)
+  return rotary.frequencies(rotary.settings(c.model_type, {
+    rope_theta = c.rope_theta, rope_scaling = scaling, model_type = c.model_type,
+    max_position_embeddings = c.max_position_embeddings,
+    original_max_position_embeddings = c.original_max_position_embeddings,
+  }, rotary.size(c)), length)
+end
+
+local function list_tensor(name, list)
+  return { name, "f32", { #list }, torch.tensor(list, { dtype = "float32" }) }
+end
+
+-- By kind: function(w, c, scaling, row) that writes the keys and returns tensors, or nil if a file
+-- of this row cannot say it.
+local kinds = {}
+
+function kinds.linear(w, _, scaling)
+  w.text("rope.scaling.type", "linear")
+  w.fraction("rope.scaling.factor", scaling.factor)
+  return {}
+end
+
+function kinds.yarn(w, c, scaling)
+  w.text("rope.scaling.type", "yarn")
+  w.fraction("rope.scaling.factor", scaling.factor)
+  w.count("rope.scaling.original_context_length",
+    scaling.original_max_position_embeddings or c.max_position_embeddings)
+  w.fraction("rope.scaling.yarn_beta_fast", scaling.beta_fast or 32)
+  w.fraction("rope.scaling.yarn_beta_slow", scaling.beta_slow or 1)
+  local _, factor = frequencies_of(c, scaling, 1)
+  local usual = 1 + 0.1 * math.log(math.max(scaling.factor, 1))
+  if math.abs(factor / usual - 1) > 1e-6 then
+    w.fraction("rope.scaling.attn_factor", factor / usual)
+  end
+  return {}
+end
+
+function kinds.longrope(w, c, scaling, row)
+  local _, factor = frequencies_of(c, scaling, 2 ^ 30)
+  if row.rotary == "part" then
+    w.text("rope.scaling.type", "longrope")
+    w.fraction("rope.scaling.attn_factor", factor)
+    return { list_tensor(long_name, scaling.long_factor),
+      list_tensor(short_name, scaling.short_factor) }
+  end
+  -- What was read from divisors of all texts.
+  if not row.divides then return nil end
+  if factor ~= 1 then w.fraction("rope.scaling.attn_factor", factor) end
+  return { list_tensor(divisors_name, scaling.short_factor) }
+end
+
+function kinds.llama3(_, c, scaling, row)
+  if not row.divides then return nil end
+  local plain, scaled, divisors = frequencies_of(c, nil, 1), frequencies_of(c, scaling, 1), {}
+  for i, frequency in ipairs(plain) do divisors[i] = frequency / scaled[i] end
+  return { list_tensor(divisors_name, divisors) }
+end
+
+--- Writes the keys of the positions. Returns tensors, a list of {name, type, shape, tensor}.
+function positions.write(w, c, row)
+  w.fraction("rope.freq_base", c.rope_theta)
+  local scaling = c.rope_scaling
+  local kind = scaling and (scaling.rope_type or scaling.type) or "default"
+  if kind == "default" then return {} end
+  return kinds[kind] and kinds[kind](w, c, scaling, row)
+    or fail("save_gguf: %s in GGUF has no positions of type %s", c.model_type, kind)
+end
+
+--- Whether two configurations turn positions alike, in short and in long texts.
+function positions.are_same(a, b)
+  if rotary.size(a) ~= rotary.size(b) then return false end
+  for _, length in ipairs { 1, 2 ^ 30 } do
+    local list_a, factor_a = frequencies_of(a, a.rope_scaling, length)
+    local list_b, factor_b = frequencies_of(b, b.rope_scaling, length)
+    if math.abs(factor_a / factor_b - 1) > 1e-5 then return false end
+    for i, frequency in ipairs(list_a) do
+      if math.abs(frequency / list_b[i] - 1) > 1e-5 then return false end
+    end
+  end
+  return true
 end
 
 return positions

@@ -1,5 +1,6 @@
 --- The weights of a GGUF file, with Hugging Face's names and in the order of its models. They have
 --- the fields and methods of native.open_weights: `path`, keys, shape, tensor, and blocks.
+local convert = require "redco.models.gguf.convert"
 local fail = require "redco.fail"
 local native = require "redco.native"
 local positions = require "redco.models.gguf.positions"
@@ -29,9 +30,9 @@ function Weights.new(file, row, config)
     local name, part = name_of(row, tensor)
     if name:find("%d", 1, true) then
       local shape = file:shape(tensor)
-      if #shape ~= 3 or shape[1] ~= row.n_experts(config) then
+      if #shape ~= 3 or shape[1] ~= config[row.n_experts] then
         fail("%s: the tensor %s is [%s], expected a matrix for each of %d experts", file.path,
-          tensor, table.concat(shape, ", "), row.n_experts(config))
+          tensor, table.concat(shape, ", "), config[row.n_experts])
       end
       for i = 0, shape[1] - 1 do
         add((name:gsub("%%d", i)), { tensor = tensor, part = part, expert = i })
@@ -66,8 +67,7 @@ end
 
 -- Returns a tensor, or its blocks, as Hugging Face's models have it.
 function Weights:converted(source, tensor)
-  local convert = self.row.convert[source.part]
-  return convert and convert(tensor, self.config) or tensor
+  return convert.read(tensor, self.row.convert[source.part], self.config)
 end
 
 function Weights:tensor(name)

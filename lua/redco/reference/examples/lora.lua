@@ -34,6 +34,9 @@ print(redco.tree.count(base) == redco.tree.count(model.params))  --> true
 local adamw = redco.optim.adamw { learning_rate = 1e-3 }
 local optimizer = redco.lora.freeze_base(adamw)
 
+--- redco.lora.from_gguf (after redco.lora.save_gguf)
+local opened = redco.lora.from_gguf("workdir/adapter.gguf", model)
+
 --- redco.lora.from_pretrained
 local model = redco.models.from_pretrained "gpt2"
 local params = redco.lora.from_pretrained("adapters", model.params)
@@ -49,6 +52,13 @@ print(redco.lora.is_frozen "score.weight")                   --> false
 local merged = redco.lora.merge(params)
 print(redco.tree.count(merged) == redco.tree.count(model.params))  --> true
 model.save_pretrained("workdir/merged", { params = merged })
+
+--- redco.lora.save_gguf
+local model = redco.models.from_pretrained "gpt2"
+local params = redco.lora.add(model.params, {
+  target_modules = { "c_attn" },
+})
+redco.lora.save_gguf("workdir/adapter.gguf", model, params)
 
 --- redco.lora.save_pretrained (after redco.lora.add)
 redco.lora.save_pretrained("workdir/adapters", params, {

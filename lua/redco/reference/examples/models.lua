@@ -127,6 +127,13 @@ tokenizer:add_special_tokens { additional_special_tokens = markers }
 model.resize_token_embeddings(#tokenizer, { pad_to_multiple_of = 64 })
 print(#tokenizer, model.config.vocab_size)  --> 770  832
 
+--- Model.save_gguf (after Model)
+model.save_gguf("workdir/model.gguf", {
+  type = "q8_0", tokenizer = tokenizer,
+})
+print(redco.models.from_pretrained "workdir/model.gguf")
+--> GPT2LMHeadModel: 124848 parameters in 40 tensors
+
 --- Model.save_pretrained (after Model)
 model.save_pretrained "workdir/model"
 tokenizer:save_pretrained "workdir/model"

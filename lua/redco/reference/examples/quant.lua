@@ -13,6 +13,23 @@ local params = redco.lora.add(packed, { target_modules = { "q_proj" } })
 local floats = redco.quant.dequantize(packed)
 print(floats["model.layers.0.mlp.up_proj.weight"].dtype)  --> float32
 
+--- redco.quant.importance
+local texts = { "Once upon a time", "The quick brown fox" }
+local gpt2 = redco.models.from_pretrained "gpt2"
+local tokenizer = redco.Tokenizer.from_pretrained "gpt2"
+local inputs = { { input_ids = torch.tensor { { 5, 6, 7 } } } }
+local importance = redco.quant.importance(gpt2, inputs)
+print(importance["transformer.h.0.attn.c_attn"].shape)
+--> torch.Size([48])
+importance = redco.quant.importance(gpt2, texts, { tokenizer = tokenizer })
+
+--- redco.quant.save_importance (after redco.quant.importance)
+redco.quant.save_importance("workdir/imatrix.gguf", gpt2, importance)
+
+--- redco.quant.load_importance (after redco.quant.save_importance)
+local read = redco.quant.load_importance("workdir/imatrix.gguf", gpt2)
+print(read["transformer.h.0.attn.c_attn"]:numel())  --> 48
+
 --- redco.quant.quantize
 local layer = redco.nn.Linear(64, 32)
 local small = redco.quant.quantize({ hidden = layer }, {

@@ -1,0 +1,34 @@
+-- gguf_save.lua TYPE FOLDER...: writes FOLDER.own.gguf of each folder, opens it again, and writes
+-- its logits of the tokens in FOLDER.safetensors to the folder FOLDER.own.
+local redco = require "redco"
+local native = require "redco.native"
+local torch = redco.torch
+
+local type, n_wrong = arg[1], 0
+for i = 2, #arg do
+  local folder, case = arg[i], torch.load(arg[i] .. ".safetensors")
+  local model = redco.models.from_pretrained(folder)
+  model.save_gguf(folder .. ".own.gguf", { type = type, tokenizer = false })
+  local opened = redco.models.from_pretrained(folder .. ".own.gguf", { quantize = false })
+  local logits = opened(opened.params, { input_ids = case.input_ids })
+  local difference = ((logits - case.logits):abs():max() / case.logits:abs():max()):item()
+  if type == "f32" and (difference >= 1e-4 or difference ~= difference) then
+    n_wrong = n_wrong + 1
+    print(("%s: the logits differ by %.1e"):format(folder, difference))
+  end
+  -- What is packed is written as it is.
+  local packed = redco.models.from_pretrained(folder .. ".own.gguf")
+  packed.save_gguf(folder .. ".again.gguf", { type = type, tokenizer = false })
+  local again = native.open_gguf(folder .. ".again.gguf")
+  local first = native.open_gguf(folder .. ".own.gguf")
+  for _, name in ipairs(first:keys()) do
+    -- Those of experts and of GPT-2's layers become floats when they are read.
+    local is_packed = not name:find "_exps" and model.config.model_type ~= "gpt2"
+    if is_packed and not first:tensor(name):equal(again:tensor(name)) then
+      n_wrong = n_wrong + 1
+      print(("%s: %s changed when it was written again"):format(folder, name))
+    end
+  end
+  native.save_weights(folder .. ".own", { logits = logits })
+end
+os.exit(n_wrong == 0 and 0 or 1)
