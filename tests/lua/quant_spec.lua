@@ -170,6 +170,52 @@ local folder = testing.folder()
 new_llama().save_pretrained(folder .. "/llama")
 local ids = torch.randint(0, 96, { 2, 30 }, { generator = generator })
 
+test("quantized folders are written, and open with the same blocks", function()
+  local config = { model_type = "llama", vocab_size = 20, hidden_size = 64,
+    intermediate_size = 128, num_hidden_layers = 1, num_attention_heads = 4,
+    num_key_value_heads = 1 }
+  local plain = redco.models.from_config(config, { generator = generator })
+  local out = folder .. "/written"
+  for _, type in ipairs { "int4", "int8", "fp8", "nf4", "fp4" } do
+    local params = quant.quantize(plain.params, { type = type,
+      target_modules = { "q_proj", "k_proj", "down_proj" } })
+    plain.save_pretrained(out, { params = params })
+    local opened = redco.models.from_pretrained(out)
+    for name, value in pairs(params) do
+      local read = opened.params[name]
+      if torch.is_tensor(value) then expect_same(read, value) else expect_equal(read, value) end
+    end
+    local settings = redco.data.json(out .. "/config.json").quantization_config
+    local floats = table.concat(settings.ignore or settings.llm_int8_skip_modules, " ")
+    assert(floats:find "layers.0.mlp.up_proj" and not floats:find "q_proj", floats)
+  end
+  local params = quant.quantize(plain.params, { type = "int4", target_modules = { "q_proj" } })
+  params = quant.quantize(params, { type = "nf4", target_modules = { "k_proj" } })
+  expect_error(function() plain.save_pretrained(out, { params = params }) end,
+    "a folder has one type")
+end)
+
+test("merging into quantized weights says what it loses", function()
+  local model = redco.models.from_pretrained(folder .. "/llama", { quantize = "q4_0" })
+  local params = lora.add(model.params, { target_modules = { "q_proj", "v_proj" },
+    generator = generator })
+  for name, t in pairs(params) do
+    if name:find "lora_B" then
+      torch.no_grad(function() t:copy_(random(unpack(t.shape)) * 0.1) end)
+    end
+  end
+  local floats = lora.merge(params)
+  local packed, lost = lora.merge(params, { quantize = true })
+  local layer = "model.layers.0.self_attn.q_proj"
+  expect_equal(packed[layer .. ".weight_type"], "q4_0")
+  local base = native.dequantize(model.params[layer .. ".weight"], "q4_0")
+  local rounding = native.dequantize(packed[layer .. ".weight"], "q4_0")
+    - floats[layer .. ".weight"]
+  local expected = rounding:norm():item() / (floats[layer .. ".weight"] - base):norm():item()
+  expect_close(torch.tensor(lost[layer]), torch.tensor(expected), 1e-4, 0)
+  expect_equal(select(2, lora.merge(params)), nil)
+end)
+
 test("a folder is quantized while it is read", function()
   local packed = redco.models.from_pretrained(folder .. "/llama", { quantize = "q8_0" })
   local plain = redco.models.from_pretrained(folder .. "/llama")

@@ -1,8 +1,26 @@
 -- gguf_save.lua TYPE FOLDER...: writes FOLDER.own.gguf of each folder, opens it again, and writes
--- its logits of the tokens in FOLDER.safetensors to the folder FOLDER.own.
+-- its logits of the tokens in FOLDER.safetensors to the folder FOLDER.own. With TYPE f32 it also
+-- writes adapters, FOLDER.adapter.gguf, and the logits with them.
 local redco = require "redco"
 local native = require "redco.native"
 local torch = redco.torch
+
+-- Returns the parameters with random adapters on the first layers of attention.
+local function adapted(model)
+  local targets = { q_proj = true, qkv_proj = true, query_key_value = true, c_attn = true }
+  local found = {}
+  for name in pairs(model.params) do
+    local part = name:match "([%w_]+)%.weight$"
+    if part and targets[part] then found[1], targets[part] = part, nil end
+  end
+  local params = redco.lora.add(model.params, { target_modules = found, r = 2, lora_alpha = 3 })
+  for name, matrix in pairs(params) do
+    if name:find "%.lora_B%." then
+      torch.no_grad(function() matrix:copy_(torch.randn(matrix.shape) * 0.3) end)
+    end
+  end
+  return params
+end
 
 local type, n_wrong = arg[1], 0
 for i = 2, #arg do
@@ -29,6 +47,12 @@ for i = 2, #arg do
       print(("%s: %s changed when it was written again"):format(folder, name))
     end
   end
-  native.save_weights(folder .. ".own", { logits = logits })
+  local results = { logits = logits }
+  if type == "f32" then
+    local params = adapted(opened)
+    redco.lora.save_gguf(folder .. ".adapter.gguf", opened, params)
+    results.adapted = opened(params, { input_ids = case.input_ids })
+  end
+  native.save_weights(folder .. ".own", results)
 end
 os.exit(n_wrong == 0 and 0 or 1)

@@ -82,9 +82,9 @@ def check_types(folder, kind, tool, problems):
                             "that of llama.cpp")
 
 
-def logits_by_llama_cpp(tool, path, ids):
+def logits_by_llama_cpp(tool, path, ids, adapter="-"):
     """None if llama.cpp does not open the file."""
-    done = subprocess.run([tool, "logits", path, f"{path}.logits", "-", *map(str, ids)],
+    done = subprocess.run([tool, "logits", path, f"{path}.logits", adapter, *map(str, ids)],
                           capture_output=True, text=True)
     if done.returncode:
         return None
@@ -99,20 +99,26 @@ def check_logits(folder, kind, tool, ids, problems):
             problems.append(f"{folder}: {what} differ by {difference:.1e}")
 
     theirs = logits_by_llama_cpp(tool, f"{folder}.gguf", ids)
-    if theirs is None:
-        return False  # a size that it does not have, such as that of a head
     made = logits_by_llama_cpp(tool, f"{folder}.own.gguf", ids)
     if made is None:
-        problems.append(f"{folder}: llama.cpp does not open the file")
-        return True
-    expected = load_file(f"{folder}.safetensors")["logits"][0]
-    own = load_file(f"{folder}.own/model.safetensors")["logits"][0]
-    if kind == "f32":
+        if theirs is not None:
+            problems.append(f"{folder}: llama.cpp does not open the file")
+        return False  # a size that it does not have, such as that of a head
+    results = load_file(f"{folder}.own/model.safetensors")
+    own = results["logits"][0]
+    # Most files of the converter lack the size of a vocabulary without tokens.
+    if kind == "f32" and theirs is not None:
         compare(made, theirs, 1e-6, "the logits of the converter's file")
     # LongRoPE of llama.cpp depends on the length of the context, not on that of the text.
-    if (theirs - expected).abs().max() < 1e-3 * expected.abs().max():
+    if not pathlib.Path(folder).name.endswith("phi3"):
         # llama.cpp rounds the inputs of products with blocks to eight bits.
         compare(made, own, 1e-3 if kind == "f32" else 0.25, "llama.cpp's logits")
+        if kind == "f32":
+            made = logits_by_llama_cpp(tool, f"{folder}.own.gguf", ids, f"{folder}.adapter.gguf")
+            if made is None:
+                problems.append(f"{folder}: llama.cpp does not open the adapter")
+            else:
+                compare(made, results["adapted"][0], 1e-3, "llama.cpp's logits with the adapter")
     return True
 
 

@@ -25,15 +25,12 @@ local function joined_nibbles(t)
     :view "int32"
 end
 
--- What compressed-tensors has of the weights of a group.
-local function group(weights)
-  return { targets = { "Linear" }, weights = weights, input_activations = nil }
-end
-
+-- The configuration of compressed-tensors, which has one group of layers.
 local function compressed(format, weights)
   weights.strategy, weights.group_size, weights.dynamic = "group", size, false
   return { quant_method = "compressed-tensors", format = format,
-    quantization_status = "compressed", config_groups = { group_0 = group(weights) } }
+    quantization_status = "compressed",
+    config_groups = { group_0 = { targets = { "Linear" }, weights = weights, format = format } } }
 end
 
 -- Numbers of a byte each, as a dtype.
@@ -54,17 +51,19 @@ local forms = {
     { num_bits = 8, type = "float", symmetric = true }),
   int4 = {
     config = compressed("pack-quantized", { num_bits = 4, type = "int", symmetric = false }),
-    write = function(blocks, put)
+    symmetric = compressed("pack-quantized", { num_bits = 4, type = "int", symmetric = true }),
+    write = function(blocks, put, _, is_symmetric)
       local n_out, n = blocks:size(0), blocks:size(1)
+      put("weight_packed", numbers_of(blocks, 5):view "int32")
+      put("weight_scale", scales_of(blocks))
+      put("weight_shape", torch.tensor({ n_out, n * size }, { dtype = "int64" }))
+      if is_symmetric then return end
       local zeros = blocks:select(-1, 4):t()
       local padding = -n_out % 8
       if padding > 0 then
         zeros = torch.cat({ zeros, torch.zeros({ n, padding }, { dtype = "uint8" }) }, 1)
       end
-      put("weight_packed", numbers_of(blocks, 5):view "int32")
-      put("weight_scale", scales_of(blocks))
       put("weight_zero_point", joined_nibbles(zeros):t():contiguous())
-      put("weight_shape", torch.tensor({ n_out, n * size }, { dtype = "int64" }))
     end,
   },
 }
@@ -93,6 +92,14 @@ for _, type in ipairs { "nf4", "fp4" } do
         torch.tensor({ state:byte(1, -1) }, { dtype = "uint8" }))
     end,
   }
+end
+
+-- Whether 8 is the zero of all groups of 4 bits.
+local function are_symmetric(params)
+  for name, value in pairs(params) do
+    if params[name .. "_type"] and not value:select(-1, 4):eq(8):all():item() then return false end
+  end
+  return true
 end
 
 -- Returns the type of the quantized weights of params, nil without any.
@@ -124,13 +131,14 @@ return function(params, linear_names, dtype)
   local type = type_of(params)
   if not type then return params end
   local form, written, ignored = forms[type], {}, {}
+  local is_symmetric = form.symmetric and are_symmetric(params)
   torch.no_grad(function()
     for name, value in pairs(params) do
       local stem = name:match "^(.*)%.weight$"
       if stem and params[name .. "_type"] then
         form.write(value:full(), function(ending, tensor)
           written[stem .. "." .. ending] = tensor
-        end, dtype)
+        end, dtype, is_symmetric)
       elseif torch.is_tensor(value) then
         written[name] = value
         if stem and linear_names[name] then ignored[#ignored + 1] = stem end
@@ -139,7 +147,7 @@ return function(params, linear_names, dtype)
   end)
   table.sort(ignored)
   local config = {}
-  for key, value in pairs(form.config) do config[key] = value end
+  for key, value in pairs(is_symmetric and form.symmetric or form.config) do config[key] = value end
   config[config.quant_method == "bitsandbytes" and "llm_int8_skip_modules" or "ignore"] = ignored
   return written, config
 end
