@@ -1,5 +1,6 @@
 -- Quantized weights on every layout: the losses and the adapters after some steps are those of one
 -- process, and each process holds packed parts.
+local native = require "redco.native"
 local redco = require "redco"
 local testing = require "testing"
 
@@ -51,6 +52,15 @@ local function plain(params)
     return torch.is_tensor(leaf) and leaf:full() or leaf
   end, params)
 end
+
+testing.test("parts are rounded as the whole, with the importance of columns", function()
+  for _, name in ipairs { "gate_proj", "down_proj" } do
+    local weight = model.params["model.layers.1.mlp." .. name .. ".weight"]
+    local importance = torch.rand({ weight:size(1) }, { generator = torch.Generator(3) })
+    local whole = native.quantize(weight:full(), "q4_0", importance)
+    testing.expect_close(native.quantize(weight, "q4_0", importance):full(), whole, 0, 0)
+  end
+end)
 
 for _, type in ipairs { "q8_0", "q4_0" } do
   local opened = redco.models.from_pretrained(folder, { quantize = type })

@@ -194,7 +194,8 @@ return function(path, model, params, o)
   local w = new_values(architecture)
   w.add("general.architecture", "string", architecture)
   w.add("general.type", "string", "model")
-  w.add("general.name", "string", o.name or (model.source or path):match "([^/]+)/*$")
+  w.add("general.name", "string", o.name
+    or (model.source or path):gsub("%.gguf$", ""):match "([^/]+)/*$")
   if o.type then w.add("general.file_type", "u32", types.numbers[o.type]) end
   w.add("general.quantization_version", "u32", 2)
   local tensors = config.write(w, row, c)
