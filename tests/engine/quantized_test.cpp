@@ -12,21 +12,28 @@
 using redco::BlockType;
 using redco::Tree;
 
-TEST_CASE("types that can be made keep numbers within their steps") {
+TEST_CASE("numbers are kept within the steps of their types") {
   at::Tensor x = at::randn({3, 256});
   for (const BlockType& type : redco::block_types()) {
     CAPTURE(std::string(type.name));
     CHECK(redco::find_block_type(type.name) == &type);
     if (type.ggml >= 0) CHECK(redco::find_ggml_block_type(uint32_t(type.ggml)) == &type);
-    if (!type.can_quantize) continue;
     at::Tensor blocks = redco::quantize(x, type.name);
     CHECK(blocks.sizes().vec() == std::vector<int64_t>{3, 256 / type.size, type.bytes});
     at::Tensor back = redco::dequantize(blocks, type.name);
-    // Of numbers up to 4: a step of 4 bits, and the wide steps of fp4.
-    CHECK((back - x).abs().max().item<float>() < 0.8);
+    // Of numbers up to 4: a step of 4 bits, and the wide steps of fp4; or of 2 and 3 bits.
+    CHECK((back - x).abs().max().item<float>() < (type.bits() > 4 ? 0.8 : 2));
     CHECK(at::equal(redco::dequantize(redco::quantize(at::zeros({32 * 8}), type.name), type.name),
                     at::zeros({32 * 8})));
   }
+}
+
+TEST_CASE("an importance is a number for each column that is not negative") {
+  for (const at::Tensor& importance : {at::zeros({32}), at::zeros({64}) - 1, at::zeros({64}) / 0})
+    check_contains(message_of([&] {
+                     redco::quantize(at::zeros({2, 64}), "q4_0", importance);
+                   }),
+                   "importance: expected 64 finite numbers");
 }
 
 TEST_CASE("a product is that of the dequantized weight") {
