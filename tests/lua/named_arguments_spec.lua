@@ -20,6 +20,7 @@ local others = {
   ["model.resize_token_embeddings"] = "Model.resize_token_embeddings",
   model = "Model:__call", ["model.loss"] = "Model.loss",
   ["model.logprobs"] = "Model.logprobs", ["model.generate"] = "Model.generate",
+  ["model.save_gguf"] = "Model.save_gguf",
   ["model.save_pretrained"] = "Model.save_pretrained",
   ["model.set_sentence_pooling"] = "Model.set_sentence_pooling",
   pipeline = "Pipeline:__call", ["pipeline.generate"] = "Pipeline.generate",
