@@ -1,13 +1,19 @@
 // Quantized weights from C++. tests/lua/quant_spec.lua compares numbers with other packages.
 #include <redco/quantized.h>
 
+#include "../../engine/kernels/quantized/kernels.h"
 #include "files.h"
 
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
 
 using redco::BlockType;
 using redco::Tree;
@@ -52,6 +58,46 @@ TEST_CASE("a product is that of the dequantized weight") {
                    redco::quantized_linear(at::zeros({2, 32}), blocks, "q4_1");
                  }),
                  "expected x [..., 64]");
+}
+
+TEST_CASE("each instruction set decodes the same numbers and multiplies with them") {
+  constexpr int64_t n_out = 7;
+  for (const BlockType& type : redco::block_types()) {
+    CAPTURE(std::string(type.name));
+    const int64_t n_blocks = 512 / type.size;
+    // Any bytes are numbers; some scales are infinite or NaN.
+    at::Tensor bytes = at::randint(256, {n_out, n_blocks, type.bytes}, at::kByte);
+    at::Tensor x = at::randn({512}), expected;
+    const auto* blocks = reinterpret_cast<const std::byte*>(bytes.const_data_ptr());
+    for (const auto* kernels : redco::quantized::all_kernels_of(type.name)) {
+      at::Tensor numbers = at::zeros({n_out, 512});
+      kernels->decode(blocks, numbers.data_ptr<float>(), n_out * n_blocks);
+      if (!expected.defined()) expected = numbers;
+      CHECK(at::allclose(numbers, expected, 0, 0, /*equal_nan=*/true));
+      at::Tensor products = (numbers.to(at::kDouble) * x);
+      for (int64_t n : {1, 2, 7}) {
+        at::Tensor y = at::zeros({n_out});
+        kernels->multiply(blocks, x.data_ptr<float>(), y.data_ptr<float>(), n_blocks, n);
+        for (int64_t i = 0; i < n_out; ++i) {
+          const double sum = i < n ? products[i].sum().item<double>() : 0;
+          const double most = products[i].abs().sum().item<double>();
+          CAPTURE(i);
+          if (!std::isfinite(sum)) CHECK(!std::isfinite(y[i].item<float>()));
+          if (most < 1e30) CHECK(std::abs(y[i].item<double>() - sum) <= 1e-6 * most);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a row alone has the product that it has among others") {
+  for (const BlockType& type : redco::block_types()) {
+    if (!type.can_quantize) continue;
+    CAPTURE(std::string(type.name));
+    at::Tensor blocks = redco::quantize(at::randn({37, 320}), type.name), x = at::randn({3, 320});
+    CHECK(at::equal(redco::quantized_linear(x, blocks, type.name)[0],
+                    redco::quantized_linear(x[0], blocks, type.name)));
+  }
 }
 
 TEST_CASE("the numbers of a tree count those in blocks, and tied ones once") {

@@ -6,45 +6,92 @@
 #include <redco/error.h>
 
 #include <algorithm>
-#include <cstring>
+#include <iterator>
 #include <set>
 #include <string_view>
+
+#if defined(__x86_64__) && !defined(__clang__)
+#define REDCO_X86
+#include <immintrin.h>
+#endif
+
+// Decoder, name, number in GGUF files or -1, encoder with equal weights of all elements, and encoder
+// with any weights; either may be nullptr.
+// clang-format off
+#define REDCO_TYPES(row)                                       \
+  row(Q8_0, "q8_0", 8, encode_q8_0, nullptr),                  \
+  row(Q4_0, "q4_0", 2, encode_q4_0, fit_q4_0),                 \
+  row(Q4_1, "q4_1", 3, encode_q4_1, fit_q4_1),                 \
+  row(Q5_0, "q5_0", 6, encode_q5_0, fit_q5_0),                 \
+  row(Q5_1, "q5_1", 7, encode_q5_1, fit_q5_1),                 \
+  row(Q2_K, "q2_k", 10, nullptr, fit_q2_k),                    \
+  row(Q3_K, "q3_k", 11, nullptr, fit_q3_k),                    \
+  row(Q4_K, "q4_k", 12, nullptr, fit_q4_k),                    \
+  row(Q5_K, "q5_k", 13, nullptr, fit_q5_k),                    \
+  row(Q6_K, "q6_k", 14, nullptr, fit_q6_k),                    \
+  row(Iq4Nl, "iq4_nl", 20, nullptr, fit_iq4_nl),               \
+  row(Iq4Xs, "iq4_xs", 23, nullptr, fit_iq4_xs),               \
+  row(Mxfp4, "mxfp4", 39, nullptr, fit_mxfp4),                 \
+  row(Int8, "int8", -1, encode_int8, nullptr),                 \
+  row(Int4, "int4", -1, encode_int4, nullptr),                 \
+  row(Fp8, "fp8", -1, encode_fp8, nullptr),                    \
+  row(Nf4, "nf4", -1, encode_code4<nf4_values>, nullptr),      \
+  row(Fp4, "fp4", -1, encode_code4<fp4_values>, nullptr)
+// clang-format on
 
 namespace redco {
 
 namespace quantized {
 
+float half_values[1 << 16], e4m3_values[1 << 8];
+
+// The order of these headers matters.
+// clang-format off
+#define REDCO_WIDTH 4
+namespace plain {
+#include "lanes.h"
+#include "decode.h"
+#include "loops.h"
+}  // namespace plain
+#undef REDCO_WIDTH
+
+#ifdef REDCO_X86
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#define REDCO_WIDTH 8
+namespace avx2 {
+#include "lanes.h"
+#include "decode.h"
+#include "loops.h"
+}  // namespace avx2
+#undef REDCO_WIDTH
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512vl,fma")
+#define REDCO_WIDTH 16
+namespace avx512 {
+#include "lanes.h"
+#include "decode.h"
+#include "loops.h"
+}  // namespace avx512
+#undef REDCO_WIDTH
+#pragma GCC pop_options
+#endif
+// clang-format on
+
 namespace {
 
-// The loops over blocks for an instruction set: decoders are inlined into them. They write to an
-// array of their own, which the bytes cannot alias.
-#define REDCO_LOOP(name, attribute)                                                     \
-  template <class Type>                                                                 \
-  attribute void name(const std::byte* blocks, float* to, int64_t n) {                  \
-    const auto* from = reinterpret_cast<const Byte*>(blocks);                           \
-    for (int64_t i = 0; i < n; ++i, from += Type::bytes, to += Type::size) {            \
-      float values[Type::size];                                                         \
-      Type::decode(                                                                     \
-          from, [&](int k, float x) __attribute__((always_inline)) { values[k] = x; }); \
-      std::memcpy(to, values, sizeof(values));                                          \
-    }                                                                                   \
-  }
-
-REDCO_LOOP(decode_baseline, )
-#if defined(__x86_64__)
-REDCO_LOOP(decode_avx2, __attribute__((target("avx2,f16c"))))
-REDCO_LOOP(decode_avx512, __attribute__((target("avx512f,avx512bw,avx512vl,f16c"))))
-#endif
-
-template <class Type>
-Decode decoder() {
-#if defined(__x86_64__)
+std::vector<const Kernels*> find_sets() {
+  std::vector<const Kernels*> sets{plain::kernels};
+#ifdef REDCO_X86
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    sets.push_back(avx2::kernels);
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl"))
-    return decode_avx512<Type>;
-  if (__builtin_cpu_supports("avx2")) return decode_avx2<Type>;
+    sets.push_back(avx512::kernels);
 #endif
-  return decode_baseline<Type>;
+  return sets;
 }
 
 using Plain = void (*)(const float* x, Byte* bytes);
@@ -53,7 +100,7 @@ using Fitted = void (*)(const float* x, const float* w, Byte* bytes);
 // The weights of a block's elements: their importance relative to its mean. An element never
 // counts nothing, so that it keeps its order of magnitude.
 template <int size>
-REDCO_DECODER void set_weights(const float* importance, float (&w)[size]) {
+REDCO_INLINE void set_weights(const float* importance, float (&w)[size]) {
   float sum = 0;
   for (int i = 0; i < size; ++i) sum += importance == nullptr ? 1 : importance[i];
   const float factor = sum > 0 ? size / sum : 0;
@@ -93,43 +140,32 @@ Encode encoder() {
 
 struct Row {
   BlockType type;
-  Decode decode;
   Encode encode;
 };
 
-template <class Type, Plain plain = nullptr, Fitted fitted = nullptr>
-Row row(const char* name, int32_t ggml = -1) {
-  return {{name, ggml, Type::size, Type::bytes}, decoder<Type>(), encoder<Type, plain, fitted>()};
+template <class Type, Plain plain, Fitted fitted>
+Row row_of(const char* name, int32_t ggml) {
+  return {{name, ggml, Type::size, Type::bytes}, encoder<Type, plain, fitted>()};
 }
 
 const std::vector<Row>& rows() {
-  static const std::vector<Row> all{
-      row<Q8_0, encode_q8_0>("q8_0", 8),
-      row<Q4_0, encode_q4_0, fit_q4_0>("q4_0", 2),
-      row<Q4_1, encode_q4_1, fit_q4_1>("q4_1", 3),
-      row<Q5_0, encode_q5_0, fit_q5_0>("q5_0", 6),
-      row<Q5_1, encode_q5_1, fit_q5_1>("q5_1", 7),
-      row<Q2_K, nullptr, fit_q2_k>("q2_k", 10),
-      row<Q3_K, nullptr, fit_q3_k>("q3_k", 11),
-      row<Q4_K, nullptr, fit_q4_k>("q4_k", 12),
-      row<Q5_K, nullptr, fit_q5_k>("q5_k", 13),
-      row<Q6_K, nullptr, fit_q6_k>("q6_k", 14),
-      row<Iq4Nl, nullptr, fit_iq4_nl>("iq4_nl", 20),
-      row<Iq4Xs, nullptr, fit_iq4_xs>("iq4_xs", 23),
-      row<Mxfp4, nullptr, fit_mxfp4>("mxfp4", 39),
-      row<Int8, encode_int8>("int8"),
-      row<Int4, encode_int4>("int4"),
-      row<Fp8, encode_fp8>("fp8"),
-      row<Nf4, encode_code4<nf4_values>>("nf4"),
-      row<Fp4, encode_code4<fp4_values>>("fp4"),
-  };
+  static const std::vector<Row> all = [] {
+    for (int i = 0; i < 1 << 16; ++i)
+      half_values[i] = c10::Half(uint16_t(i), c10::Half::from_bits());
+    for (int i = 0; i < 1 << 8; ++i)
+      e4m3_values[i] = c10::detail::fp8e4m3fn_to_fp32_value(uint8_t(i));
+#define REDCO_ROW(Type, name, ggml, plain_encoder, fitted_encoder) \
+  row_of<plain::Type, plain_encoder, fitted_encoder>(name, ggml)
+    return std::vector<Row>{REDCO_TYPES(REDCO_ROW)};
+#undef REDCO_ROW
+  }();
   return all;
 }
 
-const Row& row_of(const std::string& type) {
+size_t find_row(const std::string& type) {
   std::string names;
   for (const Row& row : rows()) {
-    if (type == row.type.name) return row;
+    if (type == row.type.name) return size_t(&row - rows().data());
     names += std::string(names.empty() ? "" : ", ") + row.type.name;
   }
   fail("the type of quantized numbers is \"", type, "\", expected one of ", names);
@@ -137,9 +173,18 @@ const Row& row_of(const std::string& type) {
 
 }  // namespace
 
-Decode decoder_of(const std::string& type) { return row_of(type).decode; }
+std::vector<const Kernels*> all_kernels_of(const std::string& type) {
+  std::vector<const Kernels*> kernels = find_sets();
+  for (const Kernels*& set : kernels) set += find_row(type);
+  return kernels;
+}
 
-Encode encoder_of(const std::string& type) { return row_of(type).encode; }
+const Kernels& kernels_of(const std::string& type) {
+  static const Kernels* const best = find_sets().back();
+  return best[find_row(type)];
+}
+
+Encode encoder_of(const std::string& type) { return rows()[find_row(type)].encode; }
 
 }  // namespace quantized
 

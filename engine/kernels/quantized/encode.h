@@ -5,29 +5,32 @@
 
 #include "fit.h"
 
+#include <c10/util/Float8_e4m3fn.h>
+#include <c10/util/Half.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
 namespace redco::quantized {
 
-REDCO_DECODER void put_half(Byte* bytes, float value) {
+REDCO_INLINE void put_half(Byte* bytes, float value) {
   const uint16_t bits = c10::Half(value).x;
   std::memcpy(bytes, &bits, sizeof(bits));
 }
 
 // A number of the range [0, most], from one that was shifted so that truncation rounds it.
-REDCO_DECODER unsigned truncated(float value, float most) {
+REDCO_INLINE unsigned truncated(float value, float most) {
   return value > 0 ? unsigned(std::min(value, most)) : 0;
 }
 
 template <int n>
-REDCO_DECODER void pack_nibbles(const unsigned (&q)[n], Byte* bytes) {
+REDCO_INLINE void pack_nibbles(const unsigned (&q)[n], Byte* bytes) {
   for (int i = 0; i < n / 2; ++i) bytes[i] = Byte((q[i] & 15) | (q[i + n / 2] & 15) << 4);
 }
 
 template <int n>
-REDCO_DECODER void pack_fifth_bits(const unsigned (&q)[n], Byte* bytes) {
+REDCO_INLINE void pack_fifth_bits(const unsigned (&q)[n], Byte* bytes) {
   uint32_t bits = 0;
   for (int i = 0; i < n; ++i) bits |= uint32_t{q[i] >> 4} << i;
   std::memcpy(bytes, &bits, sizeof(bits));
@@ -42,7 +45,7 @@ inline void encode_q8_0(const float* x, Byte* bytes) {
 
 // The extreme becomes the least number, -(most + 1) / 2, so that its sign is used.
 template <int most>
-REDCO_DECODER void quantize_signed(const float* x, Byte* scale_bytes, unsigned (&q)[32]) {
+REDCO_INLINE void quantize_signed(const float* x, Byte* scale_bytes, unsigned (&q)[32]) {
   constexpr float middle = float(most + 1) / 2;
   const float scale = extreme(x, 32) / -middle, factor = inverse(scale);
   put_half(scale_bytes, scale);
@@ -50,7 +53,7 @@ REDCO_DECODER void quantize_signed(const float* x, Byte* scale_bytes, unsigned (
 }
 
 template <int most>
-REDCO_DECODER void quantize_from_least(const float* x, Byte* scale_bytes, unsigned (&q)[32]) {
+REDCO_INLINE void quantize_from_least(const float* x, Byte* scale_bytes, unsigned (&q)[32]) {
   const auto [least, largest] = std::minmax_element(x, x + 32);
   const float scale = (*largest - *least) / most, factor = inverse(scale);
   put_half(scale_bytes, scale);
@@ -86,7 +89,7 @@ inline void encode_q5_1(const float* x, Byte* bytes) {
 
 // The numbers of 32 elements with the best scale, which is put as a half.
 template <class Code>
-REDCO_DECODER void fit_numbers(const float* x, const float* w, Byte* scale_bytes,
+REDCO_INLINE void fit_numbers(const float* x, const float* w, Byte* scale_bytes,
                                unsigned (&q)[32]) {
   const float scale = as_half(fit_scale<Code, 32>(x, w)), factor = inverse(scale);
   put_half(scale_bytes, scale);
@@ -94,7 +97,7 @@ REDCO_DECODER void fit_numbers(const float* x, const float* w, Byte* scale_bytes
 }
 
 template <int most>
-REDCO_DECODER void fit_numbers_from_least(const float* x, const float* w, Byte* scale_bytes,
+REDCO_INLINE void fit_numbers_from_least(const float* x, const float* w, Byte* scale_bytes,
                                           unsigned (&q)[32]) {
   using Code = Integers<0, most>;
   Line line = fit_line<most, 32>(x, w);
@@ -106,33 +109,33 @@ REDCO_DECODER void fit_numbers_from_least(const float* x, const float* w, Byte* 
     q[i] = unsigned(Code::number(Code::nearest((x[i] + line.least) * factor)));
 }
 
-REDCO_DECODER void fit_q4_0(const float* x, const float* w, Byte* bytes) {
+REDCO_INLINE void fit_q4_0(const float* x, const float* w, Byte* bytes) {
   unsigned q[32];
   fit_numbers<Integers<-8, 7>>(x, w, bytes, q);
   pack_nibbles(q, bytes + 2);
 }
 
-REDCO_DECODER void fit_q4_1(const float* x, const float* w, Byte* bytes) {
+REDCO_INLINE void fit_q4_1(const float* x, const float* w, Byte* bytes) {
   unsigned q[32];
   fit_numbers_from_least<15>(x, w, bytes, q);
   pack_nibbles(q, bytes + 4);
 }
 
-REDCO_DECODER void fit_q5_0(const float* x, const float* w, Byte* bytes) {
+REDCO_INLINE void fit_q5_0(const float* x, const float* w, Byte* bytes) {
   unsigned q[32];
   fit_numbers<Integers<-16, 15>>(x, w, bytes, q);
   pack_fifth_bits(q, bytes + 2);
   pack_nibbles(q, bytes + 6);
 }
 
-REDCO_DECODER void fit_q5_1(const float* x, const float* w, Byte* bytes) {
+REDCO_INLINE void fit_q5_1(const float* x, const float* w, Byte* bytes) {
   unsigned q[32];
   fit_numbers_from_least<31>(x, w, bytes, q);
   pack_fifth_bits(q, bytes + 4);
   pack_nibbles(q, bytes + 8);
 }
 
-REDCO_DECODER void fit_iq4_nl(const float* x, const float* w, Byte* bytes) {
+REDCO_INLINE void fit_iq4_nl(const float* x, const float* w, Byte* bytes) {
   unsigned q[32];
   fit_numbers<Values<iq4_values>>(x, w, bytes, q);
   pack_nibbles(q, bytes + 2);
@@ -142,7 +145,7 @@ inline constexpr std::array<float, 16> ascending_mxfp4_values = {-12, -8, -6, -4
                                                                  0,   1,  2,  3,  4,  6,  8,  12};
 
 // Scales are powers of two: the one that leaves no magnitude above the largest, or half of it.
-REDCO_DECODER void fit_mxfp4(const float* x, const float* w, Byte* bytes) {
+REDCO_INLINE void fit_mxfp4(const float* x, const float* w, Byte* bytes) {
   using Code = Values<ascending_mxfp4_values>;
   int exponent = 0;
   std::frexp(std::abs(extreme(x, 32)) / 12, &exponent);
@@ -161,15 +164,15 @@ REDCO_DECODER void fit_mxfp4(const float* x, const float* w, Byte* bytes) {
 }
 
 inline void encode_int8(const float* x, Byte* bytes) {
-  const float scale = std::abs(extreme(x, Int8::size)) / 127, factor = inverse(scale);
+  const float scale = std::abs(extreme(x, group_size)) / 127, factor = inverse(scale);
   std::memcpy(bytes, &scale, sizeof(scale));
-  for (int i = 0; i < Int8::size; ++i)
+  for (int i = 0; i < group_size; ++i)
     bytes[4 + i] = Byte(int8_t(std::clamp(std::round(x[i] * factor), -127.f, 127.f)));
 }
 
 // From the least to the largest; 0 is one of the numbers.
 inline void encode_int4(const float* x, Byte* bytes) {
-  const auto [least, largest] = std::minmax_element(x, x + Int4::size);
+  const auto [least, largest] = std::minmax_element(x, x + group_size);
   const float low = std::min(*least, 0.f), scale = (std::max(*largest, 0.f) - low) / 15;
   const float factor = inverse(scale), zero = std::clamp(std::round(-low * factor), 0.f, 15.f);
   std::memcpy(bytes, &scale, sizeof(scale));
@@ -177,15 +180,15 @@ inline void encode_int4(const float* x, Byte* bytes) {
   const auto number = [=](float value) {
     return Byte(std::clamp(std::round(value * factor) + zero, 0.f, 15.f));
   };
-  for (int i = 0; i < Int4::size / 2; ++i)
+  for (int i = 0; i < group_size / 2; ++i)
     bytes[5 + i] = Byte(number(x[2 * i]) | number(x[2 * i + 1]) << 4);
 }
 
 // The largest magnitude becomes 448, the largest number.
 inline void encode_fp8(const float* x, Byte* bytes) {
-  const float scale = std::abs(extreme(x, Fp8::size)) / 448, factor = inverse(scale);
+  const float scale = std::abs(extreme(x, group_size)) / 448, factor = inverse(scale);
   std::memcpy(bytes, &scale, sizeof(scale));
-  for (int i = 0; i < Fp8::size; ++i)
+  for (int i = 0; i < group_size; ++i)
     bytes[4 + i] = c10::Float8_e4m3fn(std::clamp(x[i] * factor, -448.f, 448.f)).x;
 }
 
@@ -194,7 +197,7 @@ struct Bounds {
   std::array<Byte, 16> order;
   std::array<float, 15> between;
 
-  explicit Bounds(const std::array<float, 16>& values) {
+  explicit Bounds(const Code& values) {
     std::iota(order.begin(), order.end(), Byte{0});
     std::ranges::stable_sort(order, {}, [&](Byte q) { return values[q]; });
     for (size_t i = 0; i < between.size(); ++i)
@@ -207,13 +210,12 @@ struct Bounds {
   }
 };
 
-template <const std::array<float, 16>& values>
+template <const Code& values>
 void encode_code4(const float* x, Byte* bytes) {
   static const Bounds bounds(values);
-  constexpr int size = Code4<values>::size;
-  const float scale = std::abs(extreme(x, size)), factor = 1 / std::max(scale, 1e-38f);
+  const float scale = std::abs(extreme(x, group_size)), factor = 1 / std::max(scale, 1e-38f);
   std::memcpy(bytes, &scale, sizeof(scale));
-  for (int i = 0; i < size / 2; ++i) {
+  for (int i = 0; i < group_size / 2; ++i) {
     const int first = bounds.nearest(std::clamp(x[2 * i] * factor, -1.f, 1.f));
     const int second = bounds.nearest(std::clamp(x[2 * i + 1] * factor, -1.f, 1.f));
     bytes[4 + i] = Byte(first << 4 | second);

@@ -19,7 +19,7 @@ struct Symmetric {
   std::array<float, n_groups> s{};
   std::array<int, block_size> numbers{};
 
-  REDCO_DECODER Symmetric(const float* x, const float* w) {
+  REDCO_INLINE Symmetric(const float* x, const float* w) {
     std::array<float, n_groups> fitted;
     for (int group = 0; group < n_groups; ++group)
       fitted[size_t(group)] = fit_scale<Code, n>(x + group * n, w + group * n);
@@ -62,7 +62,7 @@ struct Affine {
   std::array<float, n_groups> s{}, m{};
   std::array<int, block_size> numbers{};
 
-  REDCO_DECODER Affine(const float* x, const float* w) {
+  REDCO_INLINE Affine(const float* x, const float* w) {
     std::array<Line, n_groups> fitted;
     Line largest;
     for (int group = 0; group < n_groups; ++group) {
@@ -106,12 +106,12 @@ struct Affine {
     }
   }
 
-  REDCO_DECODER Line line_of(float own_s, float own_m) const {
+  REDCO_INLINE Line line_of(float own_s, float own_m) const {
     return {scale * own_s, least * own_m};
   }
 
   // Chooses the integers of a group among the neighbours of those that were fitted.
-  REDCO_DECODER void choose(const float* x, const float* w, Line fitted, float& own_s,
+  REDCO_INLINE void choose(const float* x, const float* w, Line fitted, float& own_s,
                             float& own_m) const {
     const float start_s = rounded(fitted.scale * inverse(scale));
     const float start_m = rounded(fitted.least * inverse(least));
@@ -128,7 +128,7 @@ struct Affine {
   }
 };
 
-REDCO_DECODER void fit_q2_k(const float* x, const float* w, Byte* bytes) {
+REDCO_INLINE void fit_q2_k(const float* x, const float* w, Byte* bytes) {
   const Affine<3, 16, 15> fit(x, w);
   put_half(bytes + 80, fit.scale);
   put_half(bytes + 82, fit.least);
@@ -141,7 +141,7 @@ REDCO_DECODER void fit_q2_k(const float* x, const float* w, Byte* bytes) {
   }
 }
 
-REDCO_DECODER void fit_q3_k(const float* x, const float* w, Byte* bytes) {
+REDCO_INLINE void fit_q3_k(const float* x, const float* w, Byte* bytes) {
   const Symmetric<Integers<-4, 3>, 16, -32, 31> fit(x, w);
   put_half(bytes + 108, fit.scale);
   std::fill_n(bytes, 108, Byte{0});
@@ -160,7 +160,7 @@ REDCO_DECODER void fit_q3_k(const float* x, const float* w, Byte* bytes) {
 
 // The scales and leasts of 8 groups, of 6 bits: the inverse of scale_of_8 and least_of_8.
 template <class Fit>
-REDCO_DECODER void put_scales_of_8(const Fit& fit, Byte* packed) {
+REDCO_INLINE void put_scales_of_8(const Fit& fit, Byte* packed) {
   for (size_t i = 0; i < 4; ++i) {
     const int s = int(fit.s[i]), m = int(fit.m[i]);
     const int upper_s = int(fit.s[i + 4]), upper_m = int(fit.m[i + 4]);
@@ -170,7 +170,7 @@ REDCO_DECODER void put_scales_of_8(const Fit& fit, Byte* packed) {
   }
 }
 
-REDCO_DECODER void fit_q4_k(const float* x, const float* w, Byte* bytes) {
+REDCO_INLINE void fit_q4_k(const float* x, const float* w, Byte* bytes) {
   const Affine<15, 8, 63> fit(x, w);
   put_half(bytes, fit.scale);
   put_half(bytes + 2, fit.least);
@@ -181,7 +181,7 @@ REDCO_DECODER void fit_q4_k(const float* x, const float* w, Byte* bytes) {
           Byte(fit.numbers[size_t(pair * 64 + i)] | fit.numbers[size_t(pair * 64 + 32 + i)] << 4);
 }
 
-REDCO_DECODER void fit_q5_k(const float* x, const float* w, Byte* bytes) {
+REDCO_INLINE void fit_q5_k(const float* x, const float* w, Byte* bytes) {
   const Affine<31, 8, 63> fit(x, w);
   put_half(bytes, fit.scale);
   put_half(bytes + 2, fit.least);
@@ -195,7 +195,7 @@ REDCO_DECODER void fit_q5_k(const float* x, const float* w, Byte* bytes) {
     }
 }
 
-REDCO_DECODER void fit_q6_k(const float* x, const float* w, Byte* bytes) {
+REDCO_INLINE void fit_q6_k(const float* x, const float* w, Byte* bytes) {
   const Symmetric<Integers<-32, 31>, 16, -128, 127> fit(x, w);
   put_half(bytes + 208, fit.scale);
   std::fill_n(bytes, 192, Byte{0});
@@ -212,7 +212,7 @@ REDCO_DECODER void fit_q6_k(const float* x, const float* w, Byte* bytes) {
   }
 }
 
-REDCO_DECODER void fit_iq4_xs(const float* x, const float* w, Byte* bytes) {
+REDCO_INLINE void fit_iq4_xs(const float* x, const float* w, Byte* bytes) {
   const Symmetric<Values<iq4_values>, 8, -32, 31> fit(x, w);
   put_half(bytes, fit.scale);
   std::fill_n(bytes + 2, 134, Byte{0});

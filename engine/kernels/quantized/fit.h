@@ -3,7 +3,9 @@
 
 #pragma once
 
-#include "decode.h"
+#include "formats.h"
+
+#include <c10/util/Half.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,17 +14,17 @@
 namespace redco::quantized {
 
 // Rounds to the nearest integer, ties to even; |x| < 2^22.
-REDCO_DECODER float rounded(float x) {
+REDCO_INLINE float rounded(float x) {
   constexpr float large = 12582912;  // 1.5 * 2^23
   return (x + large) - large;
 }
 
-REDCO_DECODER float as_half(float x) { return float(c10::Half(x)); }
+REDCO_INLINE float as_half(float x) { return float(c10::Half(x)); }
 
-REDCO_DECODER float inverse(float scale) { return scale == 0 ? 0 : 1 / scale; }
+REDCO_INLINE float inverse(float scale) { return scale == 0 ? 0 : 1 / scale; }
 
 // The element of the largest magnitude, with its sign.
-REDCO_DECODER float extreme(const float* x, int n) {
+REDCO_INLINE float extreme(const float* x, int n) {
   float found = x[0];
   for (int i = 1; i < n; ++i)
     if (std::abs(x[i]) > std::abs(found)) found = x[i];
@@ -33,27 +35,27 @@ REDCO_DECODER float extreme(const float* x, int n) {
 template <int low_, int high_>
 struct Integers {
   static constexpr float low = low_, high = high_, step = 0.1f;  // of the factors that are tried
-  static REDCO_DECODER float nearest(float x) { return rounded(std::clamp(x, low, high)); }
-  static REDCO_DECODER int number(float value) { return int(value) - low_; }
+  static REDCO_INLINE float nearest(float x) { return rounded(std::clamp(x, low, high)); }
+  static REDCO_INLINE int number(float value) { return int(value) - low_; }
 };
 
 // Sixteen values in ascending order.
 template <const std::array<float, 16>& values>
 struct Values {
   static constexpr float low = values.front(), high = values.back(), step = 1;
-  static REDCO_DECODER float nearest(float x) {
+  static REDCO_INLINE float nearest(float x) {
     float found = low;
     for (size_t i = 1; i < values.size(); ++i)
       found = x > (values[i - 1] + values[i]) / 2 ? values[i] : found;
     return found;
   }
-  static REDCO_DECODER int number(float value) {
+  static REDCO_INLINE int number(float value) {
     return int(std::ranges::lower_bound(values, value) - values.begin());
   }
 };
 
 template <class Code, int n>
-REDCO_DECODER float error_of_scale(const float* x, const float* w, float scale) {
+REDCO_INLINE float error_of_scale(const float* x, const float* w, float scale) {
   const float factor = inverse(scale);
   float error = 0;
   for (int i = 0; i < n; ++i) {
@@ -65,7 +67,7 @@ REDCO_DECODER float error_of_scale(const float* x, const float* w, float scale) 
 
 // The scale with which x ~ scale q, q of Code. The sign is that which fits better.
 template <class Code, int n>
-REDCO_DECODER float fit_scale(const float* x, const float* w) {
+REDCO_INLINE float fit_scale(const float* x, const float* w) {
   const float largest = extreme(x, n);
   if (largest == 0) return 0;
   // The q of a factor leave the error sum w x^2 - (sum w x q)^2 / (sum w q^2) with the best scale.
@@ -97,7 +99,7 @@ struct Line {
 };
 
 template <int most, int n>
-REDCO_DECODER float error_of_line(const float* x, const float* w, Line line) {
+REDCO_INLINE float error_of_line(const float* x, const float* w, Line line) {
   const float factor = inverse(line.scale);
   float error = 0;
   for (int i = 0; i < n; ++i) {
@@ -109,7 +111,7 @@ REDCO_DECODER float error_of_line(const float* x, const float* w, Line line) {
 }
 
 template <int most, int n>
-REDCO_DECODER Line fit_line(const float* x, const float* w) {
+REDCO_INLINE Line fit_line(const float* x, const float* w) {
   float low = 0, high = x[0];
   for (int i = 0; i < n; ++i) {
     low = std::min(low, x[i]);

@@ -39,7 +39,7 @@ constexpr int64_t few_rows_elements = 1 << 14;
 constexpr int64_t tile_elements = 1 << 22;
 
 const BlockType& known_type(const std::string& type) {
-  decoder_of(type);  // throws
+  kernels_of(type);  // throws
   return *find_block_type(type);
 }
 
@@ -62,7 +62,8 @@ void require_cpu(const at::Tensor& blocks) {
 }
 
 template <class T>
-void decode_as(Decode decode, const BlockType& type, const std::byte* blocks, T* to, int64_t n) {
+void decode_as(const BlockType& type, const std::byte* blocks, T* to, int64_t n) {
+  const auto decode = kernels_of(type.name).decode;
   std::vector<float> values(size_t(type.size));
   for (int64_t i = 0; i < n; ++i, blocks += type.bytes, to += type.size) {
     decode(blocks, values.data(), 1);
@@ -71,8 +72,8 @@ void decode_as(Decode decode, const BlockType& type, const std::byte* blocks, T*
 }
 
 template <>
-void decode_as(Decode decode, const BlockType&, const std::byte* blocks, float* to, int64_t n) {
-  decode(blocks, to, n);
+void decode_as(const BlockType& type, const std::byte* blocks, float* to, int64_t n) {
+  kernels_of(type.name).decode(blocks, to, n);
 }
 
 // The operators below work on local tensors.
@@ -87,14 +88,13 @@ at::Tensor dequantize_blocks(const at::Tensor& blocks, c10::string_view type_nam
   at::Tensor result = at::empty(sizes, blocks.options().dtype(dtype));
   if (result.is_meta() || result.numel() == 0) return result;
   require_cpu(blocks);
-  const Decode decode = decoder_of(name);
   const at::Tensor packed = blocks.contiguous();
   const std::byte* from = bytes_of(packed);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "dequantize", [&] {
     auto* to = result.mutable_data_ptr<scalar_t>();
     const int64_t n = result.numel() / type.size, grain = std::max<int64_t>(1, 32768 / type.size);
     at::parallel_for(0, n, grain, [&](int64_t begin, int64_t end) {
-      decode_as(decode, type, from + begin * type.bytes, to + begin * type.size, end - begin);
+      decode_as(type, from + begin * type.bytes, to + begin * type.size, end - begin);
     });
   });
   return result;
@@ -140,20 +140,28 @@ at::Tensor product_of_few_rows(const at::Tensor& x, const at::Tensor& blocks,
                                const BlockType& type) {
   const int64_t n_out = blocks.size(0), n_blocks = blocks.size(1), n_in = x.size(1);
   const int64_t rows = few_rows_padded(x.size(0));
-  at::Tensor from = at::zeros({rows, n_in}, x.options()), y = at::empty({rows, n_out}, x.options());
-  from.narrow(0, 0, x.size(0)).copy_(x);
+  at::Tensor from = x.contiguous(), y = at::empty({rows, n_out}, x.options());
+  if (rows > x.size(0)) {
+    from = at::zeros({rows, n_in}, x.options());
+    from.narrow(0, 0, x.size(0)).copy_(x);
+  }
   const at::Tensor packed = blocks.contiguous();
   const std::byte* bytes = bytes_of(packed);
   const auto* x_data = from.const_data_ptr<float>();
   auto* y_data = y.mutable_data_ptr<float>();
-  const Decode decode = decoder_of(type.name);
+  const Kernels& kernels = kernels_of(type.name);
   const int64_t n_at_once = std::clamp<int64_t>(few_rows_elements / n_in, 1, 64);
   at::parallel_for(
       0, n_out, std::max<int64_t>(16, (1 << 16) / n_in), [&](int64_t begin, int64_t end) {
+        const auto at_output = [&](int64_t out) { return bytes + out * n_blocks * type.bytes; };
+        if (rows == 1) {
+          kernels.multiply(at_output(begin), x_data, y_data + begin, n_blocks, end - begin);
+          return;
+        }
         std::vector<float> weights(size_t(n_at_once * n_in));
         for (int64_t out = begin; out < end; out += n_at_once) {
           const int64_t n = std::min(n_at_once, end - out);
-          decode(bytes + out * n_blocks * type.bytes, weights.data(), n * n_blocks);
+          kernels.decode(at_output(out), weights.data(), n * n_blocks);
           few_rows_linear(x_data, weights.data(), y_data + out, rows, n_in, n_out, true, 0, n);
         }
       });
