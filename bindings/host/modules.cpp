@@ -202,7 +202,7 @@ int whole_on_shards(lua_State* L) {
   return 1;
 }
 
-// grouped_linear(x, numbers, list of weights)
+// grouped_linear(x, numbers, list of weights, type of quantized ones = nil)
 int grouped_linear_layer(lua_State* L) {
   std::vector<at::Tensor> weights;
   for (int i = 1; i <= int(lua_objlen(L, 3)); ++i) {
@@ -210,8 +210,12 @@ int grouped_linear_layer(lua_State* L) {
     weights.push_back(check_tensor(L, -1));
     lua_pop(L, 1);
   }
+  const bool are_quantized = !lua_isnoneornil(L, 4);
+  const std::string type = are_quantized ? luaL_checkstring(L, 4) : "";
   push_tensor(L, with_memory_retry(L, [&] {
-                return grouped_linear(check_tensor(L, 1), check_tensor(L, 2), weights);
+                const at::Tensor &x = check_tensor(L, 1), &numbers = check_tensor(L, 2);
+                return are_quantized ? grouped_linear(x, numbers, weights, type)
+                                     : grouped_linear(x, numbers, weights);
               }));
   return 1;
 }

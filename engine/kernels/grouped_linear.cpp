@@ -1,5 +1,7 @@
 // Products of rows with weights chosen for each row.
 
+#include "groups.h"
+
 #include <redco/autocast.h>
 #include <redco/error.h>
 #include <redco/grouped_linear.h>
@@ -16,41 +18,12 @@
 
 namespace redco {
 
+using namespace kernels;
+
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-// The choices in the order of their weights: those of weight e are `counts[e]` in a row.
-struct Groups {
-  at::Tensor order;  // indices of choices
-  std::vector<int64_t> counts;
-  int64_t n_choices;  // of a row
-
-  Groups(const at::Tensor& numbers, int64_t n_weights) : n_choices(numbers.size(1)) {
-    at::Tensor all = numbers.reshape({-1});
-    order = all.argsort(/*stable=*/true);
-    at::Tensor n = at::bincount(all, {}, n_weights).cpu();
-    require(n.numel() == n_weights, "grouped_linear: a number is ", n.numel() - 1,
-            ", but there are ", n_weights, " weights");
-    counts.assign(n.const_data_ptr<int64_t>(), n.const_data_ptr<int64_t>() + n_weights);
-  }
-
-  // x [n, in] or [n, k, in] -> [n k, in]
-  at::Tensor sorted(const at::Tensor& x) const {
-    if (x.dim() == 3) return x.flatten(0, 1).index_select(0, order);
-    return x.index_select(0, order.div(n_choices, "floor"));
-  }
-
-  template <class Function>
-  void for_each(const Function& function) const {
-    int64_t begin = 0;
-    for (size_t i = 0; i < counts.size(); ++i) {
-      function(i, begin, counts[i]);
-      begin += counts[i];
-    }
-  }
-};
 
 // Of local tensors. The weights are [out, in], or [in, out] if transposed.
 at::Tensor multiplied(const at::Tensor& x, const at::Tensor& numbers, at::TensorList weights,
@@ -59,7 +32,8 @@ at::Tensor multiplied(const at::Tensor& x, const at::Tensor& numbers, at::Tensor
   at::Tensor y = at::empty({numbers.size(0), numbers.size(1), n_out}, x.options());
   if (y.is_meta() || y.numel() == 0) return y;
   const Groups groups(numbers, int64_t(weights.size()));
-  at::Tensor rows = groups.sorted(x), sorted = at::empty({rows.size(0), n_out}, x.options());
+  at::Tensor rows = groups.sorted(x, x.dim() == 3),
+             sorted = at::empty({rows.size(0), n_out}, x.options());
   groups.for_each([&](size_t i, int64_t begin, int64_t n) {
     if (n == 0) return;
     at::Tensor weight = is_transposed ? weights[i].t() : weights[i];
@@ -77,7 +51,7 @@ std::vector<at::Tensor> outer_sums(const at::Tensor& a, const at::Tensor& b,
     sums.push_back(at::empty({a.size(-1), b.size(-1)}, a.options()));
   if (a.is_meta()) return sums;
   const Groups groups(numbers, n_weights);
-  at::Tensor left = groups.sorted(a), right = groups.sorted(b);
+  at::Tensor left = groups.sorted(a, a.dim() == 3), right = groups.sorted(b, b.dim() == 3);
   groups.for_each([&](size_t i, int64_t begin, int64_t n) {
     if (n == 0) return void(sums[i].zero_());
     at::mm_out(sums[i], left.narrow(0, begin, n).t(), right.narrow(0, begin, n));
@@ -177,6 +151,16 @@ at::Tensor with_all_products(const at::Tensor& x, const at::Tensor& numbers,
 
 }  // namespace
 
+void kernels::check_choices(const at::Tensor& x, const at::Tensor& numbers) {
+  require(numbers.dim() == 2 && numbers.scalar_type() == at::kLong,
+          "grouped_linear: expected numbers [n, k] of int64, got ", numbers.scalar_type(), " ",
+          numbers.sizes());
+  const bool is_row_each = x.dim() == 3 && x.size(1) == numbers.size(1);
+  require((x.dim() == 2 || is_row_each) && x.size(0) == numbers.size(0),
+          "grouped_linear: expected x [n, in] or [n, k, in] for numbers ", numbers.sizes(),
+          ", got ", x.sizes());
+}
+
 at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& numbers, at::TensorList weights) {
   require(!weights.empty(), "grouped_linear: there are no weights");
   if (auto dtype = autocast_dtype(x.device().type()); dtype && x.scalar_type() != at::kDouble) {
@@ -185,13 +169,7 @@ at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& numbers, at::Te
     Autocast off(x.device().type(), std::nullopt);
     return grouped_linear(x.to(*dtype), numbers, converted);
   }
-  require(numbers.dim() == 2 && numbers.scalar_type() == at::kLong,
-          "grouped_linear: expected numbers [n, k] of int64, got ", numbers.scalar_type(), " ",
-          numbers.sizes());
-  bool is_row_each = x.dim() == 3 && x.size(1) == numbers.size(1);
-  require((x.dim() == 2 || is_row_each) && x.size(0) == numbers.size(0),
-          "grouped_linear: expected x [n, in] or [n, k, in] for numbers ", numbers.sizes(),
-          ", got ", x.sizes());
+  check_choices(x, numbers);
   for (const at::Tensor& weight : weights) {
     require(
         weight.sizes() == weights[0].sizes() && weight.dim() == 2 && weight.size(1) == x.size(-1),

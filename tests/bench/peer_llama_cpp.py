@@ -1,7 +1,7 @@
 """The peer of quantized.lua: llama.cpp, by its package llama-cpp-python.
 
-peer_llama_cpp.py FILE PROMPT NEW THREADS: prints the seconds of a prompt of that length, those of
-NEW greedy tokens after it, and the peak of memory in MB.
+peer_llama_cpp.py FILE PROMPT NEW THREADS CLOCK: prints the seconds of a prompt of that length, those of
+NEW greedy tokens after it by a clock of `time`, and the peak of memory in MB.
 peer_llama_cpp.py make FILE TYPE: writes a GGUF file of random weights, of the size of TinyLlama
 1.1B, with llama.cpp's own quantization: q8_0, q4_0 or q4_k_m.
 """
@@ -22,7 +22,7 @@ def ignore(*_):
     pass
 
 
-def measure(path, prompt, new, threads):
+def measure(path, prompt, new, threads, clock):
     settings = llama_cpp.llama_model_default_params()
     model = llama_cpp.llama_model_load_from_file(path.encode(), settings)
     settings = llama_cpp.llama_context_default_params()
@@ -43,12 +43,12 @@ def measure(path, prompt, new, threads):
     run(tokens[:8])
     memory = llama_cpp.llama_get_memory(context)
     llama_cpp.llama_memory_clear(memory, True)
-    begin = time.perf_counter()
+    begin = clock()
     token = run(tokens)
-    middle = time.perf_counter()
+    middle = clock()
     for _ in range(new):
         token = run([token])
-    return middle - begin, time.perf_counter() - middle
+    return middle - begin, clock() - middle
 
 
 def write_floats(path):
@@ -118,5 +118,5 @@ if __name__ == "__main__":
             write_floats(floats)
         quantize(floats, path, name)
     else:
-        seconds = measure(sys.argv[1], *map(int, sys.argv[2:]))
+        seconds = measure(sys.argv[1], *map(int, sys.argv[2:5]), getattr(time, sys.argv[5]))
         print(*seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

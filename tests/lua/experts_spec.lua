@@ -84,6 +84,68 @@ test("grouped products of no rows, of examples under vmap, and of what does not 
   end
 end)
 
+-- Rows that `block_types` divide, and weights of a type with their numbers.
+local function quantized_of(type)
+  local packed, dense = {}, {}
+  for i = 1, n_weights do
+    packed[i] = native.quantize(random(3, 128), type)
+    dense[i] = native.dequantize(packed[i], type, "float64")
+  end
+  return packed, dense
+end
+
+for _, type in ipairs { "q8_0", "q4_1", "nf4", "int4" } do
+  test(type .. ": grouped products are those of the dequantized weights", function()
+    local packed, dense = quantized_of(type)
+    for _, x in ipairs { random(5, 128), random(5, 2, 128) } do
+      local expected = by_all(x, dense)
+      expect_close(native.grouped_linear(x, numbers, packed, type), expected, 1e-12, 1e-12)
+      expect_close(native.grouped_linear(x:float(), numbers, packed, type):double(), expected, 1e-5,
+        1e-4)
+      local direction = random(5, 2, 3)
+      local function gradients(product)
+        local leaf = x:clone():requires_grad_()
+        local y = (product(leaf):sin() * direction):sum()
+        local first = torch.autograd.grad({ y }, { leaf }, { create_graph = true })[1]
+        return first, torch.autograd.grad({ first:pow(2):sum() }, { leaf })[1]
+      end
+      local first, second = gradients(function(leaf)
+        return native.grouped_linear(leaf, numbers, packed, type)
+      end)
+      local expected_first, expected_second = gradients(function(leaf)
+        return by_all(leaf, dense)
+      end)
+      expect_close(first, expected_first, 1e-10, 1e-10)
+      expect_close(second, expected_second, 1e-10, 1e-10)
+      local examples = torch.stack { x, x * 2 }
+      expect_close(redco.vmap(function(rows)
+        return native.grouped_linear(rows, numbers, packed, type)
+      end)(examples)[1], native.grouped_linear(x * 2, numbers, packed, type), 1e-12, 1e-12)
+    end
+    local none = native.grouped_linear(random(0, 128), numbers:narrow(0, 0, 0), packed, type)
+    testing.expect_equal(table.concat(none.shape, " "), "0 2 3")
+    packed[2] = packed[2]:narrow(0, 0, 2)
+    testing.expect_error(function()
+      native.grouped_linear(random(5, 128), numbers, packed, type)
+    end, "expected weights [out, n, ", "of uint8 of one shape", "[2, ")
+  end)
+end
+
+test("quantized grouped products name what does not fit", function()
+  local packed = quantized_of "q8_0"
+  for _, case in ipairs {
+    { random(5, 96), packed, "q8_0", "blocks of 32 elements for floats x [5, 96]" },
+    { random(4, 128), packed, "q8_0", "expected x [n, in] or [n, k, in]" },
+    { random(5, 128):long(), packed, "q8_0", "floats x" },
+    { random(5, 128), packed, "q4_0", "expected q4_0 in blocks [..., n, 18]" },
+    { random(5, 128), packed, "q9", "expected one of q8_0" },
+    { random(5, 128), {}, "q8_0", "there are no weights" },
+  } do
+    testing.expect_error(function() native.grouped_linear(case[1], numbers, case[2], case[3]) end,
+      case[4])
+  end
+end)
+
 local config = { model_type = "mixtral", vocab_size = 16, hidden_size = 8, intermediate_size = 12,
   num_hidden_layers = 2, num_attention_heads = 2, num_key_value_heads = 1, num_local_experts = 4,
   initializer_range = 0.5 }
@@ -103,6 +165,26 @@ test("adapters on some of the experts", function()
   expect_close(model(params, batch), model(lora.merge(params), batch), 1e-5, 1e-5)
   local difference = (model(params, batch) - model(model.params, batch)):abs():max():item()
   assert(difference > 0.01, "the adapters change nothing")
+end)
+
+test("experts some of which are quantized, with adapters", function()
+  local given = redco.tree.map(function(value) return value end, config)
+  given.hidden_size, given.intermediate_size = 64, 96
+  local model = redco.models.from_config(given, { generator = torch.Generator(2) })
+  for _, modules in ipairs { "model.layers.%d.block_sparse_moe.experts.[02].w[12]", ".*experts.*" } do
+    local packed = redco.quant.quantize(model.params, { type = "q8_0", target_modules = modules })
+    local floats = redco.quant.dequantize(packed)
+    local function adapted(params)
+      local result = lora.add(params, { r = 2, target_modules = { "w1", "w2" },
+        generator = torch.Generator(3) })
+      for name, leaf in pairs(result) do
+        if name:find "lora_B" then leaf:fill_(0.1) end
+      end
+      return result
+    end
+    expect_close(model(packed, batch), model(floats, batch), 1e-5, 1e-5)
+    expect_close(model(adapted(packed), batch), model(adapted(floats), batch), 1e-5, 1e-5)
+  end
 end)
 
 test("a training step has the loads of the experts and the loss of the router", function()

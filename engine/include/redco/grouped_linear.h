@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
+
 namespace redco {
 
 /// Multiplies each row by the weights chosen for it, as mixtures of experts do: y[n, k] = weight e
@@ -13,5 +15,10 @@ namespace redco {
 /// that do not match, and on a CPU for numbers that are out of range.
 REDCO_API at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& numbers,
                                     at::TensorList weights);
+
+/// The same with quantized weights [out, in / size, bytes] of a type (`block_types()`).
+/// Differentiable in x.
+REDCO_API at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& numbers,
+                                    at::TensorList weights, const std::string& type);
 
 }  // namespace redco

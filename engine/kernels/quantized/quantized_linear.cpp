@@ -3,6 +3,7 @@
 #include "../few_rows.h"
 #include "../training_kernels.h"
 #include "kernels.h"
+#include "products.h"
 
 #include <redco/autocast.h>
 #include <redco/error.h>
@@ -43,14 +44,18 @@ const BlockType& known_type(const std::string& type) {
   return *find_block_type(type);
 }
 
-const BlockType& checked_type(const char* function, const at::Tensor& blocks,
-                              const std::string& name) {
+}  // namespace
+
+const BlockType& quantized::checked_type(const char* function, const at::Tensor& blocks,
+                                         const std::string& name) {
   const BlockType& type = known_type(name);
   require(blocks.scalar_type() == at::kByte && blocks.dim() >= 2 && blocks.size(-1) == type.bytes,
           function, ": expected ", name, " in blocks [..., n, ", type.bytes, "] of uint8, got ",
           blocks.scalar_type(), " ", blocks.sizes());
   return type;
 }
+
+namespace {
 
 const std::byte* bytes_of(const at::Tensor& blocks) {
   return reinterpret_cast<const std::byte*>(blocks.const_data_ptr<uint8_t>());
@@ -180,9 +185,15 @@ void for_each_tile(const at::Tensor& blocks, const BlockType& type, at::ScalarTy
   }
 }
 
-// x [rows, n, size] -> [rows, out]
-at::Tensor product(const at::Tensor& x, const at::Tensor& blocks, c10::string_view type_name,
-                   bool is_few_rows) {
+}  // namespace
+
+bool quantized::may_be_few_rows(const at::Tensor& x) {
+  const bool is_recorded = at::GradMode::is_enabled() && x.requires_grad();
+  return !is_recorded && !TrainingKernels::are_forced() && x.scalar_type() != at::kDouble;
+}
+
+at::Tensor quantized::multiplied(const at::Tensor& x, const at::Tensor& blocks,
+                                 c10::string_view type_name, bool is_few_rows) {
   at::Tensor y = at::empty({x.size(0), blocks.size(0)}, x.options());
   if (y.is_meta() || y.numel() == 0) return y;
   if (blocks.size(1) == 0) return y.zero_();
@@ -197,9 +208,8 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& blocks, c10::string_vi
   return y;
 }
 
-// grad [rows, out] -> [rows, n, size]
-at::Tensor transposed_product(const at::Tensor& grad, const at::Tensor& blocks,
-                              c10::string_view type_name) {
+at::Tensor quantized::multiplied_transposed(const at::Tensor& grad, const at::Tensor& blocks,
+                                            c10::string_view type_name) {
   const BlockType& type = known_type(std::string(type_name));
   const int64_t rows = grad.size(0), n_blocks = blocks.size(1);
   const bool is_narrow = c10::elementSize(grad.scalar_type()) < 4;
@@ -215,6 +225,8 @@ at::Tensor transposed_product(const at::Tensor& grad, const at::Tensor& blocks,
   return sum.to(grad.scalar_type()).view({rows, n_blocks, type.size});
 }
 
+namespace {
+
 TORCH_LIBRARY_FRAGMENT(redco, m) {
   using torch::dispatch;
   constexpr auto all = c10::DispatchKey::CompositeExplicitAutograd;
@@ -223,9 +235,9 @@ TORCH_LIBRARY_FRAGMENT(redco, m) {
   m.def("dequantize(Tensor blocks, str type, ScalarType dtype) -> Tensor",
         dispatch(all, &dequantize_blocks));
   m.def("quantized_linear(Tensor x, Tensor blocks, str type, bool is_few_rows) -> Tensor",
-        dispatch(all, &product));
+        dispatch(all, &multiplied));
   m.def("quantized_linear_transposed(Tensor grad, Tensor blocks, str type) -> Tensor",
-        dispatch(all, &transposed_product));
+        dispatch(all, &multiplied_transposed));
 }
 
 at::Tensor transposed(const at::Tensor& grad, const at::Tensor& blocks, const std::string& type);
@@ -238,7 +250,7 @@ class Product : public torch::autograd::Function<Product> {
     ctx->saved_data["type"] = type;
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("redco::quantized_linear", "")
-                               .typed<decltype(product)>();
+                               .typed<decltype(multiplied)>();
     return op.call(x, blocks, type, is_few_rows);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -258,7 +270,7 @@ class Transposed : public torch::autograd::Function<Transposed> {
     ctx->saved_data["type"] = type;
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("redco::quantized_linear_transposed", "")
-                               .typed<decltype(transposed_product)>();
+                               .typed<decltype(multiplied_transposed)>();
     return op.call(grad, blocks, type);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -326,12 +338,9 @@ at::Tensor quantized_linear(const at::Tensor& x, const at::Tensor& blocks, const
   if (at::functorch::maybeCurrentDynamicLayer()) {
     y = at::linear(x, dequantize(blocks, name, x.scalar_type()));
   } else {
-    const bool is_recorded = at::GradMode::is_enabled() && x.requires_grad();
     std::vector<int64_t> sizes = x.sizes().vec();
     sizes.back() = blocks.size(0);
-    y = Product::apply(
-            x.reshape({-1, blocks.size(1), type.size}), blocks, name,
-            !is_recorded && !TrainingKernels::are_forced() && x.scalar_type() != at::kDouble)
+    y = Product::apply(x.reshape({-1, blocks.size(1), type.size}), blocks, name, may_be_few_rows(x))
             .view(sizes);
   }
   return bias && bias->defined() ? y + *bias : y;

@@ -203,13 +203,15 @@ void ForwardWatcher::after(const Call& call, const CallPlan& plan,
     if (target.is_replicated() && is_elementwise) made.summed.insert(summed.begin(), summed.end());
   }
   auto origin = call.tensors.empty() ? origins_.end() : origins_.find(call.tensors[0].impl);
+  const auto keep = [&](const at::Tensor& tensor) {
+    note(tensor, made);
+    if (is_handed_on && origin != origins_.end()) remember(tensor, origin->second);
+  };
   for (const c10::IValue& result : results) {
-    if (result.isTensor()) {
-      note(result.toTensor(), made);
-      if (is_handed_on && origin != origins_.end()) remember(result.toTensor(), origin->second);
-    } else if (result.isTensorList()) {
-      for (const at::Tensor& tensor : result.toTensorVector()) note(tensor, made);
-    }
+    if (result.isTensor())
+      keep(result.toTensor());
+    else if (result.isTensorList())
+      std::ranges::for_each(result.toTensorVector(), keep);
   }
 }
 

@@ -9,24 +9,26 @@ namespace redco::sharding {
 
 namespace {
 
-enum : int8_t { row, out, block, element, byte };
+enum : int8_t { row, out, block, element, byte, choice };
 constexpr uint64_t within_block = uint64_t{1} << element | uint64_t{1} << byte;
 
 // The size of this letter is that of a block, which no argument has.
 constexpr int8_t own_size = -1;
 
-// Under sequence parallelism, rows that mp splits are gathered if it splits the weight: all ranks
-// need them.
+// Under sequence parallelism, rows that mp splits are gathered if it splits the weight, which comes
+// after them: all ranks need them.
 Call with_whole_rows(Call call) {
-  Placement& rows = call.tensors[0].placements[Mesh::mp];
-  if (call.mesh->sequence_parallel() && rows.is_sharded() && rows.dim == 0 &&
-      call.tensors[1].placements[Mesh::mp].is_sharded())
-    rows = {};
+  const Placement& weight = call.tensors.back().placements[Mesh::mp];
+  if (!call.mesh->sequence_parallel() || !weight.is_sharded()) return call;
+  for (size_t i = 0; i + 1 < call.tensors.size(); ++i) {
+    Placement& rows = call.tensors[i].placements[Mesh::mp];
+    if (rows.is_sharded() && rows.dim == 0) rows = {};
+  }
   return call;
 }
 
 CallPlan product(const Call& call, Factors factors) {
-  factors.whole = within_block;
+  factors.whole = within_block | uint64_t{1} << choice;
   if (!may_overflow(call.tensors[0].tensor.scalar_type())) factors.linear = {1};
   return plan_by_factors(with_whole_rows(call), factors);
 }
@@ -39,6 +41,22 @@ std::optional<CallPlan> linear(const Call& call) {
 // redco::quantized_linear_transposed(grad [rows, out], blocks, type) -> [rows, n, size]
 std::optional<CallPlan> transposed(const Call& call) {
   return product(call, {{{row, out}, {out, block, byte}}, {{row, block, own_size}}});
+}
+
+// redco::grouped_quantized_linear(x, numbers, blocks, type, is_transposed, is_few_rows). The
+// weights are laid out alike, as the first.
+std::optional<CallPlan> grouped_linear(const Call& call) {
+  Call first = call;
+  first.tensors.resize(3, call.tensors[0]);
+  const Letters numbers{row, choice}, weight{out, block, byte};
+  Letters x{row, block, element};
+  if (call.tensors[0].tensor.dim() == 4) x.insert(x.begin() + 1, choice);
+  CallPlan plan = call.boolean("is_transposed", false)
+                      ? product(first, {{{row, choice, out}, numbers, weight},
+                                        {{row, choice, block, own_size}}})
+                      : product(first, {{x, numbers, weight}, {{row, choice, out}}});
+  plan.inputs.resize(call.tensors.size(), plan.inputs[2]);
+  return plan;
 }
 
 // redco::dequantize(blocks [..., n, bytes], type, dtype) -> [..., n, size]
@@ -63,14 +81,21 @@ std::optional<CallPlan> quantize(const Call& call) {
   return plan_by_factors(call, factors);
 }
 
-double block_size(const Inputs& inputs) {
-  return double(find_block_type(inputs[2].toStringRef())->size);
+double block_size(const c10::IValue& type) {
+  return double(find_block_type(type.toStringRef())->size);
 }
 
 // Of both products: a multiplication and an addition for each row and element of the weight.
 double flops(const Inputs& inputs) {
   at::IntArrayRef weight = sizes(inputs, 1);
-  return 2 * double(sizes(inputs, 0)[0]) * double(weight[0] * weight[1]) * block_size(inputs);
+  return 2 * double(sizes(inputs, 0)[0]) * double(weight[0] * weight[1]) * block_size(inputs[2]);
+}
+
+// The same for each choice.
+double grouped_flops(const Inputs& inputs) {
+  const at::Tensor weight = inputs[2].toTensorVector().at(0);
+  return 2 * double(inputs[1].toTensor().numel()) * double(weight.size(0) * weight.size(1)) *
+         block_size(inputs[3]);
 }
 
 }  // namespace
@@ -81,6 +106,9 @@ const RuleTable& quantized_rules() {
                     {"redco::quantized_linear_transposed", transposed},
                     {"redco::quantize", quantize},
                     {"redco::dequantize", dequantize}};
+    table["redco::grouped_quantized_linear"] = grouped_linear;
+    table["redco::grouped_quantized_linear"].is_product = true;
+    table["redco::grouped_quantized_linear"].flops = grouped_flops;
     for (const char* name : {"redco::quantized_linear", "redco::quantized_linear_transposed"}) {
       table[name].is_product = true;
       table[name].flops = flops;

@@ -5,6 +5,7 @@ local adapter = require "redco.lora.adapter"
 local blocks = require "redco.models.blocks"
 local native = require "redco.native"
 local new_mlp = require "redco.models.llama_mlp"
+local quantized = require "redco.quant.weights"
 local torch = require "redco.torch"
 
 local experts = {}
@@ -45,10 +46,12 @@ local function separate(c, given)
 
   -- Layer `part` of the experts chosen for each row: [N, size] or [N, k, size] -> [N, k, size].
   local function linear(params, name, part, y, numbers, o)
-    local names, matrices = names_of(name .. ".experts.%d." .. part), {}
-    for i, own in ipairs(names) do matrices[i] = params[own .. ".weight"] end
-    return adapter.grouped(params, names, y, native.grouped_linear(y, numbers, matrices), numbers,
-      o)
+    local names, matrices, types = names_of(name .. ".experts.%d." .. part), {}, {}
+    for i, own in ipairs(names) do
+      matrices[i], types[i] = params[own .. ".weight"], params[own .. ".weight_type"]
+    end
+    local z = quantized.grouped(y, numbers, matrices, types)
+    return adapter.grouped(params, names, y, z, numbers, o)
   end
 
   return {
@@ -75,13 +78,13 @@ local function stacked(c, given)
   local joined, down = "." .. given.stacked[1], "." .. given.stacked[2]
   local activation = blocks.activation(c.model_type, c.hidden_act)
   local function linear(params, name, y, numbers)
-    return native.grouped_linear(y, numbers, params[name]:unbind(0))
+    return native.grouped_linear(y, numbers, params[name]:unbind(0), params[name .. "_type"])
   end
   return {
     add_parameters = function(name, _, add)
       local normal = blocks.normal(c.initializer_range)
-      add(name .. joined, { given.n, 2 * given.inner, c.hidden_size }, normal)
-      add(name .. down, { given.n, c.hidden_size, given.inner }, normal)
+      add(name .. joined, { given.n, 2 * given.inner, c.hidden_size }, normal, "linear")
+      add(name .. down, { given.n, c.hidden_size, given.inner }, normal, "linear")
     end,
     inner = function(params, name, x, numbers)
       local gate, up = unpack(linear(params, name .. joined, x, numbers):chunk(2, -1))

@@ -37,9 +37,9 @@ function packed.tell_unpacked(family, params, kinds, quantize)
   end
 end
 
--- Weights of linear layers that are also multiplied in other ways, and so stay floats: experts,
--- routers, and latents.
-local is_otherwise = { "%.experts%.", "%.gate%.weight$", "%.kv_b_proj%.weight$" }
+-- Weights of linear layers that are also multiplied in other ways, and so stay floats: routers and
+-- latents.
+local is_otherwise = { "%.gate%.weight$", "%.router%.", "%.kv_b_proj%.weight$" }
 
 -- Returns the kind of a weight that may be quantized, or nil. `head` is the name of the last
 -- layer's weight.
@@ -68,7 +68,8 @@ local function blocks_of(weights, source, kind, quantize)
     if blocks then return blocks, type end
   end
   if not quantize or kind ~= "linear" then return nil end
-  if weights:shape(source)[2] % block_type(quantize).size == 0 then
+  local shape = weights:shape(source)
+  if shape[#shape] % block_type(quantize).size == 0 then
     return native.quantize(weights:tensor(source), quantize), quantize
   end
 end
@@ -80,9 +81,9 @@ function packed.plan(family, config, params, weights, type)
     local own, sizes = weights and weights:type(name) or kind == "linear" and type,
       params[name].shape
     local block = own and block_type(own)
-    if block and sizes[2] % block.size == 0 then
-      params[name] = native.parameter({ sizes[1], sizes[2] / block.size, block.bytes },
-        { dtype = "uint8" })
+    if block and sizes[#sizes] % block.size == 0 then
+      sizes[#sizes], sizes[#sizes + 1] = sizes[#sizes] / block.size, block.bytes
+      params[name] = native.parameter(sizes, { dtype = "uint8" })
       params[name .. "_type"] = own
       if kind == "embedding" then params[name .. "_dtype"] = "float32" end
     end

@@ -43,6 +43,20 @@ function weights.linear(node, stem, x, bias)
   return native.linear(x, weight, bias)
 end
 
+--- Returns the product of each row of x with the weights `numbers` [n, k] of a list, as
+--- native.grouped_linear: [n, k, out]. types: their types, a name for each that is quantized.
+function weights.grouped(x, numbers, list, types)
+  local type = types[1]
+  local is_mixed = false
+  for i = 1, #list do is_mixed = is_mixed or types[i] ~= type end
+  if not is_mixed then return native.grouped_linear(x, numbers, list, type) end
+  local dense = {}
+  for i, weight in ipairs(list) do
+    dense[i] = types[i] and native.dequantize(weight, types[i], x.dtype) or weight
+  end
+  return native.grouped_linear(x, numbers, dense)
+end
+
 --- Returns the rows of W at the integers `ids`. A quantized table names their dtype in
 --- `X.weight_dtype`.
 function weights.rows(node, stem, ids, padding_idx)

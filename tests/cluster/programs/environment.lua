@@ -72,6 +72,15 @@ function globals.ctc(x, reduction)
   return torch.ctc_loss(x:log_softmax(-1), torch.tensor(labels), all, lengths, 0, reduction, true)
 end
 
+--- The same for weights chosen for each row, as grouped_linear.
+function globals.grouped_quantized_linear(x, numbers, weights)
+  local blocks = {}
+  for i, w in ipairs(weights) do
+    blocks[i] = native.quantize(w:detach():repeat_interleave(32, 1), "q8_0")
+  end
+  return native.grouped_linear(x:repeat_interleave(32, -1), numbers, blocks, "q8_0")
+end
+
 --- A probability. Where LibTorch refuses a number, NaN here, the process that holds it fails alone.
 function globals.chance(x) return x:sigmoid():nan_to_num(0.5) end
 

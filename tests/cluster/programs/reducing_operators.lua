@@ -77,6 +77,9 @@ for _, row in ipairs {
     w2 = { "n", -1 }, weight = 3 },
   { "quantized_linear(<x>, <w>)", w = { "n", -1 }, weight = 2,
     when = function(v) return v.x.dtype ~= "float16" end },
+  { "grouped_quantized_linear(<x>, <experts>, { <w>, <w2>, <w> })", dims = { 2, 2 },
+    w = { "n", -1 }, w2 = { "n", -1 }, weight = 2,
+    when = function(v) return v.x.dtype ~= "float16" end },
 } do
   row.dims = row.dims or { 1 }
   products[#products + 1] = row

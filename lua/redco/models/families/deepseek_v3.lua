@@ -11,9 +11,8 @@ local tasks = require "redco.models.tasks"
 local deepseek = {
   model_type = "deepseek_v3",
   models = "DeepSeek-V3, R1, Moonlight",
-  remarks = "experts; the cache holds latents; layers that predict a second token are "
-    .. "ignored. The makers' own folders in float8 open with packed weights, but for those of the "
-    .. "experts, which become floats",
+  remarks = "experts; the cache holds latents; layers that predict a second token are ignored. The "
+    .. "makers' own folders in float8 open with packed weights",
   architecture = "DeepseekV3ForCausalLM",
   tasks = tasks.of_decoder("DeepseekV3", { token_classification = "score" }),
   defaults = {

@@ -49,7 +49,7 @@ function Weights:keys() return self.names end
 --- Returns the type of a quantized tensor that stays packed, nil of another.
 function Weights:type(name)
   local source = self.sources[name]
-  if not source or source.expert or self:is_transposed(source) then return nil end
+  if not source or self:is_transposed(source) then return nil end
   return select(2, native.gguf_blocks(self.file, source.tensor))
 end
 
@@ -74,8 +74,8 @@ function Weights:tensor(name)
   local source = self.sources[name]
   if source.expert then
     -- Of quantized ones only the blocks of this expert become numbers.
-    local blocks, type = native.gguf_blocks(self.file, source.tensor)
-    if blocks then return native.dequantize(blocks:select(0, source.expert), type) end
+    local blocks, type = self:blocks(name)
+    if blocks then return native.dequantize(blocks, type) end
     return self.file:tensor(source.tensor):select(0, source.expert)
   end
   local tensor = self:converted(source, self.file:tensor(source.tensor))
@@ -85,9 +85,11 @@ end
 --- Returns the blocks of a quantized tensor and their type, nil for another.
 function Weights:blocks(name)
   local source = self.sources[name]
-  if source.expert or self:is_transposed(source) then return nil end
+  if self:is_transposed(source) then return nil end
   local blocks, type = native.gguf_blocks(self.file, source.tensor)
-  if blocks then return self:converted(source, blocks), type end
+  if not blocks then return nil end
+  if source.expert then return blocks:select(0, source.expert), type end
+  return self:converted(source, blocks), type
 end
 
 return Weights
