@@ -1,6 +1,6 @@
 -- Tokens a second of a prompt, and of greedy decoding after it, of a GGUF file (--file), beside
--- llama.cpp: --python= one with llama-cpp-python. `peer_llama_cpp.py make` writes a file of the size
--- of TinyLlama. Each number is the best of some interleaved rounds. Prints one JSON line.
+-- llama.cpp: --python= one with llama-cpp-python. `peer_llama_cpp.py make` writes a file of the
+-- sizes of TinyLlama. Each number is the best of some interleaved rounds. Prints one JSON line.
 local clock = require "clock"
 local redco = require "redco"
 local torch = redco.torch

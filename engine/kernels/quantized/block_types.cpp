@@ -163,11 +163,10 @@ const std::vector<Row>& rows() {
 }
 
 size_t find_row(const std::string& type) {
-  std::string names;
-  for (const Row& row : rows()) {
+  for (const Row& row : rows())
     if (type == row.type.name) return size_t(&row - rows().data());
-    names += std::string(names.empty() ? "" : ", ") + row.type.name;
-  }
+  std::string names;
+  for (const Row& row : rows()) names += std::string(names.empty() ? "" : ", ") + row.type.name;
   fail("the type of quantized numbers is \"", type, "\", expected one of ", names);
 }
 

@@ -242,16 +242,21 @@ TORCH_LIBRARY_FRAGMENT(redco, m) {
 
 at::Tensor transposed(const at::Tensor& grad, const at::Tensor& blocks, const std::string& type);
 
+at::Tensor call_product(const at::Tensor& x, const at::Tensor& blocks, const std::string& type,
+                        bool is_few_rows) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("redco::quantized_linear", "")
+                             .typed<decltype(multiplied)>();
+  return op.call(x, blocks, type, is_few_rows);
+}
+
 class Product : public torch::autograd::Function<Product> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& blocks,
                             const std::string& type, bool is_few_rows) {
     ctx->save_for_backward({blocks});
     ctx->saved_data["type"] = type;
-    static const auto op = c10::Dispatcher::singleton()
-                               .findSchemaOrThrow("redco::quantized_linear", "")
-                               .typed<decltype(multiplied)>();
-    return op.call(x, blocks, type, is_few_rows);
+    return call_product(x, blocks, type, is_few_rows);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     return {
