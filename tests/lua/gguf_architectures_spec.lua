@@ -265,7 +265,7 @@ for _, case in ipairs(cases) do
     local n_packed = 0
     for name, leaf in pairs(packed.params) do
       if name:find "%.weight_type$" then n_packed = n_packed + 1 end
-      if name:find "%.experts%." and torch.is_tensor(leaf) then expect_equal(leaf.dtype, "uint8") end
+      if name:find "%.experts%..*weight$" then expect_equal(leaf.dtype, "uint8") end
     end
     assert(n_packed > 0)
     expect_close(packed(packed.params, { input_ids = ids }),
