@@ -49,8 +49,10 @@ local deepseek = merged(decoder, mixture, { num_key_value_heads = 4, q_lora_rank
 local mamba = { mamba_n_heads = 4, mamba_n_groups = 2, mamba_d_state = 4, pad_token_id = 0 }
 local delta_net = { linear_key_head_dim = 4, linear_value_head_dim = 4, linear_num_key_heads = 2,
   linear_num_value_heads = 4, full_attention_interval = 2, partial_rotary_factor = 0.5 }
+local gte = merged(encoder, { pad_token_id = 0, num_attention_heads = 4 })
 
 local configs = {
+  albert = merged(encoder, { embedding_size = 8, inner_group_num = 1, num_hidden_groups = 1 }),
   arcee = grouped,
   bamba = merged(grouped, mamba, { attn_layer_indices = { 1 }, num_attention_heads = 2 }),
   bart = bart,
@@ -66,9 +68,11 @@ local configs = {
   deit = merged(vit, { model_type = "deit" }),
   deepseek_v2 = deepseek,
   deepseek_v3 = deepseek,
+  camembert = encoder,
   clip = { text_config = text, vision_config = image, projection_dim = 12 },
   clip_text_model = text,
   clip_vision_model = image,
+  deberta = merged(encoder, { relative_attention = true, pos_att_type = { "c2p", "p2c" } }),
   ["deberta-v2"] = merged(encoder, { relative_attention = true, pos_att_type = { "c2p", "p2c" },
     conv_kernel_size = 3, position_buckets = 4 }),
   dinov2 = merged(usual, patches, { image_size = 12, mlp_ratio = 2, use_swiglu_ffn = true }),
@@ -95,6 +99,7 @@ local configs = {
   gpt_bigcode = gpt,
   gpt_neo = merged(usual, { max_position_embeddings = 32, window_size = 3 }),
   gpt_neox = merged(decoder, { rotary_pct = 0.5, num_attention_heads = 2 }),
+  gte = gte,
   gptj = merged(gpt, { rotary_dim = 4 }),
   granite = grouped,
   granitemoe = merged(grouped, { num_local_experts = 4, num_experts_per_tok = 2 }),
@@ -122,11 +127,14 @@ local configs = {
   modernbert = merged(usual, { intermediate_size = 24, pad_token_id = 0, bos_token_id = 1,
     eos_token_id = 2, cls_token_id = 1, sep_token_id = 2, global_attn_every_n_layers = 2,
     local_attention = 4 }),
+  mpnet = encoder,
   mt5 = t5,
   nemotron = with_head_size,
   nemotron_h = merged(with_head_size, { hybrid_override_pattern = "ME*-", mamba_num_heads = 4,
     mamba_head_dim = 4, ssm_state_size = 4, n_groups = 2, n_routed_experts = 4,
     moe_intermediate_size = 8, moe_shared_expert_intermediate_size = 8 }),
+  new = gte,
+  nomic_bert = gte,
   olmo = grouped,
   olmo2 = grouped,
   olmo3 = merged(grouped, { sliding_window = 3 }),

@@ -208,6 +208,100 @@ test("sentence encoders: options that are wrong", function()
   expect_error(set { max_seq_length = 0 }, "max_seq_length")
 end)
 
+-- Writes the folder of a sentence encoder with these modules behind tests/cases/bert.
+local function write_modules(dir, modules, configs)
+  os.execute(("rm -rf '%s' && cp -r '%s/tests/cases/bert' '%s'"):format(dir, source, dir))
+  local list = { '{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.'
+    .. 'Transformer"}' }
+  for i, module in ipairs(modules) do
+    list[i + 1] = ('{"idx": %d, "name": "%d", "path": "%d_%s", "type": "sentence_transformers.'
+      .. 'models.%s"}'):format(i, i, i, module, module)
+    os.execute(("mkdir -p '%s/%d_%s'"):format(dir, i, module))
+    local file = assert(io.open(("%s/%d_%s/config.json"):format(dir, i, module), "w"))
+    file:write(configs[i] or "{}")
+    file:close()
+  end
+  local file = assert(io.open(dir .. "/modules.json", "w"))
+  file:write("[", table.concat(list, ", "), "]")
+  file:close()
+end
+
+local mean = '{"pooling_mode_mean_tokens": true}'
+
+local function dense_config(n_in, n_out, activation, bias)
+  return ('{"in_features": %d, "out_features": %d, "bias": %s, "activation_function": '
+    .. '"torch.nn.modules.%s"}'):format(n_in, n_out, tostring(bias), activation)
+end
+
+test("sentence encoders: linear layers behind the vectors", function()
+  local dir, size = testing.folder() .. "/dense", 48
+  write_modules(dir, { "Pooling", "Dense", "Dense", "Normalize" }, { mean,
+    dense_config(size, 6, "activation.Tanh", true),
+    dense_config(6, 4, "linear.Identity", false) })
+  local random = torch.Generator(3)
+  local function normal(...) return torch.randn({ ... }, { generator = random }) end
+  local first, bias, second = normal(6, size), normal(6), normal(4, 6)
+  torch.save({ ["linear.weight"] = first, ["linear.bias"] = bias },
+    dir .. "/2_Dense/model.safetensors")
+  torch.save({ ["linear.weight"] = second }, dir .. "/3_Dense/model.safetensors")
+  local bert = redco.models.from_pretrained(dir, { task = "features" })
+  local batch = { input_ids = torch.tensor { { 5, 6, 7 }, { 8, 9, 5 } } }
+  local x = bert(bert.params, batch, { pooling = "mean" })
+  expect_equal(x:size(1), size)
+  x = (torch.tanh(x:matmul(first:t()) + bias)):matmul(second:t())
+  local expected = x / x:norm(2, { -1 }, true)
+  expect_close(bert(bert.params, batch), expected)
+  expect_equal(bert(bert.params, batch, { pooling = "none" }):dim(), 3)
+  -- They are trained.
+  local _, gradients = redco.value_and_grad(function(params)
+    return bert(params, batch):select(1, 0):sum()
+  end)(bert.params)
+  assert(gradients["2_Dense.linear.weight"]:abs():sum():item() > 0)
+  assert(gradients["3_Dense.linear.weight"]:abs():sum():item() > 0)
+  -- Saved, also after a change of the vectors' length.
+  local again_dir = testing.folder() .. "/again"
+  bert.set_sentence_pooling { pooling = "mean", normalize = false }
+  bert.save_pretrained(again_dir)
+  local again = redco.models.from_pretrained(again_dir)
+  expect_close(again(again.params, batch), x)
+  assert(torch.load(again_dir .. "/3_Dense/model.safetensors")["linear.weight"]:equal(second))
+end)
+
+test("sentence encoders: linear layers that are wrong", function()
+  local function open(config)
+    local dir = testing.folder() .. "/wrong"
+    write_modules(dir, { "Pooling", "Dense" }, { mean, config })
+    torch.save({ ["linear.weight"] = torch.ones { 6, 48 } }, dir .. "/2_Dense/model.safetensors")
+    return function() redco.models.from_pretrained(dir, { task = "features" }) end
+  end
+  expect_error(open(dense_config(48, 6, "activation.Softmax", false)), "2_Dense/config.json",
+    "Softmax", "Tanh")
+  expect_error(open(dense_config(48, 7, "linear.Identity", false)), "2_Dense.linear.weight",
+    "[6, 48]", "[7, 48]")
+  expect_error(open(dense_config(48, 6, "linear.Identity", true)), "2_Dense.linear.bias")
+  expect_error(open '{"out_features": 6}', "in_features", "positive whole number")
+end)
+
+test("ColBERT: a vector for each token", function()
+  local dir = testing.folder() .. "/colbert"
+  os.execute(("rm -rf '%s' && cp -r '%s/tests/cases/bert' '%s'"):format(dir, source, dir))
+  local bert = redco.models.from_pretrained(dir, { task = "features", config = {
+    architectures = { "BertModel" } } })
+  local weight = torch.randn({ 6, 48 }, { generator = torch.Generator(4) })
+  local params = { ["linear.weight"] = weight }
+  for name, leaf in pairs(bert.params) do params["bert." .. name] = leaf end
+  torch.save(params, dir .. "/model.safetensors")
+  local model = redco.models.from_pretrained(dir, { config = { architectures = { "HF_ColBERT" } } })
+  local batch = { input_ids = torch.tensor { { 5, 6, 7 }, { 8, 9, 5 } } }
+  local x = bert(bert.params, batch, { pooling = "none" }):matmul(weight:t())
+  expect_close(model(model.params, batch), x / x:norm(2, { -1 }, true))
+  local again_dir = testing.folder() .. "/colbert_again"
+  model.save_pretrained(again_dir)
+  local again = redco.models.from_pretrained(again_dir)
+  expect_equal(again.config.architectures[1], "HF_ColBERT")
+  expect_close(again(again.params, batch), x / x:norm(2, { -1 }, true))
+end)
+
 test("scores of rankings", function()
   local scores = torch.tensor { { 0.9, 0.2, 0.5, 0.5 }, { 0.1, 0.8, 0.3, 0.7 } }
   local function near(a, b) assert(math.abs(a - b) < 1e-12, a .. " " .. b) end

@@ -29,6 +29,31 @@ for i, job in ipairs(jobs.vectors) do
   end
 end
 
+-- ---- vectors of tokens, and scores of pairs ----
+
+for i, job in ipairs(jobs.tokens) do
+  local model = redco.models.from_pretrained(job.dir)
+  local tokenizer = redco.Tokenizer.from_pretrained(job.dir)
+  local batch = tokenizer(job.texts, { padding = true })
+  local vectors = torch.no_grad(function() return model(model.params, batch) end)
+  found["tokens_" .. i] = vectors * batch.attention_mask:unsqueeze(-1)
+  model.save_pretrained(job.save)
+  tokenizer:save_pretrained(job.save)
+  local again = redco.models.from_pretrained(job.save)
+  local same = torch.no_grad(function() return again(again.params, batch) end)
+  if not same:equal(vectors) then error(job.dir .. ": saved and read again, the vectors differ") end
+end
+
+local cross = redco.models.from_pretrained(jobs.cross.dir)
+local tokenizer = redco.Tokenizer.from_pretrained(jobs.cross.dir)
+local firsts, seconds = {}, {}
+for i, pair in ipairs(jobs.cross.pairs) do firsts[i], seconds[i] = pair[1], pair[2] end
+found.cross = torch.no_grad(function()
+  return cross(cross.params, tokenizer(firsts, { text_pair = seconds, padding = true }))
+end):squeeze(-1):sigmoid()
+cross.save_pretrained(jobs.cross.save)
+tokenizer:save_pretrained(jobs.cross.save)
+
 -- ---- folders made here ----
 
 for _, job in ipairs(jobs.made) do

@@ -17,10 +17,11 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 import torch
 from safetensors.torch import load_file
-from sentence_transformers import SentenceTransformer, losses, models
+from sentence_transformers import CrossEncoder, SentenceTransformer, losses, models
 from sentence_transformers.evaluation import InformationRetrievalEvaluator
 from sentence_transformers.losses.MatryoshkaLoss import shrink
 from sentence_transformers.util import dot_score
+from transformers import BertModel, BertPreTrainedModel
 
 program, source = sys.argv[1:]
 torch.set_num_threads(1)
@@ -42,7 +43,7 @@ def encoder(pooling, normalize=True, prompts=None, max_seq_length=12):
                                prompts=prompts or {}, similarity_fn_name="cosine")
 
 
-jobs = {"base": str(base), "texts": texts, "vectors": [], "made": [], "losses": [], "rankings": []}
+jobs = {"base": str(base), "texts": texts, "vectors": [], "made": [], "losses": [], "rankings": [], "tokens": []}
 expected = {}
 
 # ---- folders of sentence-transformers, read and written again
@@ -56,6 +57,69 @@ for kind in ("mean", "cls", "max", "lasttoken", "weightedmean", "mean_sqrt_len_t
                             "prompts": prompts, "save": str(folder / f"{kind}_again")})
     expected[f"vectors_{len(jobs['vectors'])}"] = model.encode(texts, convert_to_tensor=True)
     again.append((folder / f"{kind}_again", model))
+
+
+# Linear layers behind the vectors, as EmbeddingGemma and LaBSE have them.
+for name, rows in dict(labse=[(24, True, torch.nn.Tanh())],
+                       gemma=[(96, False, torch.nn.Identity()), (32, False, None)]).items():
+    model = encoder("mean", normalize=False, prompts=prompts)
+    for n_out, bias, activation in rows:
+        model.append(models.Dense(model.get_sentence_embedding_dimension(), n_out, bias, activation))
+    model.append(models.Normalize())
+    model.save(str(folder / name))
+    jobs["vectors"].append({"dir": str(folder / name), "texts": texts, "max_length": 12,
+                            "prompts": prompts, "save": str(folder / f"{name}_again")})
+    expected[f"vectors_{len(jobs['vectors'])}"] = model.encode(texts, convert_to_tensor=True)
+    again.append((folder / f"{name}_again", model))
+
+
+# ---- vectors of tokens: ColBERT's own class, and a folder of modules without pooling
+
+def token_vectors(state, path):
+    """Those of BERT and a linear layer, of length 1."""
+    model = BertModel.from_pretrained(base, add_pooling_layer=False).eval()
+    linear = torch.nn.Linear(48, 12, bias=False)
+    batch = SentenceTransformer(str(base), device="cpu").tokenize(texts)
+    with torch.no_grad():
+        found = linear(model(**batch).last_hidden_state)
+        expected[f"tokens_{len(jobs['tokens']) + 1}"] = torch.nn.functional.normalize(
+            found, dim=-1) * batch["attention_mask"][:, :, None]
+    state(model, linear, path)
+    jobs["tokens"].append({"dir": str(path), "texts": texts, "save": f"{path}_again"})
+
+
+class HF_ColBERT(BertPreTrainedModel):  # noqa: N801, its name
+    def __init__(self, config):
+        super().__init__(config)
+        self.bert, self.linear = BertModel(config), torch.nn.Linear(48, 12, bias=False)
+
+
+def write_colbert(model, linear, path):
+    whole = HF_ColBERT(model.config)
+    whole.bert.load_state_dict(model.state_dict(), strict=False)
+    whole.linear = linear
+    whole.save_pretrained(path)
+    shutil.copy(base / "tokenizer.json", path)
+    shutil.copy(base / "tokenizer_config.json", path)
+
+
+def write_modules(model, linear, path):
+    transformer = models.Transformer(str(base), max_seq_length=12)
+    layer = models.Dense(48, 12, bias=False, activation_function=torch.nn.Identity())
+    layer.linear = linear
+    SentenceTransformer(modules=[transformer, layer], device="cpu").save(str(path))
+
+
+token_vectors(write_colbert, folder / "colbert")
+token_vectors(write_modules, folder / "tokens")
+
+# ---- scores of pairs of texts
+
+pairs = [["What is it?", "It is late."], ["the sea", "a"], ["a", "one two three four five"]]
+cross = CrossEncoder(str(base), num_labels=1, device="cpu")
+cross.save_pretrained(str(folder / "cross"))
+jobs["cross"] = {"dir": str(folder / "cross"), "pairs": pairs, "save": str(folder / "cross_again")}
+expected["cross"] = cross.predict(pairs, convert_to_tensor=True)
 
 
 def minilm():
@@ -166,6 +230,15 @@ for path, model in again:
     assert reread.prompts == model.prompts and reread.max_seq_length == model.max_seq_length, path
     expected[f"again_{path.name}"] = model.encode(texts, prompt_name="query", convert_to_tensor=True)
     found[f"again_{path.name}"] = reread.encode(texts, prompt_name="query", convert_to_tensor=True)
+for job in jobs["tokens"]:
+    if "colbert" not in job["dir"]:
+        continue
+    reread = HF_ColBERT.from_pretrained(job["save"])
+    expected["colbert_again"] = HF_ColBERT.from_pretrained(job["dir"]).linear.weight.detach()
+    found["colbert_again"] = reread.linear.weight.detach()
+found["cross_again"] = CrossEncoder(jobs["cross"]["save"], device="cpu").predict(
+    pairs, convert_to_tensor=True)
+expected["cross_again"] = expected["cross"]
 for job in jobs["made"]:
     model = SentenceTransformer(job["dir"], device="cpu")
     options = job["options"]

@@ -43,15 +43,49 @@ local function rows_of(c, length, device)
   return (distance + span):clamp(0, 2 * span - 1), (span - distance):clamp(0, 2 * span - 1)
 end
 
---- Declares the parameters: `linear(name, n_in, n_out)` adds a layer.
-function attention.add_parameters(c, name, linear)
-  local size, kinds = c.hidden_size, relative_kinds(c)
+-- How the first DeBERTa and the others project: names of the layers of relative positions, the
+-- parameters of q, k and v, and function(params, name, x, n_heads, o) to these.
+local separate = { position_key = "pos_key_proj", position_query = "pos_query_proj" }
+
+function separate.add_parameters(size, name, linear)
   for _, part in ipairs { "query", "key", "value" } do
     linear(name .. part .. "_proj", size, size)
   end
+end
+
+function separate.heads(params, name, x, n_heads, o)
+  local parts = {}
+  for k, part in ipairs { "query_proj", "key_proj", "value_proj" } do
+    parts[k] = blocks.split_heads(blocks.linear(params, name .. part, x, o), n_heads)
+  end
+  return unpack(parts)
+end
+
+local joined = { position_key = "pos_proj", position_query = "pos_q_proj", lacks_key_bias = true }
+
+function joined.add_parameters(size, name, linear, bias)
+  linear(name .. "in_proj", size, 3 * size, false)
+  bias(name .. "q_bias")
+  bias(name .. "v_bias")
+end
+
+function joined.heads(params, name, x, n_heads, o)
+  local q, k, v = blocks.split_fused_heads(blocks.linear(params, name .. "in_proj", x, o), n_heads)
+  local function bias(part)
+    return blocks.split_heads(params[name .. part]:view { 1, 1, -1 }, n_heads)
+  end
+  return q + bias "q_bias", k, v + bias "v_bias"
+end
+
+local function projections_of(c) return c.model_type == "deberta" and joined or separate end
+
+--- Declares the parameters: `linear(name, n_in, n_out, bias)` adds a layer, `bias(name)` a vector.
+function attention.add_parameters(c, name, linear, bias)
+  local size, kinds, own = c.hidden_size, relative_kinds(c), projections_of(c)
+  own.add_parameters(size, name, linear, bias)
   if c.relative_attention and not c.share_att_key then
-    if kinds.c2p then linear(name .. "pos_key_proj", size, size) end
-    if kinds.p2c then linear(name .. "pos_query_proj", size, size) end
+    if kinds.c2p then linear(name .. own.position_key, size, size, not own.lacks_key_bias) end
+    if kinds.p2c then linear(name .. own.position_query, size, size) end
   end
 end
 
@@ -60,8 +94,9 @@ end
 function attention.new(c)
   local n_heads, kinds = c.num_attention_heads, relative_kinds(c)
   local scale = 1 / math.sqrt(c.hidden_size / n_heads * (1 + kinds.n))
-  local position_key = c.share_att_key and "key_proj" or "pos_key_proj"
-  local position_query = c.share_att_key and "query_proj" or "pos_query_proj"
+  local own = projections_of(c)
+  local position_key = c.share_att_key and "key_proj" or own.position_key
+  local position_query = c.share_att_key and "query_proj" or own.position_query
 
   -- Products of x [B, H, T, D] with each relative position, then those of `rows` [T, T].
   local function relative(params, name, x, positions, rows, o)
@@ -71,10 +106,7 @@ function attention.new(c)
   end
 
   return function(params, name, x, mask, positions, o)
-    local function heads(part)
-      return blocks.split_heads(blocks.linear(params, name .. part, x, o), n_heads)
-    end
-    local q, k, v = heads "query_proj", heads "key_proj", heads "value_proj"
+    local q, k, v = own.heads(params, name, x, n_heads, o)
     local added = mask
     if positions and kinds.n > 0 then
       positions = blocks.dropout(positions:unsqueeze(0), c.hidden_dropout_prob, o)

@@ -280,6 +280,15 @@ function files.save(dir, model, params, max_shard_size)
   for name, parameter in pairs(copies_of(model.family, model.config)) do
     written[name] = params[parameter]
   end
+  for _, folder in ipairs(model.family.folders or {}) do
+    local prefix, part = folder .. ".", {}
+    for name in pairs(params) do
+      if name:sub(1, #prefix) == prefix then
+        part[name:sub(#prefix + 1)], written[name] = params[name], nil
+      end
+    end
+    native.save_weights(dir .. "/" .. folder, part, { max_shard_size = max_shard_size })
+  end
   native.save_weights(dir, written, { max_shard_size = max_shard_size, texts = texts })
 end
 

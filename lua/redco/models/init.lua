@@ -190,9 +190,12 @@ function(dir, options)
   local family = tasks.choose(family_of(given, dir .. "/config.json"), o.task, given)
   local is_planning = native.is_planning()
   weights = weights or not is_planning and native.open_weights(dir)
-  local stored_type
+  local stored_type, sentences
   weights, stored_type = quantized_folder(given, weights, dir .. "/config.json")
   if weights and reads_part then weights = text_part.weights(weights) end
+  if family.task == "features" and not family.new_functions then
+    sentences, family, weights = sentence_pooling.open(family, weights, dir)
+  end
   if weights and family.complete_by_weights then family:complete_by_weights(given, weights) end
   local c, _, assumed = complete_config(family, given, true)
   local unties = weights and (ties.version(given) or 0) >= 5
@@ -217,9 +220,7 @@ function(dir, options)
     generator = o.generator, quantize = o.quantize, assumed = assumed,
   }))
   model.generation_config, model.source = files.generation_config(dir), dir
-  if family.task == "features" and not family.new_functions then
-    model.sentence_pooling = sentence_pooling.read(dir)
-  end
+  model.sentence_pooling = sentences
   return with_recompute(model, o.recompute, "models.from_pretrained")
 end)
 

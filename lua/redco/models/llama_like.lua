@@ -49,6 +49,7 @@ local llama = {
   residual_dropouts = { 0, 0 },  -- of what attention and the feed-forward layer put out
   clamp = nil,  -- the most that an element of q, k and v may be
   window = function() end,  -- of layer i, or nil
+  reach = nil,  -- function(window): tokens attend to both sides, in a window at this distance
   rope = function(_, whole) return whole end,  -- settings of the positions of layer i, or nil
   pairs = rotary.halves,
   query_scale = nil,  -- function(inputs, o, x): a factor of q by position, [B or 1, 1, T, 1]
@@ -71,7 +72,7 @@ local defaults = {
   tie_word_embeddings = false,
 }
 local optional = { "num_key_value_heads", "head_dim", "rope_scaling", "rope_parameters",
-  "original_max_position_embeddings" }
+  "original_max_position_embeddings", "is_causal" }
 
 -- Returns a function of i: what mixes tokens in layer i, and whether it has a state.
 local function mixers_of(c, facts)
@@ -136,7 +137,8 @@ local function new_forward(c, facts)
 
   return function(params, inputs, o)
     local x = embedded(params, inputs.input_ids, o)
-    local mask_of, angles, routers = masks.by_window(inputs, o, x), {}, { numbers = {} }
+    local mask_of = masks.by_window(inputs, o, x, facts.reach)
+    local angles, routers = {}, { numbers = {} }
     local function angles_of(rope)
       if not rope then return end
       if not angles[rope] then
@@ -220,6 +222,10 @@ return function(row)
 
   local function facts_of(c)
     local facts = setmetatable(row.facts and row.facts(c) or {}, { __index = llama })
+    -- Version 5 of transformers reads this key for all decoders.
+    if c.is_causal == false and not facts.reach then
+      facts.reach = function(window) return window end
+    end
     if type(facts.eps) == "string" then facts.eps = c[facts.eps] end
     return facts
   end

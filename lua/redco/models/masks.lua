@@ -67,15 +67,6 @@ function masks.causal(inputs, options, x, window)
   return { mask = additive(seen, dtype) }
 end
 
---- Returns a function of a window, or nil, to the causal mask, which makes each once.
-function masks.by_window(inputs, options, x)
-  local made = {}
-  return function(window)
-    local key = window or 0
-    made[key] = made[key] or masks.causal(inputs, options, x, window)
-    return made[key]
-  end
-end
 
 --- Returns the factors of the new tokens x [B, T, ...] that keep padding out of a state: [B, T, 1],
 --- or nil without padding.
@@ -107,6 +98,24 @@ function masks.both_sides(inputs, x, distance)
   local kept = inputs.segment_ids and seen_in_segments(inputs) or padding and seen_keys(padding)
   if seen and kept then seen = kept:logical_and(seen) else seen = seen or kept end
   return seen and additive(seen, x.dtype, lowest[x.dtype])
+end
+
+--- Returns a function of a window, or nil, to the mask, which makes each once. It is causal, unless
+--- there is `reach`, a function of a window to the distance at which tokens of both sides are seen.
+function masks.by_window(inputs, options, x, reach)
+  if reach and options.cache then
+    fail("a decoder whose tokens attend to both sides generates no text")
+  end
+  local function made_of(window)
+    if not reach then return masks.causal(inputs, options, x, window) end
+    return { mask = masks.both_sides(inputs, x, window and reach(window)) }
+  end
+  local made = {}
+  return function(window)
+    local key = window or 0
+    made[key] = made[key] or made_of(window)
+    return made[key]
+  end
 end
 
 return masks

@@ -1,5 +1,6 @@
 --- The functions of text models without a head: a call returns hidden states, or one vector for
 --- each text.
+local dense = require "redco.models.sentence_dense"
 local fail = require "redco.fail"
 local names_of = require "redco.names_of"
 local pooling = require "redco.models.pooling"
@@ -33,18 +34,20 @@ return function(model, read_options)
     for _, kind in ipairs(chosen) do check(kind, inputs) end
     local hidden, more = model.hidden_states(params, inputs,
       { train = o.train, rng = o.rng, cache = o.cache })
-    if #chosen == 0 then return hidden, more end
+    if #chosen == 0 then
+      if own then return dense.apply(own.steps, params, hidden, o) end
+      return hidden, more
+    end
     local vectors = {}
     for i, kind in ipairs(chosen) do vectors[i] = kinds[kind](params, hidden, inputs, o) end
     local vector = #vectors == 1 and vectors[1] or torch.cat(vectors, -1)
-    if own and own.normalizes then
-      vector = vector / vector:norm(2, { -1 }, true):clamp(1e-12)
-    end
-    return vector
+    return own and dense.apply(own.steps, params, vector, o) or vector
   end
 
   function model.set_sentence_pooling(options)
-    model.sentence_pooling = sentence_pooling.of(options, model.config.hidden_size)
+    local c = model.config
+    local size = c[family.size_key] or c.word_embed_proj_dim or c.hidden_size or c.n_embd
+    model.sentence_pooling = sentence_pooling.of(options, size, model.sentence_pooling)
   end
 
   model.logits = nil

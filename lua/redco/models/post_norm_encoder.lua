@@ -1,9 +1,11 @@
---- Encoders built as BERT: learned positions, and a norm after each residual addition. A family is
---- a table of facts: names of parameters, keys of the configuration, and its heads.
+--- Encoders built as BERT: a norm after each residual addition. A family is a table of facts: names
+--- of parameters, keys of the configuration, kind of positions, and its heads.
 local blocks = require "redco.models.blocks"
+local encoder_layer = require "redco.models.encoder_layer"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"
 local nn = require "redco.nn"
+local rotary = require "redco.models.rotary"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 
@@ -14,7 +16,8 @@ local bert_keys = {
   attention_dropout = "attention_probs_dropout_prob",
 }
 
--- The names of a layer's parameters in BERT.
+-- The names of a layer's parameters in BERT. A family may have qkv instead of q, k and v, and
+-- up_gate instead of up, or gate besides up.
 local bert_names = {
   layer = "encoder.layer.%d.", attention = "attention",
   q = ".self.query", k = ".self.key", v = ".self.value", out = ".output.dense",
@@ -40,6 +43,10 @@ local bert_defaults = {
   tie_word_embeddings = true,
 }
 
+-- The facts of BERT, of which a family may have others.
+local bert = { keys = bert_keys, names = bert_names, defaults = bert_defaults,
+  embedding_norm = "embeddings.LayerNorm", projection = "embeddings_project" }
+
 -- Weights of other heads of transformers, and of old files, which are not read.
 local ignored = { "position_ids$", "^pooler%.", "^cls%.", "^classifier%.", "^qa_outputs%.",
   "^lm_head%.", "^pre_classifier%.", "^vocab_[%l_]+%.", "^discriminator_predictions%.",
@@ -59,6 +66,7 @@ local function positions_of_tokens(c, inputs)
 end
 
 local function check_length(c, facts, ids)
+  if facts.rotary then return end
   local most = c.max_position_embeddings - (facts.positions_of_tokens and c.pad_token_id + 1 or 0)
   if ids:size(1) > most then
     fail("%s: %d tokens are more than the model's %d positions (max_position_embeddings is %d)",
@@ -66,10 +74,20 @@ local function check_length(c, facts, ids)
   end
 end
 
+local function has_types(c) return (c.type_vocab_size or 0) > 0 end
+
+-- Returns the size of the embeddings, and whether a linear layer converts it to that of the model.
+local function embedded_size(c, facts)
+  local size = c[facts.keys.size]
+  local embedded = facts.embedding_size and c[facts.embedding_size] or size
+  return embedded, embedded ~= size or facts.always_projects
+end
+
 -- Returns function(params, inputs, o) -> [B, T, size]
-local function new_embeddings(c, facts, size)
+local function new_embeddings(c, facts)
   local name, padding_row = facts.prefix .. ".embeddings.", blocks.padding_row(c)
   local eps = c.layer_norm_eps or facts.eps
+  local _, is_projected = embedded_size(c, facts)
 
   local function positions(params, inputs, ids)
     local weight = params[name .. "position_embeddings.weight"]
@@ -91,64 +109,92 @@ local function new_embeddings(c, facts, size)
     local ids = inputs.input_ids
     check_length(c, facts, ids)
     local x = blocks.embedding(params, name .. "word_embeddings", ids, padding_row)
-    if c.type_vocab_size then x = x + types(params, inputs) end
-    x = blocks.layer_norm(params, name .. "LayerNorm", x + positions(params, inputs, ids), eps)
+    if has_types(c) then x = x + types(params, inputs) end
+    if not facts.rotary then x = x + positions(params, inputs, ids) end
+    x = blocks.layer_norm(params, facts.prefix .. "." .. facts.embedding_norm, x, eps)
     x = blocks.dropout(x, c[facts.keys.dropout], o)
-    return size == c[facts.keys.size] and x
-      or blocks.linear(params, facts.prefix .. ".embeddings_project", x, o)
+    return is_projected and blocks.linear(params, facts.prefix .. "." .. facts.projection, x, o)
+      or x
   end
 end
 
+-- Returns the names of the layers in their order. Those of several layers may be the same.
+local function layers_of(c, facts)
+  if facts.layers then return facts.layers(c) end
+  local list = {}
+  for i = 1, c[facts.keys.layers] do list[i] = facts.names.layer:format(i - 1) end
+  return list
+end
+
 local function add_parameters(c, facts, add)
-  local keys, names, prefix = facts.keys, facts.names, facts.prefix .. "."
-  local size, normal = c[keys.size], blocks.normal(c.initializer_range)
-  local embedded = facts.embedding_size and c[facts.embedding_size] or size
+  local names, prefix = facts.names, facts.prefix .. "."
+  local size, normal = c[facts.keys.size], blocks.normal(c.initializer_range)
+  local embedded, is_projected = embedded_size(c, facts)
   local with_padding = blocks.normal_but_padding(c, c.initializer_range)
-  local function linear(name, n_in, n_out) blocks.add_linear(add, name, n_in, n_out, normal) end
+  local function linear(name, n_in, n_out, bias)
+    blocks.add_linear(add, name, n_in, n_out, normal, bias)
+  end
   add(prefix .. "embeddings.word_embeddings.weight", { c.vocab_size, embedded }, with_padding)
-  add(prefix .. "embeddings.position_embeddings.weight", { c.max_position_embeddings, embedded },
-    facts.positions_of_tokens and with_padding or normal)
-  if c.type_vocab_size then
+  if not facts.rotary then
+    add(prefix .. "embeddings.position_embeddings.weight", { c.max_position_embeddings, embedded },
+      facts.positions_of_tokens and with_padding or normal)
+  end
+  if has_types(c) then
     add(prefix .. "embeddings.token_type_embeddings.weight", { c.type_vocab_size, embedded },
       normal)
   end
-  blocks.add_layer_norm(add, prefix .. "embeddings.LayerNorm", embedded)
-  if embedded ~= size then linear(prefix .. "embeddings_project", embedded, size) end
-  for i = 0, c[keys.layers] - 1 do
-    local layer = prefix .. names.layer:format(i)
-    for _, part in ipairs { "q", "k", "v", "out" } do
-      linear(layer .. names.attention .. names[part], size, size)
+  blocks.add_layer_norm(add, prefix .. facts.embedding_norm, embedded)
+  if is_projected then linear(prefix .. facts.projection, embedded, size) end
+  local bias = facts.relative_bias
+  if bias then bias.add_parameters(c, prefix, add, normal) end
+  local is_added = {}
+  for _, name in ipairs(layers_of(c, facts)) do
+    if not is_added[name] then
+      is_added[name] = true
+      encoder_layer.add_parameters(c, facts, prefix .. name, linear)
+      blocks.add_layer_norm(add, prefix .. name .. names.attention_norm, size)
+      blocks.add_layer_norm(add, prefix .. name .. names.norm, size)
     end
-    blocks.add_layer_norm(add, layer .. names.attention_norm, size)
-    linear(layer .. names.up, size, c[keys.inner])
-    linear(layer .. names.down, c[keys.inner], size)
-    blocks.add_layer_norm(add, layer .. names.norm, size)
+  end
+end
+
+-- Returns function(params, inputs, x) to what attention of all layers reads: the mask and angles.
+local function new_mask(c, facts)
+  local rope = facts.rotary and rotary.settings(c.model_type, c, rotary.size(c))
+  local bias_of = facts.relative_bias and facts.relative_bias.new(c, facts.prefix .. ".")
+  return function(params, inputs, x, o)
+    local mask = masks.both_sides(inputs, x)
+    if bias_of then
+      local bias = bias_of(params, x)
+      mask = mask and mask + bias or bias
+    end
+    -- Positions count padding.
+    local places = { position_ids = inputs.position_ids }
+    return { mask = mask,
+      angles = rope and { rotary.of_halves(rotary.angles(rope, places, o, x)) } }
   end
 end
 
 local function new_forward(c, facts)
-  local keys, names = facts.keys, facts.names
-  local embedded = facts.embedding_size and c[facts.embedding_size] or c[keys.size]
-  local embed = new_embeddings(c, facts, embedded)
-  local attention = blocks.new_attention(c[keys.heads], names, c[keys.attention_dropout])
-  local activation = blocks.activation(c.model_type, c[keys.activation])
-  local eps = c.layer_norm_eps or facts.eps
+  local names, prefix = facts.names, facts.prefix .. "."
+  local embed, mask_of = new_embeddings(c, facts), new_mask(c, facts)
+  local attend = encoder_layer.new_attention(c, facts)
+  local feed_forward = encoder_layer.new_feed_forward(c, facts)
+  local eps, layers = c.layer_norm_eps or facts.eps, layers_of(c, facts)
 
   return function(params, inputs, o)
-    local function drop(x) return blocks.dropout(x, c[keys.dropout], o) end
+    local function drop(x) return blocks.dropout(x, c[facts.keys.dropout], o) end
     local x = embed(params, inputs, o)
-    local mask = { mask = masks.both_sides(inputs, x) }
+    local mask = mask_of(params, inputs, x, o)
     local function apply_layer(layer, y)
-      local seen = attention.to_itself(params, layer .. names.attention, y, mask, o)
+      local seen = attend(params, layer .. names.attention, y, mask, o)
       if not facts.keeps_attention then seen = drop(seen) end
       y = blocks.layer_norm(params, layer .. names.attention_norm, y + seen, eps)
-      local inner = activation(blocks.linear(params, layer .. names.up, y, o))
-      return blocks.layer_norm(params, layer .. names.norm,
-        y + drop(blocks.linear(params, layer .. names.down, inner, o)), eps)
+      local fed = feed_forward(params, layer, y, o)
+      if not facts.keeps_feed_forward then fed = drop(fed) end
+      return blocks.layer_norm(params, layer .. names.norm, y + fed, eps)
     end
-    for i = 0, c[keys.layers] - 1 do
-      x = nn.block(apply_layer, facts.prefix .. "." .. names.layer:format(i), x)
-    end
+    for _, layer in ipairs(layers) do x = nn.block(apply_layer, prefix .. layer, x) end
     return x
   end
 end
@@ -160,13 +206,23 @@ end
 
 --- Returns a family. facts: model_type, models, remarks, class (the begin of the names of its
 --- classes), prefix, tasks but that of the model without a head, pooler (the layers that the latter
---- has), and where it differs from BERT: keys, names, defaults, more (further defaults), only,
---- optional, aliases, embedding_size (a key), eps, positions_of_tokens (RoBERTa's), keeps_attention
---- (no dropout of its output).
+--- has), and where it differs from BERT:
+---   keys, names, defaults, more (further defaults), only, optional, aliases, ignored, complete,
+---   check
+---   embedding_size: a key; embedding_norm, projection: names of what is behind the embeddings;
+---   always_projects: whether also embeddings of the model's size are projected
+---   may_lack_types: whether type_vocab_size may be 0
+---   positions_of_tokens: RoBERTa's; rotary: such positions, and q, k and v in one projection
+---   relative_bias: has add_parameters and new
+---   layers: a function of the configuration to their names
+---   without_bias: a set of names of linear layers
+---   eps, if it is no key
+---   keeps_attention, keeps_feed_forward: no dropout of the output
+---   drops_inner: dropout within the feed-forward layer
 local function new_family(facts)
-  facts.keys, facts.names = facts.keys or bert_keys, facts.names or bert_names
+  facts = setmetatable(facts, { __index = bert })
   local defaults = {}
-  for key, value in pairs(facts.defaults or bert_defaults) do defaults[key] = value end
+  for key, value in pairs(facts.defaults) do defaults[key] = value end
   for key, value in pairs(facts.more or {}) do defaults[key] = value end
   local family = {
     model_type = facts.model_type,
@@ -179,7 +235,7 @@ local function new_family(facts)
     size_key = facts.keys.size,
     defaults = defaults,
     nullable = { "pad_token_id" },
-    optional = facts.optional,
+    optional = { unpack(facts.optional or {}) },
     aliases = facts.aliases,
     only = { is_decoder = false, add_cross_attention = false,
       position_embedding_type = "absolute" },
@@ -189,15 +245,29 @@ local function new_family(facts)
     current_name = current_name,
   }
   for key, value in pairs(facts.only or {}) do family.only[key] = value end
+  for _, key in ipairs(facts.rotary and { "rope_scaling", "rope_parameters" } or {}) do
+    table.insert(family.optional, key)
+  end
+  for _, pattern in ipairs(facts.ignored or {}) do table.insert(family.ignored, pattern) end
   for name, row in pairs(facts.tasks) do family.tasks[name] = row end
 
   function family.check(c)
     blocks.check_multiple(c, facts.keys.size, facts.keys.heads)
-    if c.type_vocab_size == 0 then fail("%s: type_vocab_size is 0", c.model_type) end
+    if facts.check then facts.check(c) end
+    if c.type_vocab_size == 0 and not facts.may_lack_types then
+      fail("%s: type_vocab_size is 0", c.model_type)
+    end
     local pad = c.pad_token_id
     if facts.positions_of_tokens and not (pad and pad >= 0 and pad < c.max_position_embeddings) then
       fail("%s: pad_token_id is %s, expected a token below max_position_embeddings (%d): positions "
         .. "count from it", c.model_type, pad, c.max_position_embeddings)
+    end
+  end
+
+  if facts.rotary then
+    function family.complete(c)
+      if facts.complete then facts.complete(c) end
+      rotary.complete(c)
     end
   end
 

@@ -20,37 +20,24 @@ local function shifted_rows(of_distance, T, S)
     :narrow(1, T - 1, T * (T + S - 1)):view(H, T, -1):narrow(2, 0, S)
 end
 
-local relative_bias = {}
-
-local function two_sided(distance, n, max)
-  local half = math.floor(n / 2)
-  return buckets(distance:abs(), half, max) + distance:gt(0) * half
-end
-
---- Returns the bias [1, H, T, T] of T tokens that see both sides. `look_up(buckets)` returns the
---- row [H] of each of the `n` buckets.
-function relative_bias.of_both_sides(n, max_distance, length, device, look_up)
-  local distance = torch.arange(1 - length, length + 1, { device = device })
-  local bias = look_up(two_sided(distance, n, max_distance)):t()
-  return shifted_rows(bias, length, length):unsqueeze(0):contiguous()
-end
-
---- Of T5: returns function(params, i): the bias [1, H, T, S] of layer i. A decoder's masks the
---- future.
-function relative_bias.of_t5(c, device, stack, past, length)
-  local n, max = c.relative_attention_num_buckets, c.relative_attention_max_distance
+--- Returns function(params, name): the bias [1, H, T, S] of `length` tokens after `past`, from the
+--- embedding `name` of `n` buckets. If it `is_causal`, it masks the future.
+return function(n, max_distance, given)
+  local past, length, is_causal = given.past or 0, given.length, given.is_causal
   -- From the last query to the first key, to one more than from the first query to the last key.
-  local distance = torch.arange(1 - past - length, length + 1, { device = device })
-  local bucket = stack == "decoder" and buckets((-distance):clamp(0), n, max)
-    or two_sided(distance, n, max)
-  return function(params, i)
-    local name = ("%s.block.%d.layer.0.SelfAttention.relative_attention_bias"):format(stack, i)
+  local distance = torch.arange(1 - past - length, length + 1, { device = given.device })
+  local bucket
+  if is_causal then
+    bucket = buckets((-distance):clamp(0), n, max_distance)
+  else
+    local half = math.floor(n / 2)
+    bucket = buckets(distance:abs(), half, max_distance) + distance:gt(0) * half
+  end
+  return function(params, name)
     -- One row for each distance: a lookup for each query and key has a slow backward on GPUs.
     local bias = blocks.embedding(params, name, bucket):t()
-    if stack == "decoder" then bias = bias:masked_fill(distance:gt(0), -math.huge) end
+    if is_causal then bias = bias:masked_fill(distance:gt(0), -math.huge) end
     -- Contiguous: the fused kernels of GPUs refuse other biases.
     return shifted_rows(bias, length, past + length):unsqueeze(0):contiguous()
   end
 end
-
-return relative_bias

@@ -113,6 +113,13 @@ kinds.longrope = {
   end,
 }
 
+-- The base is stretched and all pairs are divided, as the authors of GTE do.
+kinds.ntk = { families = { new = true }, needs = { "factor" }, frequencies = function(r)
+  local list = frequencies(r.size, r.theta * r.factor)
+  for i, frequency in ipairs(list) do list[i] = frequency / r.factor ^ (2 / r.size) end
+  return list
+end }
+
 --- Converts `rope_parameters`, the format of transformers 5, and the old `type` to the format that
 --- versions 4 and 5 read: `rope_theta` and `rope_scaling`. Version 5 has all settings in
 --- `rope_parameters`; version 4 keeps some beside `rope_scaling`.
@@ -199,7 +206,7 @@ function rotary.settings(family, c, size)
   r.model_context = c.original_max_position_embeddings
   r.on_devices = {}
   local kind = kinds[r.rope_type]
-  if not kind then
+  if not kind or kind.families and not kind.families[family] then
     fail("%s: unknown rope_type '%s'; expected default, dynamic, linear, llama3, longrope or yarn",
       family, r.rope_type)
   end

@@ -1,6 +1,7 @@
 --- How a model makes vectors of texts, as folders of sentence-transformers say it.
 local arguments = require "redco.arguments"
 local check_integer = require "redco.check_integer"
+local dense = require "redco.models.sentence_dense"
 local fail = require "redco.fail"
 local files = require "redco.models.files"
 local json = require "redco.models.json"
@@ -52,25 +53,49 @@ local function add_settings(found, dir)
   found.files[prompts_file] = prompts and text_of(prompts_file, prompts)
 end
 
-local sentence_pooling = {}
+-- Adds the files of the modules.
+local function add_files(found, modules)
+  if not found.files then return end
+  found.files["modules.json"] = modules and text_of("modules.json", modules)
+  for _, step in ipairs(found.steps) do
+    local name = step.folder and step.folder .. "/config.json"
+    if name then found.files[name] = text_of(name, step.config) end
+  end
+end
 
---- Returns what a folder says: { kinds, normalizes, prompts, default_prompt_name, max_seq_length,
---- files }: the kinds of vectors, which are joined, whether the result has length 1, the prompts by
---- name, and the files that say so by name; nil if the folder says nothing.
-function sentence_pooling.read(dir)
+-- What ColBERT's own class makes of a folder: a vector of length 1 for each token.
+local function of_colbert(weights)
+  return { kinds = {}, steps = { dense.of_colbert(weights), "normalize" }, prompts = {} }
+end
+
+-- Returns what a folder says, or nil if it says nothing: { kinds, steps, prompts,
+-- default_prompt_name, max_seq_length, files }: the kinds of vectors, which are joined, or none for
+-- one vector of each token; what is then done to them ("normalize", or a layer of
+-- sentence_dense.lua); the prompts by name; the files that say so by name.
+local function read(dir)
   local modules = files.json(dir, "modules.json")
-  local found = { normalizes = false, files = {} }
+  local found = { steps = {}, files = {} }
   local path = not modules and "1_Pooling"
   for _, module in ipairs(modules or {}) do
     local kind = type(module) == "table" and tostring(module.type):match "[^.]*$"
     if kind == "Pooling" then
       path = module.path or ""
     elseif kind == "Normalize" then
-      found.normalizes = true
+      table.insert(found.steps, "normalize")
+    elseif kind == "Dense" then
+      table.insert(found.steps, dense.read(dir, module.path))
     elseif kind ~= "Transformer" then
       found.files = nil
       warn("%s/modules.json: what %s does to the vectors is not done", dir, tostring(kind))
     end
+  end
+  if not path and type(found.steps[1]) == "table" then
+    -- A model of vectors of tokens, which its programs compare by direction.
+    table.insert(found.steps, "normalize")
+    found.kinds = {}
+    add_files(found, modules)
+    add_settings(found, dir)
+    return found
   end
   if not path then return nil end
   if not tostring(path):find "^[%w_]+$" then
@@ -83,10 +108,8 @@ function sentence_pooling.read(dir)
   if config.include_prompt == false then
     warn("%s/%s: include_prompt is false, but the tokens of a prompt count in vectors", dir, name)
   end
-  if found.files then
-    found.files[name] = text_of(name, config)
-    found.files["modules.json"] = modules and text_of("modules.json", modules)
-  end
+  if found.files then found.files[name] = text_of(name, config) end
+  add_files(found, modules)
   add_settings(found, dir)
   return found
 end
@@ -101,10 +124,13 @@ local function pooling_config(kind, size)
   return config
 end
 
-local function modules_of(normalizes)
-  local list = {}
-  for i, row in ipairs { { "Transformer", "" }, { "Pooling", "1_Pooling" },
-    normalizes and { "Normalize", "2_Normalize" } or nil } do
+local function modules_of(steps)
+  local rows, list = { { "Transformer", "" }, { "Pooling", "1_Pooling" } }, {}
+  for i, step in ipairs(steps) do
+    rows[i + 2] = step == "normalize" and { "Normalize", ("%d_Normalize"):format(i + 1) }
+      or { "Dense", step.folder }
+  end
+  for i, row in ipairs(rows) do
     list[i] = { idx = i - 1, name = tostring(i - 1), path = row[2],
       type = "sentence_transformers.models." .. row[1] }
   end
@@ -133,16 +159,33 @@ local function check(o)
   if o.max_seq_length then check_integer(where, "max_seq_length", o.max_seq_length, 1) end
 end
 
---- Returns the same for the options of a call. `size` is that of the vectors.
-function sentence_pooling.of(given, size)
+local sentence_pooling = {}
+
+--- Returns what the folder says about sentences, the family with its layers, and the weights (or
+--- nil) with theirs.
+function sentence_pooling.open(family, weights, dir)
+  local found = read(dir)
+  if not found and weights and family.is_colbert then found = of_colbert(weights) end
+  if not found then return nil, family, weights end
+  return found, dense.family(family, found.steps),
+    weights and dense.weights(weights, dir, found.steps)
+end
+
+--- Returns what a model says after a call with these options. `size` is that of the vectors; of
+--- `before`, what it said, the layers stay.
+function sentence_pooling.of(given, size, before)
   local o = options(given)
   check(o)
   local prompts = next(o.prompts) and o.prompts or native.ordered_table()
-  return {
-    kinds = { o.pooling }, normalizes = o.normalize, prompts = o.prompts,
+  local steps = {}
+  for _, step in ipairs(before and before.steps or {}) do
+    if type(step) == "table" then table.insert(steps, step) end
+  end
+  if o.normalize then table.insert(steps, "normalize") end
+  local found = {
+    kinds = { o.pooling }, steps = steps, prompts = o.prompts,
     default_prompt_name = o.default_prompt_name, max_seq_length = o.max_seq_length,
     files = {
-      ["modules.json"] = text_of("modules.json", modules_of(o.normalize)),
       ["1_Pooling/config.json"] = text_of("1_Pooling/config.json",
         pooling_config(o.pooling, size)),
       [texts_file] = text_of(texts_file,
@@ -151,6 +194,8 @@ function sentence_pooling.of(given, size)
         default_prompt_name = o.default_prompt_name, similarity_fn_name = "cosine" }),
     },
   }
+  add_files(found, modules_of(steps))
+  return found
 end
 
 return sentence_pooling

@@ -6,7 +6,7 @@
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"
-local new_bias = require("redco.models.relative_bias").of_t5
+local new_bias = require "redco.models.relative_bias"
 local new_tasks = require "redco.models.encoder_decoder_tasks"
 local nn = require "redco.nn"
 local ties = require "redco.models.ties"
@@ -153,15 +153,17 @@ local function new_stack(row, c, stack, n_layers)
   end
 
   return function(params, input_ids, o, padding, memory, own_padding)
-    local bias_of = new_bias(c, params["shared.weight"].device, stack, blocks.past(o),
-      input_ids:size(1))
+    local bias_of = new_bias(c.relative_attention_num_buckets, c.relative_attention_max_distance, {
+      device = params["shared.weight"].device, past = blocks.past(o), length = input_ids:size(1),
+      is_causal = stack == "decoder" })
     local x = drop(blocks.embedding(params, "shared", input_ids), o)
     local added = not memory and padding
     if own_padding then added = masks.causal({ attention_mask = own_padding }, o, x).mask end
     local memory_mask, mask = { mask = padding }, nil
     for i = 0, n_layers - 1 do
       if i == 0 or row.bias_in_each_layer then
-        local bias = bias_of(params, i)
+        local bias = bias_of(params,
+          ("%s.block.%d.layer.0.SelfAttention.relative_attention_bias"):format(stack, i))
         mask = { mask = added and bias + added or bias }
       end
       x = nn.block(apply_block, params, ("%s.block.%d.layer."):format(stack, i), x, mask, memory,

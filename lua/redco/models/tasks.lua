@@ -168,9 +168,8 @@ local function add_head(family, row, kind, c, task, add)
   if not row.bias_key or c[row.bias_key] then add(row.bias, { c.vocab_size }, blocks.zeros) end
 end
 
---- Returns the family with the head of this task.
-local function with_head(family, task)
-  local general = family.tasks[task]
+--- Returns the family with the head of this task, by its row `general`.
+local function with_head(family, task, general)
   local kind, result = kinds[task], { task = task }
   local function row_for(c) return general.variant and general.variant(c) or general end
   result.architecture = general.architecture
@@ -286,6 +285,10 @@ local function with_head(family, task)
   return setmetatable(result, { __index = family })
 end
 
+-- ColBERT's own class: the model without a head, and a linear layer over tokens
+-- (sentence_dense.lua).
+local colbert = { architecture = "HF_ColBERT" }
+
 --- Returns the name of the task of the family's own head, or nil if it has none.
 function tasks.own(family)
   if family.default_task then return nil end
@@ -301,12 +304,19 @@ function tasks.choose(family, task, config)
       return variant
     end
   end
+  if architecture == colbert.architecture and (task or "features") == "features" then
+    local result = with_head(family, "features", colbert)
+    result.is_colbert = true
+    return result
+  end
   for name, row in pairs(family.tasks or {}) do
     if task == name or not task and row.architecture == architecture then
-      return with_head(family, name)
+      return with_head(family, name, row)
     end
   end
-  if not task and family.default_task then return with_head(family, family.default_task) end
+  if not task and family.default_task then
+    return with_head(family, family.default_task, family.tasks[family.default_task])
+  end
   local own = tasks.own(family)
   if task and task ~= own then
     local names = tasks.names(family)

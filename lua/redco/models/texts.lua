@@ -43,7 +43,7 @@ Text models without a head (the task "features") return hidden states [batch, le
 `pooling` one vector for each text, [batch, size].
   cache: from `redco.models.new_cache`; the inputs are then only the new tokens
   pooling: "mean" of the tokens, "cls" and "last", the first and the last token that is no padding,
-    or "pooler", of BERT and RoBERTa, the layer behind the first position, as transformers'
+    or "pooler", of BERT and its kin, the layer behind the first position, as transformers'
     pooler_output]],
 
   ["Model.loss"] = [[
@@ -200,7 +200,7 @@ for each text, and `save_pretrained` also writes the files of sentence-transform
 `redco.models.from_pretrained` has read, is `model.sentence_pooling` {prompts, default_prompt_name,
 max_seq_length, ...}.
   pooling: "mean", "cls", "last", "max", "mean_sqrt_len_tokens" or "weightedmean"
-  normalize: whether vectors have length 1
+  normalize: whether vectors have length 1, behind the layers (Dense) that the folder has
   prompts: texts by name, such as {query = "query: "}, that stand before a text. The caller adds them
   max_seq_length: of texts, in tokens; the caller truncates them]],
 }

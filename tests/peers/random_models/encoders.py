@@ -1,4 +1,5 @@
 """Random configurations of encoders of texts."""
+from .decoders import rope_scaling, with_newer_name
 from .draw import ACTIVATIONS, ENCODERS, common, draws, heads
 
 
@@ -15,7 +16,7 @@ def bert(draw, **more):
     return config
 
 
-@draws("roberta", "xlm-roberta", of=ENCODERS)
+@draws("roberta", "xlm-roberta", "camembert", of=ENCODERS)
 def roberta(draw):
     config = bert(draw)
     config.setdefault("pad_token_id", 1)
@@ -62,6 +63,15 @@ def deberta(draw):
     return config
 
 
+@draws("deberta", of=ENCODERS)
+def deberta_1(draw):
+    config = deberta(draw)
+    for key in ("share_att_key", "norm_rel_ebd", "position_buckets", "conv_kernel_size",
+                "conv_act", "conv_groups"):
+        config.pop(key, None)
+    return config
+
+
 @draws("modernbert", of=ENCODERS)
 def modernbert(draw):
     config = common(draw)
@@ -78,4 +88,43 @@ def modernbert(draw):
         global_attn_every_n_layers=draw.randint(1, 3), local_attention=draw.randint(1, 12),
         classifier_pooling=draw.choice(["cls", "mean"]),
         classifier_activation=draw.choice(ACTIVATIONS))
+    return config
+
+
+@draws("mpnet", of=ENCODERS)
+def mpnet(draw):
+    config = bert(draw)
+    config["vocab_size"] = max(config["vocab_size"], 2)
+    del config["type_vocab_size"]
+    config.update(pad_token_id=1, max_position_embeddings=config["max_position_embeddings"] + 2)
+    return config
+
+
+@draws("albert", of=ENCODERS)
+def albert(draw):
+    config = bert(draw)
+    config.update(
+        embedding_size=draw.choice([config["hidden_size"], draw.randint(3, 20)]),
+        num_hidden_layers=draw.randint(1, 4), classifier_dropout_prob=0.0)
+    n_groups = config["num_hidden_groups"] = draw.randint(1, config["num_hidden_layers"])
+    # Version 4 fails with more.
+    config["inner_group_num"] = draw.randint(1, min(2, config["num_hidden_layers"] // n_groups))
+    return config
+
+
+@draws("nomic_bert", of=ENCODERS)
+def nomic_bert(draw):
+    config = bert(draw)
+    config.setdefault("pad_token_id", 0)
+    config["hidden_size"] = config["num_attention_heads"] * 2 * draw.randint(2, 5)
+    rope = rope_scaling(draw, config["hidden_size"] // config["num_attention_heads"] // 2)
+    config["rope_parameters"] = dict(with_newer_name(rope) or dict(rope_type="default"),
+                                     rope_theta=draw.choice([100.0, 1000.0]))
+    return config
+
+
+@draws("gte", of=ENCODERS)
+def gte(draw):
+    config = nomic_bert(draw)
+    config["type_vocab_size"] = draw.randint(0, 2)
     return config

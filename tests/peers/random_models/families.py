@@ -17,6 +17,8 @@ from .sound import classes, hubert, wav2vec2, wavlm
 
 for _family in {*DECODERS} - {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}:
     del DECODERS[_family]  # which a newer version of the library has
+for _family in {*ENCODERS} - {*modeling_auto.MODEL_MAPPING_NAMES}:
+    del ENCODERS[_family]
 
 # The draw and the class of each, with the names that AutoModel has.
 GENERATORS = {**modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
@@ -88,7 +90,8 @@ _PREFIXES = {_family: modeling_auto.MODEL_MAPPING_NAMES[_family].removesuffix("M
              for _family in ENCODERS}
 for _family, _draw in ENCODERS.items():
     for _task, _class in ENCODER_TASKS.items():
-        FAMILIES[f"{_family}.{_task}"] = (_draw, _PREFIXES[_family] + _class)
+        if hasattr(transformers, _PREFIXES[_family] + _class):
+            FAMILIES[f"{_family}.{_task}"] = (_draw, _PREFIXES[_family] + _class)
 FAMILIES["electra.replaced_token_detection"] = (electra, "ElectraForPreTraining")
 # Text models without a head.
 HEADLESS = {f"{_family}.features": (_draw, modeling_auto.MODEL_MAPPING_NAMES[_family])
@@ -99,7 +102,8 @@ HEADLESS.update({f"{_family}.features": (FAMILIES[_family][0], _class.replace(
 HEADLESS.update({f"{_family}.features": (_draw, modeling_auto.MODEL_MAPPING_NAMES[_family])
                  for _family, _draw in DECODERS.items()})
 FAMILIES.update(HEADLESS)
-HAVE_POOLER = {"bert.features", "roberta.features", "xlm-roberta.features"}
+HAVE_POOLER = {f"{_family}.features" for _family in (
+    "bert", "roberta", "xlm-roberta", "camembert", "mpnet", "albert")}
 ATTENTION = dict(gemma2="eager")  # the only one with soft caps
 
 

@@ -12,6 +12,11 @@ from .families import FAMILIES, implementations_of
 
 def labelled(draw, config, task):
     """A configuration for a task."""
+    if "rope_local_base_freq" in config and task:
+        config["use_bidirectional_attention"] = draw.maybe()
+    elif ("num_key_value_heads" in config and task == "features"
+          and transformers.__version__.startswith("5.") and draw.maybe(0.3)):
+        config["is_causal"] = False
     if task == "sequence_classification":
         config["num_labels"] = draw.choice([1, 2, 4])
         config["problem_type"] = draw.choice([None, None, "multi_label_classification",

@@ -19,9 +19,14 @@ def used(model):
 
 
 def as_in_files(model, tensors):
-    """The parameters by the names that they have in files: version 5 stacks those of experts."""
+    """The parameters by the names that they have in files: version 5 stacks those of experts, and
+    has two biases of a head that is not tied, of which it uses the decoder's."""
     if not transformers.__version__.startswith("5."):
         return tensors
+    tensors = dict(tensors)
+    for name in [name for name in tensors if name.endswith(".decoder.bias")]:
+        if name.replace(".decoder.", ".") in tensors:
+            tensors[name.replace(".decoder.", ".")] = tensors.pop(name)
     from transformers.core_model_loading import revert_weight_conversion
     return revert_weight_conversion(model, tensors)
 

@@ -96,15 +96,15 @@ function deberta.check(c)
   blocks.check_multiple(c, "hidden_size", "num_attention_heads")
   local size = c.hidden_size / c.num_attention_heads
   if c.attention_head_size and c.attention_head_size ~= size then
-    fail("deberta-v2: attention_head_size = %s is not supported, only hidden_size / "
-      .. "num_attention_heads = %d", c.attention_head_size, size)
+    fail("%s: attention_head_size = %s is not supported, only hidden_size / num_attention_heads "
+      .. "= %d", c.model_type, c.attention_head_size, size)
   end
   if c.pooler_hidden_size and c.pooler_hidden_size ~= c.hidden_size then
-    fail("deberta-v2: pooler_hidden_size (%d) must be hidden_size (%d)", c.pooler_hidden_size,
-      c.hidden_size)
+    fail("%s: pooler_hidden_size (%d) must be hidden_size (%d)", c.model_type,
+      c.pooler_hidden_size, c.hidden_size)
   end
   if not c.legacy and (c.embedding_size or c.hidden_size) ~= c.hidden_size then
-    fail("deberta-v2: embedding_size (%d) must be hidden_size (%d) if legacy is false",
+    fail("%s: embedding_size (%d) must be hidden_size (%d) if legacy is false", c.model_type,
       c.embedding_size, c.hidden_size)
   end
   convolution.check(c)
@@ -133,7 +133,9 @@ function deberta.add_parameters(c, add)
   convolution.add_parameters(c, "deberta.encoder.conv", add)
   for i = 0, c.num_hidden_layers - 1 do
     local layer = ("encoder.layer.%d."):format(i)
-    attention.add_parameters(c, layer .. "attention.self.", linear)
+    attention.add_parameters(c, layer .. "attention.self.", linear, function(name)
+      add("deberta." .. name, { size }, blocks.zeros)
+    end)
     linear(layer .. "attention.output.dense", size, size)
     norm(layer .. "attention.output.LayerNorm")
     linear(layer .. "intermediate.dense", size, c.intermediate_size)
@@ -166,7 +168,7 @@ end
 
 function deberta.new_forward(c)
   local attend = attention.new(c)
-  local activation = blocks.activation("deberta-v2", c.hidden_act)
+  local activation = blocks.activation(c.model_type, c.hidden_act)
   local convolve = convolution.new(c, "deberta.encoder.conv")
 
   return function(params, inputs, o)

@@ -35,8 +35,9 @@ local gemma3 = {
     eos_token_id = 1,
   },
   optional = { "layer_types", "hidden_act", "cache_implementation", "sliding_window_pattern",
-    "_sliding_window_pattern", "final_logit_softcapping", "attn_logit_softcapping" },
-  only = { partial_rotary_factor = 1, use_bidirectional_attention = false },
+    "_sliding_window_pattern", "final_logit_softcapping", "attn_logit_softcapping",
+    "use_bidirectional_attention" },
+  only = { partial_rotary_factor = 1 },
   logits_cap = function(c) return c.final_logit_softcapping end,
 }
 
@@ -72,6 +73,8 @@ function gemma3.facts(c)
     embedding_scale = math.sqrt(c.hidden_size), rounds_embedding_scale = true,
     attention_scale = 1 / math.sqrt(c.query_pre_attn_scalar),
     window = windows.of_types(c),
+    reach = c.use_bidirectional_attention and function(window) return math.floor(window / 2) end
+      or nil,
     rope = function(i, whole)
       return c.layer_types[i + 1] == "sliding_attention" and near or whole
     end,

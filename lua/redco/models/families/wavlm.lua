@@ -2,7 +2,7 @@
 --- `WavLMModel`: wav2vec 2.0 whose scores have relative positions, gated by each frame.
 local blocks = require "redco.models.blocks"
 local new_family = require "redco.models.wav2vec2_like"
-local relative_bias = require "redco.models.relative_bias"
+local new_bias = require "redco.models.relative_bias"
 local torch = require "redco.torch"
 
 -- Returns the gate [B, H, T, 1] of frames x [B, T, size].
@@ -33,10 +33,8 @@ return new_family {
     local attention = blocks.new_attention(n_heads, { q = ".q_proj", k = ".k_proj",
       v = ".v_proj", out = ".out_proj" }, c.attention_dropout)
     return function(params, x, mask, o)
-      local bias = relative_bias.of_both_sides(c.num_buckets, c.max_bucket_distance, x:size(1),
-        x.device, function(buckets)
-          return blocks.embedding(params, "encoder.layers.0.attention.rel_attn_embed", buckets)
-        end)
+      local bias = new_bias(c.num_buckets, c.max_bucket_distance, { device = x.device,
+        length = x:size(1) })(params, "encoder.layers.0.attention.rel_attn_embed")
       return function(i, y)
         local name = ("encoder.layers.%d.attention"):format(i)
         local scores = gate(params, name .. ".", y, n_heads, o) * bias
