@@ -11,9 +11,10 @@ local tiny = { vocab_size = 11, hidden_size = 8, intermediate_size = 12, num_hid
   num_attention_heads = 2, max_position_embeddings = 12, pad_token_id = 1 }
 local names = { distilbert = { hidden_size = "dim", intermediate_size = "hidden_dim",
   num_hidden_layers = "n_layers", num_attention_heads = "n_heads" } }
-local adapted = { distilbert = "q_lin", ["deberta-v2"] = "query_proj", modernbert = "Wqkv" }
-local model_types = { "bert", "deberta-v2", "distilbert", "electra", "modernbert", "roberta",
-  "xlm-roberta" }
+local adapted = { deberta = "in_proj", ["deberta-v2"] = "query_proj", distilbert = "q_lin",
+  gte = "qkv_proj", modernbert = "Wqkv", mpnet = "q", new = "qkv_proj", nomic_bert = "Wqkv" }
+local model_types = { "albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert",
+  "electra", "gte", "modernbert", "mpnet", "new", "nomic_bert", "roberta", "xlm-roberta" }
 
 local function new(model_type, task, changes)
   local config = { model_type = model_type }
@@ -69,6 +70,79 @@ test("a new model trains, low in memory, in bfloat16, with adapters", function()
     end
     expect_equal(n_adapters, 1)
   end
+end)
+
+-- Computes with the parameters of another model.
+local function same(model, other, inputs)
+  expect_close(model(other.params, inputs), other(other.params, inputs), 1e-5, 1e-6)
+end
+
+test("NomicBERT: the keys of the authors' configuration", function()
+  local changes = { hidden_act = "silu", rope_theta = 100, layer_norm_eps = 0.1 }
+  local own = new("nomic_bert", "features", changes)
+  local function authors(more)
+    local config = { model_type = "nomic_bert", vocab_size = 11, n_embd = 8, n_inner = 12,
+      n_layer = 1, n_head = 2, n_positions = 12, activation_function = "swiglu", prenorm = false,
+      rotary_emb_base = 100, rotary_emb_fraction = 1, layer_norm_epsilon = 0.1,
+      qkv_proj_bias = false, mlp_fc1_bias = false, mlp_fc2_bias = false, pad_token_id = 1 }
+    for key, value in pairs(more or {}) do config[key] = value end
+    return redco.models.from_config(config, { task = "features" })
+  end
+  same(authors(), own, { input_ids = ids, attention_mask = mask })
+  same(authors { activation_function = "geglu" },
+    new("nomic_bert", "features", { hidden_act = "gelu", rope_theta = 100, layer_norm_eps = 0.1 }),
+    { input_ids = ids })
+  changes.max_position_embeddings = 3
+  changes.rope_scaling = { rope_type = "dynamic", factor = 2 }
+  same(authors { rotary_scaling_factor = 2, max_trained_positions = 3 },
+    new("nomic_bert", "features", changes), { input_ids = ids })
+  expect_error(function() authors { activation_function = "gelu" } end, "activation_function",
+    "swiglu")
+  expect_error(function() authors { qkv_proj_bias = true } end, "qkv_proj_bias")
+end)
+
+test("GTE: the authors' scaling of positions stretches the base and divides all pairs", function()
+  local size, factor = 4, 8
+  local function scaled(theta, scaling)
+    return new("new", "features", { rope_theta = theta, rope_scaling = scaling,
+      initializer_range = 0.5 })
+  end
+  local given = scaled(100, { type = "ntk", factor = factor })
+  same(scaled(100 * factor, { type = "linear", factor = factor ^ (2 / size) }), given,
+    { input_ids = ids })
+  expect_error(function() scaled(100, { type = "ntk", factor = factor, mixed_b = 0.5 }) end,
+    "mixed_b")
+  expect_error(function()
+    new("gte", "features", { rope_scaling = { type = "ntk", factor = factor } })
+  end, "ntk")
+end)
+
+test("decoders whose tokens attend to both sides", function()
+  local function llama(changes)
+    local config = { model_type = "llama", vocab_size = 11, hidden_size = 8, intermediate_size = 12,
+      num_hidden_layers = 1, num_attention_heads = 2, initializer_range = 0.5 }
+    for key, value in pairs(changes) do config[key] = value end
+    return redco.models.from_config(config, { generator = torch.Generator(1) })
+  end
+  local function changes_by_last(model, inputs)
+    local changed = inputs:clone()
+    changed:narrow(1, 4, 1):fill_(2)
+    local difference = model(model.params, { input_ids = inputs })
+      - model(model.params, { input_ids = changed })
+    return table.concat(difference:abs():amax({ 0, 2 }):gt(1e-6):long():tolist(), " ")
+  end
+  expect_equal(changes_by_last(llama {}, ids), "0 0 0 0 1")
+  expect_equal(changes_by_last(llama { is_causal = false }, ids), "1 1 1 1 1")
+  local mistral = { model_type = "mistral", is_causal = false, sliding_window = 1,
+    num_key_value_heads = 2 }
+  expect_equal(changes_by_last(llama(mistral), ids), "0 0 0 1 1")
+  local gemma = { model_type = "gemma3_text", use_bidirectional_attention = true,
+    sliding_window = 4, num_key_value_heads = 2, head_dim = 4, sliding_window_pattern = 2 }
+  local model = llama(gemma)
+  expect_equal(changes_by_last(model, ids), "0 0 1 1 1")
+  expect_error(function()
+    model.generate(model.params, { input_ids = ids }, { max_new_tokens = 2 })
+  end, "both sides", "no text")
 end)
 
 test("old names of norms, and further heads", function()

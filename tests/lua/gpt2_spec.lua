@@ -216,4 +216,28 @@ test("what is wrong is said by name and line", function()
   expect_error(function() model(model.params, ids) end, "gpt2_spec.lua:")
 end)
 
+test("scores are divided by the number of the layer, or not by the size of heads", function()
+  local function made(changes)
+    local config = { vocab_size = 11, n_positions = 8, n_embd = 8, n_layer = 3, n_head = 2,
+      initializer_range = 0.5 }
+    for key, value in pairs(changes or {}) do config[key] = value end
+    return new(config, torch.Generator(1))
+  end
+  local batch = { input_ids = torch.tensor { { 3, 4, 5, 6 } } }
+  local function expect_factors(changes, factor)
+    local given, plain = made(changes), made()
+    torch.no_grad(function()
+      for i = 0, 2 do
+        for _, part in ipairs { "weight", "bias" } do
+          local leaf = plain.params[("transformer.h.%d.attn.c_attn.%s"):format(i, part)]
+          leaf:narrow(-1, 0, 8):mul_(factor(i))
+        end
+      end
+    end)
+    expect_close(given(given.params, batch), plain(plain.params, batch), 1e-5, 1e-5)
+  end
+  expect_factors({ scale_attn_by_inverse_layer_idx = true }, function(i) return 1 / (i + 1) end)
+  expect_factors({ scale_attn_weights = false }, function() return 2 end)
+end)
+
 testing.finish()

@@ -61,11 +61,11 @@ test("the configurations of transformers 5 mean the same, and are saved as versi
     scaling.rope_type, scaling.type = scaling.type or scaling.rope_type, nil
     if scaling.rope_type == "longrope" then
       scaling.original_max_position_embeddings = config.original_max_position_embeddings
-      config.original_max_position_embeddings = nil
       -- In version 4 the ratio of the two lengths counts before the factor.
       if scaling.original_max_position_embeddings then scaling.factor = nil end
     end
     scaling.rope_theta = config.rope_theta or 10000
+    config.original_max_position_embeddings = nil  -- which would count before that of the table
     config.rope_parameters, config.rope_scaling, config.rope_theta = scaling, nil, nil
     expect_case(case, config)
     local _, old = settings_of(case.config)
@@ -248,6 +248,19 @@ test("what is wrong in rope_scaling is said", function()
   end, "rotary_spec.lua:", "llama: partial_rotary_factor = 0.5", "only 1")
   refused({ rope_type = "longrope", short_factor = { 1 }, long_factor = { 1, 1 } },
     "short_factor has 1 numbers", "2")
+end)
+
+test("the length of the whole configuration counts before that of rope_parameters", function()
+  local function logits(whole, own)
+    local model = redco.models.from_config({ model_type = "llama", vocab_size = 11,
+      hidden_size = 16, intermediate_size = 12, num_hidden_layers = 1, num_attention_heads = 2,
+      initializer_range = 0.5, original_max_position_embeddings = whole,
+      rope_parameters = { rope_type = "yarn", factor = 4, rope_theta = 100,
+        original_max_position_embeddings = own } }, { generator = redco.torch.Generator(1) })
+    return model(model.params, { input_ids = redco.torch.tensor { { 3, 4, 5, 6 } } })
+  end
+  assert(logits(4, 64):equal(logits(nil, 4)))
+  assert(not logits(4, 64):equal(logits(nil, 64)))
 end)
 
 testing.finish()

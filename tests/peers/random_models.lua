@@ -98,7 +98,9 @@ local function run(folder)
     result["grad." .. name], result["after." .. name] = nil, nil
   end
   for name in pairs(params) do
-    if name:find "correction_bias$" or name:find "expert_bias$" then  -- buffers too
+    local is_buffer = name:find "correction_bias$" or name:find "expert_bias$"
+      or name:find "act_fn%.beta$" or name:find "act_fn%.eps$"
+    if is_buffer then
       result["grad." .. name], result["after." .. name] = nil, nil
     end
   end

@@ -2,11 +2,15 @@
 --- embedding that both stacks and the head share. A family is a row of facts:
 ---   norm_first: whether norms are before layers, and one after each stack
 ---   norm_of_embedding: whether there is one
----   positions: "learned" or "sinusoidal"
+---   positions: "learned", "sinusoidal" or "of tokens": sinusoids of the tokens that are no padding
+---   position_offset: the rows of the table that tokens do not use, by default 2
+---   lacks_logits_bias: whether the head has no bias
 local blocks = require "redco.models.blocks"
+local fail = require "redco.fail"
 local masks = require "redco.models.masks"
 local new_tasks = require "redco.models.encoder_decoder_tasks"
 local nn = require "redco.nn"
+local torch = require "redco.torch"
 
 -- The defaults of configurations, unless the row of a family has others.
 local defaults = {
@@ -40,8 +44,21 @@ local common = {
   size_key = "d_model",
 }
 
--- Tokens do not use the first two rows of the position table.
-local position_offset = 2
+local function position_offset(row) return row.position_offset or 2 end
+
+-- Returns fairseq's sinusoids of the tokens `ids` [B, T]: sines, then cosines. Positions count from
+-- the one after pad_token_id; padding has zeros.
+local function sinusoids_of_tokens(c, ids, past, x)
+  local is_token = ids:ne(c.pad_token_id):to "int64"
+  local half = math.floor(c.d_model / 2)
+  local steps = (torch.arange(half, { device = ids.device }):float()
+    * (-math.log(10000) / (half - 1))):exp()
+  local places = (is_token:cumsum(1) + past) * is_token + c.pad_token_id
+  local angles = places:float():unsqueeze(-1) * steps
+  local y = torch.cat({ angles:sin(), angles:cos() }, -1) * is_token:unsqueeze(-1)
+  if c.d_model % 2 == 1 then y = torch.constant_pad_nd(y, { 0, 1 }, 0) end
+  return y:to(x.dtype)
+end
 
 local function embedding_of(c, side)
   if c.share_encoder_decoder_embeddings ~= false then return "model.shared" end
@@ -73,7 +90,7 @@ local function add_parameters(row, c, add)
     local stack, inner = ("model.%s."):format(side), c[side .. "_ffn_dim"]
     if row.positions == "learned" then
       add(stack .. "embed_positions.weight",
-        { c.max_position_embeddings + position_offset, c.d_model }, normal)
+        { c.max_position_embeddings + position_offset(row), c.d_model }, normal)
     end
     if row.norm_of_embedding then norm(stack .. "layernorm_embedding") end
     for i = 0, c[side .. "_layers"] - 1 do
@@ -86,7 +103,9 @@ local function add_parameters(row, c, add)
     end
     if row.norm_first then norm(stack .. "layer_norm") end
   end
-  add("final_logits_bias", { 1, vocab_size_of(c, "decoder") }, blocks.zeros)
+  if not row.lacks_logits_bias then
+    add("final_logits_bias", { 1, vocab_size_of(c, "decoder") }, blocks.zeros)
+  end
 end
 
 -- Either stack: function(params, input_ids, o, padding mask of the encoder's tokens, memory,
@@ -109,13 +128,17 @@ local function new_stack(row, c, side)
   local function positions(params, input_ids, x, o)
     if row.positions == "learned" then
       return blocks.position_embedding(params, stack .. "embed_positions", {}, o, input_ids,
-        position_offset)
+        position_offset(row))
+    elseif row.positions == "of tokens" then
+      return sinusoids_of_tokens(c, input_ids, blocks.past(o), x)
     end
     return blocks.sinusoids(c.d_model, blocks.past(o), input_ids:size(1), x)
   end
 
   return function(params, input_ids, o, padding, memory, own_padding)
-    blocks.check_length(c, "max_position_embeddings", o, input_ids)
+    if row.positions ~= "of tokens" then
+      blocks.check_length(c, "max_position_embeddings", o, input_ids)
+    end
     local function norm(name, x) return blocks.layer_norm(params, name, x, 1e-5) end
     -- x + f(x), with the norm before f or after the sum.
     local function residual(name, x, f)
@@ -167,18 +190,25 @@ return function(row)
   family.ignored = { "^lm_head%.weight$", "^classification_head%.", "^qa_outputs%.",
     "coder%.version$", unpack(row.ignored or {}) }
   if row.positions ~= "learned" then
-    table.insert(family.ignored, "coder%.embed_positions%.weight$")
+    table.insert(family.ignored, "coder%.embed_positions%.weights?$")
   end
 
   function family.check(c)
     for _, key in ipairs { "encoder_attention_heads", "decoder_attention_heads" } do
       blocks.check_multiple(c, "d_model", key)
     end
+    if row.positions == "of tokens" and not (c.d_model > 3 and (c.pad_token_id or -1) >= 0) then
+      fail("%s: positions count from pad_token_id (%s) and need a d_model above 3 (%d)",
+        c.model_type, c.pad_token_id, c.d_model)
+    end
   end
 
   function family.add_parameters(c, add) add_parameters(row, c, add) end
 
-  function family.head(c) return embedding_of(c, "decoder") .. ".weight", "final_logits_bias" end
+  function family.head(c)
+    return embedding_of(c, "decoder") .. ".weight",
+      not row.lacks_logits_bias and "final_logits_bias" or nil
+  end
 
   function family.new_encoder(c)
     local encoder = new_stack(row, c, "encoder")

@@ -23,12 +23,12 @@ function router.check(c, n_best)
 end
 
 -- Keeps the scores [N, n] of the groups whose `n_best` best experts have the largest sums; others
--- become 0.
-local function of_best_groups(c, n_best, scores)
+-- become `rest`.
+local function of_best_groups(c, n_best, scores, rest)
   local groups = scores:view { scores:size(0), c.n_group, c.n_routed_experts / c.n_group }
   local sums = (groups:topk(n_best, -1)):sum { -1 }
   local best = torch.zeros_like(sums):scatter(1, select(2, sums:topk(c.topk_group, -1)), 1)
-  return groups:masked_fill(best:eq(0):unsqueeze(-1), 0):view(scores.shape)
+  return groups:masked_fill(best:eq(0):unsqueeze(-1), rest):view(scores.shape)
 end
 
 -- Returns a router as that of experts.lua.
@@ -43,7 +43,9 @@ local function new_route(c, given)
     local numbers = torch.no_grad(function()
       local of_choice = scores:detach()
       if given.bias then of_choice = of_choice + params[name .. "." .. given.bias]:detach() end
-      if given.n_best then of_choice = of_best_groups(c, given.n_best, of_choice) end
+      if given.n_best then
+        of_choice = of_best_groups(c, given.n_best, of_choice, given.rest or 0)
+      end
       return select(2, of_choice:topk(c.num_experts_per_tok, -1))
     end)
     local weights = scores:gather(1, numbers)
@@ -56,8 +58,9 @@ end
 
 --- Returns a mixture of experts.lua. given: score(logits) -> scores; n_best, or nil if there are no
 --- groups; bias, the name of a vector that is added to the scores, is not trained, and changes only
---- which experts are chosen; bias_sizes, if not [n]; least_sum, which is added to the sum by which
---- weights are divided; name, names and shared as in experts.lua, by default DeepSeek's.
+--- which experts are chosen; bias_sizes, if not [n]; rest, the score of experts of other groups, by
+--- default 0; least_sum, which is added to the sum by which weights are divided; name, names and
+--- shared as in experts.lua, by default DeepSeek's.
 function router.new(c, given)
   local n_shared = c.n_shared_experts
   return experts.new(c, {

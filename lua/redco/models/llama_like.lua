@@ -31,7 +31,7 @@ local llama = {
   mlp_name = "mlp",
   gate_scale = 1,  -- of what the gate's projection puts out
   mlp_scale = 1,  -- of what the feed-forward layer puts out
-  experts = nil,  -- function(i): a mixture of experts (experts.lua) in layer i instead
+  experts = nil,  -- function(i): another feed-forward layer i, as a mixture of experts.lua
   activation = "hidden_act",  -- the key of the configuration, or the name
   inner = nil,  -- the size of the feed-forward layer, if not intermediate_size
   -- Norms of q and k: of each "head" with the same weights or its "own", or of the "projection".
@@ -86,8 +86,13 @@ end
 
 -- Returns a function of i: the feed-forward layer of layer i.
 local function mlps_of(c, facts)
-  local mlp = new_mlp(c, facts)
-  return function(i) return facts.experts and facts.experts(i) or mlp end
+  local mlp
+  return function(i)
+    local own = facts.experts and facts.experts(i)
+    if own then return own end
+    mlp = mlp or new_mlp(c, facts)
+    return mlp
+  end
 end
 
 local function add_parameters(c, facts, add)

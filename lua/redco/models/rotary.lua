@@ -137,9 +137,13 @@ function rotary.complete(c)
     c.partial_rotary_factor = scaling.partial_rotary_factor or c.partial_rotary_factor
     scaling.partial_rotary_factor = nil
     scaling.rope_type, scaling.type = scaling.rope_type or scaling.type or "default", nil
-    if scaling.rope_type == "longrope" then
-      c.original_max_position_embeddings = scaling.original_max_position_embeddings
-        or c.original_max_position_embeddings
+    -- There the key of the whole configuration counts before that of the positions.
+    local reads_whole = scaling.rope_type == "llama3" or scaling.rope_type == "yarn"
+    if reads_whole and c.original_max_position_embeddings then
+      scaling.original_max_position_embeddings = c.original_max_position_embeddings
+    elseif scaling.rope_type == "longrope" then
+      c.original_max_position_embeddings = c.original_max_position_embeddings
+        or scaling.original_max_position_embeddings
       scaling.original_max_position_embeddings = nil
       -- There `factor` counts before the ratio of the two lengths.
       local context = c.original_max_position_embeddings or c.max_position_embeddings

@@ -320,6 +320,16 @@ def arcee(draw):
     return like_llama(draw, attention_bias=draw.maybe(), mlp_bias=draw.maybe())
 
 
+@draws("apertus", of=DECODERS)
+def apertus(draw):
+    config = like_llama(draw, attention_bias=draw.maybe())
+    if draw.maybe(0.7):
+        config["hidden_act"] = "xielu"
+    if not config["rope_scaling"]:  # without one, it is that of the public models
+        config["rope_scaling"] = dict(rope_type="linear", factor=2.5)
+    return config
+
+
 @draws("nemotron", of=DECODERS)
 def nemotron(draw):
     config = like_llama(draw, attention_bias=draw.maybe(), mlp_bias=draw.maybe(),
@@ -396,6 +406,18 @@ def bloom(draw):
     return config
 
 
+@draws("mpt", of=DECODERS)
+def mpt(draw):
+    config = common(draw)
+    n_heads, width = heads(draw, 6)
+    config.update(
+        d_model=width, n_heads=n_heads, n_layers=draw.randint(1, 3), max_seq_len=draw.randint(40, 60),
+        layer_norm_epsilon=draw.choice([1e-5, 0.1]), tie_word_embeddings=draw.maybe(0.7),
+        attn_config=dict(attn_pdrop=0, clip_qkv=draw.choice([None, 0.5, 2.0]),
+                         softmax_scale=draw.choice([None, 0.3])))
+    return config
+
+
 @draws("gpt2", of=DECODERS)
 def gpt2(draw, padding=True):
     config = common(draw, padding)
@@ -406,13 +428,17 @@ def gpt2(draw, padding=True):
         activation_function=draw.choice(ACTIVATIONS), embd_pdrop=0.0, resid_pdrop=0.0,
         attn_pdrop=0.0, layer_norm_epsilon=draw.choice([1e-5, 1e-3, 0.1]),
         reorder_and_upcast_attn=draw.maybe(0.3))
+    if transformers.__version__.startswith("5."):  # version 4 ignores them by default
+        config.update(scale_attn_weights=draw.maybe(0.8),
+                      scale_attn_by_inverse_layer_idx=draw.maybe(0.3))
     return config
 
 
 @draws("gptj", of=DECODERS)
 def gptj(draw):
     config = gpt2(draw)
-    del config["reorder_and_upcast_attn"]
+    for key in ("reorder_and_upcast_attn", "scale_attn_weights", "scale_attn_by_inverse_layer_idx"):
+        config.pop(key, None)
     config["rotary_dim"] = 2 * draw.randint(1, config["n_embd"] // config["n_head"] // 2)
     config["tie_word_embeddings"] = draw.maybe(0.3)
     return config
@@ -430,7 +456,8 @@ def codegen(draw):
 @draws("gpt_bigcode", of=DECODERS)
 def gpt_bigcode(draw):
     config = gpt2(draw)
-    del config["reorder_and_upcast_attn"]
+    for key in ("reorder_and_upcast_attn", "scale_attn_by_inverse_layer_idx"):
+        config.pop(key, None)
     config.update(multi_query=draw.maybe(), scale_attn_weights=draw.maybe(0.8),
                   attention_softmax_in_fp32=draw.maybe(),
                   scale_attention_softmax_in_fp32=draw.maybe())

@@ -48,10 +48,19 @@ def marian(draw):
     return config
 
 
-@draws("mbart", "pegasus", of=ENCODER_DECODERS)
+@draws("mbart", "pegasus", "blenderbot", of=ENCODER_DECODERS)
 def mbart(draw):
     config = bart(draw)
     config.setdefault("pad_token_id", 1)
+    return config
+
+
+@draws("m2m_100", of=ENCODER_DECODERS)
+def m2m_100(draw):
+    config = mbart(draw)
+    config["pad_token_id"] = draw.randint(0, 3)  # a row of the table
+    if config["d_model"] < 4:  # the library divides by the number of frequencies less 1
+        config["d_model"] *= 2
     return config
 
 

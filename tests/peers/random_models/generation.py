@@ -28,6 +28,9 @@ def some_processors(draw, vocab_size, prompt, is_text, is_beam):
         if not is_beam:
             options["encoder_repetition_penalty"] = draw.number(0.5, 2)
     chosen = {key: options[key] for key in draw.sample(sorted(options), draw.randint(0, 4))}
+    if "forced_bos_token_id" in chosen or "forced_eos_token_id" in chosen:
+        # Version 5 refuses to force what is suppressed.
+        chosen.pop("suppress_tokens", None)
     if any(key in chosen for key in ("min_length", "min_new_tokens", "bad_words_ids",
                                      "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
                                      "suppress_tokens", "forced_bos_token_id",
@@ -66,6 +69,18 @@ def new_generations(draw, vocab_size, prompt, is_text):
     return found
 
 
+def fit(options, given):
+    """Drops options that contradict generation_config.json: what it bans has -inf, to which one of
+    them adds infinity, and version 5 refuses to force what is suppressed."""
+    if given.suppress_tokens:
+        options.pop("forced_bos_token_id", None)
+        options.pop("forced_eos_token_id", None)
+    banning = ("bad_words_ids", "no_repeat_ngram_size", "suppress_tokens", "min_new_tokens",
+               "begin_suppress_tokens")
+    if any(getattr(given, key, None) for key in banning):
+        options.pop("exponential_decay_length_penalty", None)
+
+
 def processed(model, options, prompt, scores, ids, encoder_ids):
     """What transformers' processors make of the scores of the next token."""
     config, _ = model._prepare_generation_config(None, **options)
@@ -82,6 +97,9 @@ def prompts_of(inputs, is_encoder_decoder, pad_token_id):
         for key in ("decoder_input_ids", "decoder_attention_mask"):
             if key in inputs:
                 prompts[key] = inputs[key]
+        if "attention_mask" not in prompts and "input_ids" in prompts and pad_token_id is not None:
+            # Version 4 finds padding among the tokens, version 5 does not.
+            prompts["attention_mask"] = torch.ones_like(prompts["input_ids"])
     elif "attention_mask" in prompts:  # that of a prompt is on the left
         lengths = prompts["attention_mask"].sum(1)
         for row, n in zip(prompts["attention_mask"], lengths):

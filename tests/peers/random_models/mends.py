@@ -54,9 +54,27 @@ def norms_without_bias():
     StableLmPreTrainedModel._init_weights = initialised
 
 
+def mask_in_double():
+    """MPT's is made in the type of the embeddings, before it becomes one of booleans."""
+    from transformers.models.mpt import modeling_mpt as mpt
+    make = mpt._prepare_4d_causal_attention_mask
+    mpt._prepare_4d_causal_attention_mask = (
+        lambda mask, shape, x, past: make(mask, shape, x.float(), past))
+
+
+def activations_in_full():
+    """Version 4 rounds the parameters of xIELU to bfloat16."""
+    from transformers.activations import XIELUActivation
+    make = XIELUActivation.__init__
+    make.__defaults__ = tuple(torch.float32 if value is torch.bfloat16 else value
+                              for value in make.__defaults__)
+
+
 def mend():
     weights_in_double()
     gelu_of_gemma()
     norms_without_bias()
     if transformers.__version__.startswith("4."):
         router_in_double()
+        mask_in_double()
+        activations_in_full()

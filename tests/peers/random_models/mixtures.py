@@ -68,6 +68,25 @@ def deepseek_v3(draw):
     return config
 
 
+@draws("glm4_moe_lite", of=DECODERS)
+def glm4_moe_lite(draw):
+    config = deepseek_v3(draw)
+    del config["first_k_dense_replace"]
+    if draw.maybe():
+        config["mlp_layer_types"] = [draw.choice(["dense", "sparse"])
+                                     for _ in range(config["num_hidden_layers"])]
+    return config
+
+
+@draws("minimax_m2", of=DECODERS)
+def minimax_m2(draw):
+    n = draw.randint(2, 5)
+    config = like_llama(draw, num_local_experts=n, num_experts_per_tok=draw.randint(1, n),
+                        output_router_logits=draw.maybe(), router_aux_loss_coef=0.1)
+    turns_a_part(draw, config)
+    return config
+
+
 @draws("qwen2_moe", of=DECODERS)
 def qwen2_moe(draw):
     n = draw.randint(2, 5)

@@ -24,6 +24,9 @@ def as_in_files(model, tensors):
     if not transformers.__version__.startswith("5."):
         return tensors
     tensors = dict(tensors)
+    for name, other in model.all_tied_weights_keys.items():  # which may be the first of the two
+        if name in tensors and other not in tensors:
+            tensors[other] = tensors.pop(name)
     for name in [name for name in tensors if name.endswith(".decoder.bias")]:
         if name.replace(".decoder.", ".") in tensors:
             tensors[name.replace(".decoder.", ".")] = tensors.pop(name)

@@ -40,8 +40,8 @@ return new_encoder {
   ignored = { "^predictions%.", "^sop_classifier%." },
   check = function(c)
     if c.num_hidden_groups > c.num_hidden_layers then
-      fail("albert: num_hidden_groups (%d) exceeds num_hidden_layers (%d)", c.num_hidden_groups,
-        c.num_hidden_layers)
+      fail("albert: num_hidden_groups (%d) must be at most num_hidden_layers (%d)",
+        c.num_hidden_groups, c.num_hidden_layers)
     end
   end,
   tasks = {

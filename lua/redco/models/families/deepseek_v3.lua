@@ -54,13 +54,15 @@ local deepseek = {
 -- transformers reads the size of what rotates from this key.
 function deepseek.complete(c) c.head_dim = c.qk_rope_head_dim end
 
-function deepseek.check(c)
+function deepseek.check_mixture(c)
   if c.num_key_value_heads ~= c.num_attention_heads then
-    fail("deepseek_v3: num_key_value_heads = %d is not supported, only num_attention_heads = %d",
-      c.num_key_value_heads, c.num_attention_heads)
+    fail("%s: num_key_value_heads = %d is not supported, only num_attention_heads = %d",
+      c.model_type, c.num_key_value_heads, c.num_attention_heads)
   end
   grouped_experts.check(c, 2)
 end
+
+deepseek.check = deepseek.check_mixture
 
 function deepseek.facts(c)
   return {

@@ -26,6 +26,8 @@ local gpt2 = {
     layer_norm_epsilon = 1e-5,
     initializer_range = 0.02,
     add_cross_attention = false,
+    scale_attn_weights = true,
+    scale_attn_by_inverse_layer_idx = false,
     tie_word_embeddings = true,
     bos_token_id = 50256,
     eos_token_id = 50256,
@@ -35,8 +37,6 @@ local gpt2 = {
     num_attention_heads = "n_head", num_hidden_layers = "n_layer" },
   optional = { "n_inner", "is_decoder", "reorder_and_upcast_attn", "summary_activation",
     "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj" },
-  -- Settings of transformers of which only this value is supported.
-  only = { scale_attn_weights = true, scale_attn_by_inverse_layer_idx = false },
   -- Masks that old checkpoints have among the weights.
   ignored = { "%.attn%.bias$", "%.attn%.masked_bias$" },
 }
@@ -89,9 +89,15 @@ function gpt2.new_forward(c)
     return unpack(y:transpose(1, 3):unbind(2))
   end
 
+  -- The factor of the scores of layer i.
+  local function scale(i)
+    local by_size = c.scale_attn_weights and math.sqrt(c.n_head / c.n_embd) or 1
+    return c.scale_attn_by_inverse_layer_idx and by_size / (i + 1) or by_size
+  end
+
   local function attend(params, name, q, k, v, mask, o)
-    local y = blocks.attention(q, k, v,
-      { mask = mask.mask, causal = mask.causal, dropout = c.attn_pdrop }, o)
+    local y = blocks.attention(q, k, v, { mask = mask.mask, causal = mask.causal,
+      scale = mask.scale, dropout = c.attn_pdrop }, o)
     return blocks.dropout(blocks.conv1d(params, name .. ".c_proj", y, o), c.resid_pdrop, o)
   end
 
@@ -101,12 +107,12 @@ function gpt2.new_forward(c)
     return attend(params, name, q, k, v, mask, o)
   end
 
-  local function cross_attention(params, name, x, memory, o)
+  local function cross_attention(params, name, x, memory, mask, o)
     local q = fused(params, name .. ".q_attn", x, 1, o)
     local k, v = blocks.of_memory(o, name, function()
       return fused(params, name .. ".c_attn", memory, 2, o)
     end)
-    return attend(params, name, q, k, v, {}, o)
+    return attend(params, name, q, k, v, { scale = mask.scale }, o)
   end
 
   local function mlp(params, name, x, o)
@@ -120,7 +126,8 @@ function gpt2.new_forward(c)
     end
     x = x + attention(params, block .. "attn", norm "ln_1", mask, o)
     if memory then
-      x = x + cross_attention(params, block .. "crossattention", norm "ln_cross_attn", memory, o)
+      x = x + cross_attention(params, block .. "crossattention", norm "ln_cross_attn", memory,
+        mask, o)
     end
     return x + mlp(params, block .. "mlp", norm "ln_2", o)
   end
@@ -130,9 +137,10 @@ function gpt2.new_forward(c)
     blocks.check_length(c, "n_positions", o, input_ids)
     local x = blocks.embedding(params, "transformer.wte", input_ids)
       + blocks.position_embedding(params, "transformer.wpe", inputs, o, input_ids)
-    local mask = masks.causal(inputs, o, x)
+    local causal = masks.causal(inputs, o, x)
     x = blocks.dropout(x, c.embd_pdrop, o)
     for i = 0, c.n_layer - 1 do
+      local mask = { mask = causal.mask, causal = causal.causal, scale = scale(i) }
       x = nn.block(layer, params, ("transformer.h.%d."):format(i), x, mask, memory, o)
     end
     return blocks.layer_norm(params, "transformer.ln_f", x, c.layer_norm_epsilon)
