@@ -81,8 +81,7 @@ def glm4_moe_lite(draw):
 @draws("minimax_m2", of=DECODERS)
 def minimax_m2(draw):
     n = draw.randint(2, 5)
-    config = like_llama(draw, num_local_experts=n, num_experts_per_tok=draw.randint(1, n),
-                        output_router_logits=draw.maybe(), router_aux_loss_coef=0.1)
+    config = like_llama(draw, num_local_experts=n, num_experts_per_tok=draw.randint(1, n))
     turns_a_part(draw, config)
     return config
 
