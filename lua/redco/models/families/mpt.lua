@@ -109,7 +109,8 @@ function mpt.new_forward(c)
     local function drop(y) return blocks.dropout(y, dropout, o) end
     blocks.check_length(c, "max_seq_len", o, inputs.input_ids)
     local x = blocks.embedding(params, "transformer.wte", inputs.input_ids)
-    local mask = alibi.masked(masks.causal(inputs, o, x), bias(inputs, o, x))
+    -- Padding counts as a place.
+    local mask = alibi.masked(masks.causal(inputs, o, x), bias({}, o, x))
     local function layer(block, y)
       y = y + drop(attention(params, block .. "attn", norm(block .. "norm_1", y), mask, o))
       return y + drop(mlp(params, block .. "ffn", norm(block .. "norm_2", y), o))
