@@ -20,6 +20,7 @@ end
 
 return new_encoder {
   model_type = "albert",
+  models = "ALBERT",
   class = "Albert",
   prefix = "albert",
   pooler = { "first", { linear = "pooler", activation = "tanh" } },

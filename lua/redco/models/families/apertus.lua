@@ -45,6 +45,7 @@ end
 
 return new_family {
   model_type = "apertus",
+  models = "Apertus",
   architecture = "ApertusForCausalLM",
   tasks = { features = tasks.features "Apertus", token_classification = {
     architecture = "ApertusForTokenClassification", head = "score" } },

@@ -4,6 +4,7 @@ local new_family = require "redco.models.bart_like"
 
 return new_family {
   model_type = "blenderbot",
+  models = "Blenderbot",
   architecture = "BlenderbotForConditionalGeneration",
   norm_first = true,
   norm_of_embedding = false,

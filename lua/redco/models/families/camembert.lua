@@ -1,2 +1,4 @@
 --- CamemBERT (Martin et al., 2020), as Hugging Face's `CamembertForMaskedLM` and other classes.
-return require("redco.models.families.roberta").like_roberta("camembert", "Camembert", 30522)
+local roberta = require "redco.models.families.roberta"
+
+return roberta.like_roberta("camembert", "CamemBERT", "Camembert", 30522)

@@ -2,7 +2,14 @@
 --- with q, k and v in one projection, and relative positions without buckets.
 local v2 = require "redco.models.families.deberta-v2"
 
-local deberta = { model_type = "deberta", architecture = "DebertaModel", tasks = {}, defaults = {} }
+local deberta = {
+  model_type = "deberta",
+  models = "DeBERTa",
+  remarks = "without `talking_head`",
+  architecture = "DebertaModel",
+  tasks = {},
+  defaults = {},
+}
 
 local own_defaults = { vocab_size = 50265, hidden_size = 768, num_hidden_layers = 12,
   num_attention_heads = 12, intermediate_size = 3072 }

@@ -9,7 +9,7 @@ local windows = require "redco.models.windows"
 
 local gemma3 = {
   model_type = "gemma3_text",
-  models = "Gemma 3",
+  models = "Gemma 3, EmbeddingGemma",
   remarks = "of `gemma3`, folders with images, only the text model is read",
   architecture = "Gemma3ForCausalLM",
   tasks = tasks.of_decoder("Gemma3Text", {}),

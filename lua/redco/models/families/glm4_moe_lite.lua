@@ -36,6 +36,8 @@ end
 
 return new_family {
   model_type = "glm4_moe_lite",
+  models = "GLM-4.7-Flash",
+  remarks = "experts; the cache holds latents; layers that predict a second token are ignored",
   architecture = "Glm4MoeLiteForCausalLM",
   tasks = { features = tasks.features "Glm4MoeLite" },
   defaults = {

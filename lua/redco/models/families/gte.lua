@@ -5,10 +5,11 @@ local new_encoder = require "redco.models.post_norm_encoder"
 
 local dropout = { dropout = { "classifier_dropout", "hidden_dropout_prob" } }
 
---- Returns a family with GTE's parameters.
-local function like_gte(model_type, class, prefix, defaults)
+--- Returns a family with GTE's parameters; `models` are the names that people know.
+local function like_gte(model_type, models, class, prefix, defaults)
   local facts = {
     model_type = model_type,
+    models = models,
     class = class,
     prefix = prefix,
     rotary = true,
@@ -63,7 +64,7 @@ local function like_gte(model_type, class, prefix, defaults)
   return new_encoder(facts)
 end
 
-local gte = like_gte("gte", "Gte", "gte",
+local gte = like_gte("gte", "gte-multilingual-base, gte-large-en-v1.5", "Gte", "gte",
   { vocab_size = 250048, max_position_embeddings = 8192, rope_theta = 160000, pad_token_id = 1 })
 gte.like_gte = like_gte
 return gte

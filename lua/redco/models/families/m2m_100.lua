@@ -5,6 +5,7 @@ local new_family = require "redco.models.bart_like"
 
 return new_family {
   model_type = "m2m_100",
+  models = "M2M-100, NLLB-200",
   architecture = "M2M100ForConditionalGeneration",
   norm_first = true,
   norm_of_embedding = false,

@@ -7,6 +7,8 @@ local torch = require "redco.torch"
 
 return new_family {
   model_type = "minimax_m2",
+  models = "MiniMax-M2",
+  remarks = "experts; without `output_router_logits`",
   architecture = "MiniMaxM2ForCausalLM",
   tasks = { features = tasks.features "MiniMaxM2" },
   defaults = {

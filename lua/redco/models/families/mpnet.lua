@@ -27,6 +27,7 @@ end
 
 return new_encoder {
   model_type = "mpnet",
+  models = "MPNet, all-mpnet-base-v2",
   class = "MPNet",
   prefix = "mpnet",
   pooler = { "first", { linear = "pooler.dense", activation = "tanh" } },

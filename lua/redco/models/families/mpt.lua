@@ -10,6 +10,8 @@ local tasks = require "redco.models.tasks"
 
 local mpt = {
   model_type = "mpt",
+  models = "MPT",
+  remarks = "without `qk_ln`, `prefix_lm` and `logit_scale`",
   inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids" },
   architecture = "MptForCausalLM",
   base_model_prefix = "transformer",

@@ -25,6 +25,8 @@ end
 
 return new_encoder {
   model_type = "nomic_bert",
+  models = "nomic-embed-text-v1 and v1.5",
+  remarks = "also configurations with the authors' own keys (`n_embd`, `n_layer`)",
   class = "NomicBert",
   prefix = "nomic_bert",
   rotary = true,
