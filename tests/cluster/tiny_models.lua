@@ -101,6 +101,8 @@ local configs = {
   gpt2 = gpt,
   gpt_bigcode = gpt,
   gpt_neo = merged(usual, { max_position_embeddings = 32, window_size = 3 }),
+  gpt_oss = merged(with_head_size, { num_local_experts = 4, num_experts_per_tok = 2,
+    sliding_window = 3 }),
   gpt_neox = merged(decoder, { rotary_pct = 0.5, num_attention_heads = 2 }),
   gte = gte,
   gptj = merged(gpt, { rotary_dim = 4 }),

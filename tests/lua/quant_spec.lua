@@ -350,6 +350,51 @@ test("folders of unknown or damaged forms are refused by name", function()
     tensors[stem .. "qweight"] = torch.zeros({ 8, 128 }, { dtype = "int32" })
     tensors[stem .. "scales"] = torch.ones { 1, 128 }
   end), "up_proj.qzeros is missing")
+
+  local function mxfp4(blocks, scales)
+    return quantized_folder({ quant_method = "mxfp4" }, function(tensors, stem)
+      tensors[stem .. "weight_blocks"], tensors[stem .. "weight_scales"] = blocks, scales
+      tensors[stem .. "weight"] = nil
+    end)
+  end
+  expect_error(mxfp4(torch.zeros({ 1, 128, 2, 16 }, { dtype = "uint8" })),
+    "up_proj.weight is [1, 64, 128]")
+end)
+
+test("experts of gpt-oss are read from blocks of mxfp4", function()
+  local dir = folder .. "/mxfp4"
+  local model = redco.models.from_config({ model_type = "gpt_oss", vocab_size = 32,
+    hidden_size = 32, intermediate_size = 32, num_hidden_layers = 1, num_attention_heads = 2,
+    num_key_value_heads = 1, head_dim = 8, num_local_experts = 2, num_experts_per_tok = 1,
+  }, { generator = torch.Generator(1) })
+  model.save_pretrained(dir)
+  local json = redco.data.json(dir .. "/config.json")
+  json.quantization_config = { quant_method = "mxfp4" }
+  testing.write(dir .. "/config.json", native.json_encode("config.json", json, 2))
+  local name = "model.layers.0.mlp.experts.down_proj"
+  local function write(blocks, scales)
+    local tensors = torch.load(dir .. "/model.safetensors")
+    for key, value in pairs(tensors) do tensors[key] = value:clone() end
+    tensors[name], tensors[name .. "_blocks"], tensors[name .. "_scales"] = nil, blocks, scales
+    native.save_weights(dir, tensors)
+  end
+  -- The first byte of an output has the numbers of the first two inputs: 1.5 and -6, times 4.
+  local blocks = torch.zeros({ 2, 32, 1, 16 }, { dtype = "uint8" })
+  blocks[1][5][0]:narrow(0, 0, 1):fill_(0xF3)
+  local scales = torch.full({ 2, 32, 1 }, 129, { dtype = "uint8" })
+  write(blocks, scales)
+  local read = redco.models.from_pretrained(dir, { dtype = "auto" }).params[name]
+  expect_equal(read.dtype, "bfloat16")
+  expect_equal(read[1][0][5]:item(), 6)
+  expect_equal(read[1][1][5]:item(), -24)
+  expect_equal(read:count_nonzero():item(), 2)
+  local function open() return redco.models.from_pretrained(dir) end
+  write(blocks, nil)
+  expect_error(open, name .. "_scales is missing")
+  write(blocks, scales:narrow(1, 0, 31):clone())
+  expect_error(open, "are [2, 32, 1, 16] and [2, 31, 1], expected")
+  write(blocks:to "int32", scales)
+  expect_error(open, "are int32 and uint8, expected uint8")
 end)
 
 testing.finish()

@@ -3,7 +3,7 @@ transformers opens those that redco-lua writes.
 
 quantized_folders_peer.py REDCO_LUA: bitsandbytes and compressed-tensors write and read folders
 themselves. Their other makers need a GPU, so weights of GPTQ, AWQ and float8 are packed here as the
-code of these packages defines.
+code of these packages defines, and those of gpt-oss are random bytes, which transformers decodes.
 """
 import json
 import pathlib
@@ -17,7 +17,8 @@ from compressed_tensors.compressors import PackedQuantizationCompressor
 from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 from compressed_tensors.quantization import QuantizationScheme
 from safetensors.torch import load_file, save_file
-from transformers import BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
+from transformers import (BitsAndBytesConfig, GptOssConfig, GptOssForCausalLM, LlamaConfig,
+                          LlamaForCausalLM)
 
 here = pathlib.Path(__file__).parent
 ids = torch.arange(2, 26).view(2, 12)
@@ -30,13 +31,13 @@ def logits_of(folder):
     return load_file(f"{folder}/logits.safetensors")
 
 
-def check(folder, expected, type_name):
+def check(folder, expected, types):
     out = logits_of(folder)
     for way in "packed", "floats":
         difference = (out[way] - expected).abs().max().item()
         assert difference <= 2e-6 * expected.abs().max().item(), (folder, way, difference)
     found = json.loads((pathlib.Path(folder) / "types.json").read_text())
-    assert found == {type_name: 14}, found
+    assert found == types, found
     print(f"{pathlib.Path(folder).name}: the logits agree")
 
 
@@ -126,7 +127,34 @@ FORMS = {
     "compressed_zeros": (asymmetric, of_compressed("pack-quantized", 4, "int", "group"), "int4"),
 }
 
+
+
+def check_mxfp4(folder):
+    """Experts are read as floats, from blocks [experts, out, groups, 16] and scales."""
+    config = GptOssConfig(
+        vocab_size=96, hidden_size=64, intermediate_size=32, num_hidden_layers=2, head_dim=16,
+        num_attention_heads=4, num_key_value_heads=2, num_local_experts=3, num_experts_per_tok=2)
+    model = GptOssForCausalLM(config).bfloat16()
+    model.save_pretrained(folder)
+    stored = {}
+    for key, weight in model.state_dict().items():
+        if not key.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            stored[key] = weight
+            continue
+        n, n_in, n_out = weight.shape
+        stored[key + "_blocks"] = numbers(n, n_out, n_in // 32, 16, most=255).to(torch.uint8)
+        stored[key + "_scales"] = (numbers(n, n_out, n_in // 32, most=9) + 118).to(torch.uint8)
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    keys = json.loads((folder / "config.json").read_text())
+    settings = dict(quant_method="mxfp4", modules_to_not_convert=["lm_head"])
+    (folder / "config.json").write_text(json.dumps(dict(keys, quantization_config=settings)))
+    opened = GptOssForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        check(folder, opened.float()(input_ids=ids).logits, {})
+
+
 with tempfile.TemporaryDirectory() as scratch:
+    check_mxfp4(pathlib.Path(scratch, "mxfp4"))
     config = LlamaConfig(
         vocab_size=96, hidden_size=128, intermediate_size=192, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=False)
@@ -140,7 +168,7 @@ with tempfile.TemporaryDirectory() as scratch:
             quantization_config=BitsAndBytesConfig(load_in_4bit=True, **options))
         opened.save_pretrained(f"{scratch}/{name}")
         # Without gradients it multiplies in bfloat16.
-        check(f"{scratch}/{name}", opened(input_ids=ids).logits.detach(), name[:3])
+        check(f"{scratch}/{name}", opened(input_ids=ids).logits.detach(), {name[:3]: 14})
     for name, (make, settings, type_name) in FORMS.items():
         folder = pathlib.Path(scratch) / name
         shutil.copytree(f"{scratch}/plain", folder)
@@ -158,7 +186,7 @@ with tempfile.TemporaryDirectory() as scratch:
         other = LlamaForCausalLM(config).eval()
         other.load_state_dict(state)
         with torch.no_grad():
-            check(folder, other(input_ids=ids).logits, type_name)
+            check(folder, other(input_ids=ids).logits, {type_name: 14})
     # Folders of redco-lua's own.
     def opened_by_transformers(folder):
         opened = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32,

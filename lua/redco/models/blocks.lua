@@ -241,11 +241,12 @@ function blocks.position_ids(inputs, options, x)
 end
 
 --- Computes softmax(q k^T scale + mask) v: [B, H, T, D]. `given` has mask, causal, scale, softcap,
---- enable_gqa and dropout, as in nn.attention. `options` are those of the model call.
+--- sinks, enable_gqa and dropout, as in nn.attention. `options` are those of the model call.
 function blocks.attend(q, k, v, given, options)
   return nn.attention(q, k, v, { mask = given.mask, causal = given.causal,
-    scale = given.scale, softcap = given.softcap, enable_gqa = given.enable_gqa,
-    dropout = given.dropout, train = options.train, rng = options.rng })
+    scale = given.scale, softcap = given.softcap, sinks = given.sinks,
+    enable_gqa = given.enable_gqa, dropout = given.dropout, train = options.train,
+    rng = options.rng })
 end
 
 --- The same with merged heads: [B, T, H * D].

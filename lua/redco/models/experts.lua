@@ -77,31 +77,57 @@ end
 local function stacked(c, given)
   local joined, down = "." .. given.stacked[1], "." .. given.stacked[2]
   local activation = blocks.activation(c.model_type, c.hidden_act)
-  local function linear(params, name, y, numbers)
-    return native.grouped_linear(y, numbers, params[name]:unbind(0), params[name .. "_type"])
+  local gated = given.gated or function(y)
+    local gate, up = unpack(y:chunk(2, -1))
+    return activation(gate) * up
   end
+
+  -- Part `part` of the experts chosen for each row: [N, size] or [N, k, size] -> [N, k, size].
+  local function linear(params, part, y, numbers)
+    local weights = params[part]
+    if given.is_transposed then weights = weights:transpose(1, 2) end
+    return native.grouped_linear(y, numbers, weights:unbind(0), params[part .. "_type"])
+  end
+
+  -- The biases of part `part` for each row: [N, k, size].
+  local function biases(params, part, numbers)
+    return torch.embedding(params[part .. "_bias"], numbers)
+  end
+
   return {
     add_parameters = function(name, _, add)
       local normal = blocks.normal(c.initializer_range)
-      add(name .. joined, { given.n, 2 * given.inner, c.hidden_size }, normal, "linear")
-      add(name .. down, { given.n, c.hidden_size, given.inner }, normal, "linear")
+      local function add_part(part, n_out, n_in)
+        add(part, given.is_transposed and { given.n, n_in, n_out } or { given.n, n_out, n_in },
+          normal, not given.is_transposed and "linear" or nil)
+        if given.bias then add(part .. "_bias", { given.n, n_out }, blocks.zeros) end
+      end
+      add_part(name .. joined, 2 * given.inner, c.hidden_size)
+      add_part(name .. down, c.hidden_size, given.inner)
     end,
     inner = function(params, name, x, numbers)
-      local gate, up = unpack(linear(params, name .. joined, x, numbers):chunk(2, -1))
-      return activation(gate) * up
+      local y = linear(params, name .. joined, x, numbers)
+      return gated(given.bias and y + biases(params, name .. joined, numbers) or y)
     end,
-    out = function(params, name, y, numbers) return linear(params, name .. down, y, numbers) end,
+    out = function(params, name, y, numbers, _, weights)
+      local z = linear(params, name .. down, y, numbers)
+      return given.bias and z + biases(params, name .. down, numbers) * weights or z
+    end,
   }
 end
 
---- Returns a feed-forward layer as that of llama_mlp.lua, whose `forward` also returns the router's
---- logits [N, n] and the numbers [N, k] of the chosen experts. given: n, n_chosen, inner (the size
---- of an expert), is_normalised (whether the probabilities of the chosen add up to 1), name (of the
---- layer), names (of gate, up and down, or of up and down) or stacked (the names of two weights:
---- gate and up of all experts [n, 2 inner, size], down [n, size, inner]), router (the name of its
---- layer), route (another router), add_more(name, add) for more parameters. A layer for all tokens,
---- of the size `shared`, may be beside the experts by the name shared_name; the sigmoid of the
---- linear layer `shared_gate` is a factor of it.
+--- Returns a feed-forward layer as that of llama_mlp.lua, whose `forward` also returns the
+--- router's logits [N, n] and the numbers [N, k] of the chosen experts. given: n, n_chosen, inner
+--- (the size of an expert), is_normalised (whether the probabilities of the chosen add up to 1),
+--- name (of the layer), names (of gate, up and down, or of up and down) or stacked (the names of two
+--- weights: gate and up of all experts [n, 2 inner, size], down [n, size, inner]), router (the name
+--- of its layer),
+--- router_bias (its initialiser, or false), route (another router), scales_inputs (whether the
+--- weights are factors of what experts read), add_more(name, add) for more parameters. Stacked
+--- weights may be is_transposed ([n, in, out]), have a bias ([n, out], their names with "_bias") and
+--- put gate and up together by gated(y [..., 2 inner]). A layer for all tokens, of the size
+--- `shared`, may be beside the experts by the name shared_name, and its parts by `names`; the
+--- sigmoid of the linear layer `shared_gate` is a factor of it.
 function experts.new(c, given)
   local mlps = given.stacked and stacked(c, given) or separate(c, given)
   local route, shared_name = given.route or new_softmax_router(given),
@@ -112,7 +138,8 @@ function experts.new(c, given)
   local layer = { name = given.name }
 
   function layer.add_parameters(name, linear, add)
-    linear(name .. "." .. (given.router or "gate"), c.hidden_size, given.n, false)
+    linear(name .. "." .. (given.router or "gate"), c.hidden_size, given.n,
+      given.router_bias or false)
     if given.add_more then given.add_more(name, add) end
     mlps.add_parameters(name, linear, add)
     if shared then shared.add_parameters(name .. shared_name, linear) end
@@ -122,8 +149,11 @@ function experts.new(c, given)
   function layer.forward(params, name, x, o)
     local tokens = x:reshape { -1, c.hidden_size }
     local logits, weights, numbers = route(params, name, tokens, o)
-    local inner = mlps.inner(params, name, tokens, numbers, o) * weights:to(x.dtype):unsqueeze(-1)
-    local y = mlps.out(params, name, inner, numbers, o):sum { 1 }:view(x.shape)
+    weights = weights:to(x.dtype):unsqueeze(-1)
+    if given.scales_inputs then tokens = tokens:unsqueeze(1) * weights end
+    local inner = mlps.inner(params, name, tokens, numbers, o)
+    if not given.scales_inputs then inner = inner * weights end
+    local y = mlps.out(params, name, inner, numbers, o, weights):sum { 1 }:view(x.shape)
     if shared then
       local of_all = shared.forward(params, name .. shared_name, x, o)
       local factor = given.shared_gate

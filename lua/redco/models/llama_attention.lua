@@ -13,8 +13,8 @@ local function sizes_of(c)
 end
 
 --- Adds the parameters of the layer `name`. `linear(name, n_in, n_out, bias)` and
---- `norm(name, sizes, kind)` add those of a part.
-function attention.add_parameters(c, facts, name, linear, norm)
+--- `norm(name, sizes, kind)` add those of a part, `add` one.
+function attention.add_parameters(c, facts, name, linear, norm, add)
   local width, sizes, size = c.hidden_size, sizes_of(c), rotary.head_dim(c)
   if facts.joins_qkv then
     linear(name .. ".qkv_proj", width, sizes[1] + sizes[2] + sizes[3], facts.qkv_bias)
@@ -33,10 +33,13 @@ function attention.add_parameters(c, facts, name, linear, norm)
     norm(name .. "." .. facts.head_norm_names[k], norm_sizes[facts.head_norms](k), facts.head_norm)
   end
   linear(name .. "." .. facts.o_name, sizes[1], width, facts.o_bias)
+  if facts.has_sinks then
+    add(name .. ".sinks", { c.num_attention_heads }, blocks.normal(c.initializer_range))
+  end
 end
 
---- Returns function(params, name, x, angles or nil, mask, o). The angles are cos and sin for
---- `facts.pairs.turn`, and query_scale [B or 1, 1, T, 1] where the row has one.
+--- Returns function(params, name, x, angles, mask, o). The angles are cos and sin for
+--- `facts.pairs.turn`, or empty, and query_scale [B or 1, 1, T, 1] where the row has one.
 function attention.new(c, facts)
   local n_heads = { c.num_attention_heads, c.num_key_value_heads, c.num_key_value_heads }
   local sizes, which, head_dim = sizes_of(c), facts.head_norms, rotary.head_dim(c)
@@ -70,9 +73,9 @@ function attention.new(c, facts)
     x = x:view { x:size(0), x:size(1), n_heads[k], head_dim }
     if of_heads and not facts.turns_first then x = norm(x) end
     x = x:transpose(1, 2)
-    if k < 3 and angles then x = turn(x, unpack(angles)) end
+    if k < 3 and angles[1] then x = turn(x, unpack(angles)) end
     if of_heads and facts.turns_first then x = norm(x) end
-    return k == 1 and angles and angles.query_scale and x * angles.query_scale or x
+    return k == 1 and angles.query_scale and x * angles.query_scale or x
   end
 
   return function(params, name, x, angles, mask, o)
@@ -84,6 +87,7 @@ function attention.new(c, facts)
     local y = blocks.attention(q, k, v, {
       mask = mask.mask, causal = mask.causal, dropout = c.attention_dropout,
       scale = facts.attention_scale, softcap = facts.softcap, enable_gqa = n_heads[2] < n_heads[1],
+      sinks = facts.has_sinks and params[name .. ".sinks"] or nil,
     }, o)
     if gate then y = y * gate:sigmoid() end
     return blocks.linear(params, name .. "." .. facts.o_name, y, o)

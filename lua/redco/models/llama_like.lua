@@ -44,6 +44,7 @@ local llama = {
   residual_scale = 1,
   attention_scale = nil,
   softcap = nil,  -- of the scores
+  has_sinks = false,  -- whether each head has one more score, which takes its share of attention
   logits_scale = 1,
   embedding_dropout = 0,
   residual_dropouts = { 0, 0 },  -- of what attention and the feed-forward layer put out
@@ -52,7 +53,8 @@ local llama = {
   reach = nil,  -- function(window): tokens attend to both sides, in a window at this distance
   rope = function(_, whole) return whole end,  -- settings of the positions of layer i, or nil
   pairs = rotary.halves,
-  query_scale = nil,  -- function(inputs, o, x): a factor of q by position, [B or 1, 1, T, 1]
+  -- function(inputs, o, x, rope): a factor of q by position, [B or 1, 1, T, 1], or nil
+  query_scale = nil,
   attention = attention,
   is_gated = false,  -- whether each head of q has a gate of what attention puts out
   -- function(i, attention): what stands in place of attention in layer i, or nil. It has `name`,
@@ -145,12 +147,12 @@ local function new_forward(c, facts)
     local mask_of = masks.by_window(inputs, o, x, facts.reach)
     local angles, routers = {}, { numbers = {} }
     local function angles_of(rope)
-      if not rope then return end
-      if not angles[rope] then
-        angles[rope] = { facts.pairs.of(rotary.angles(rope, inputs, o, x)) }
-        angles[rope].query_scale = facts.query_scale and facts.query_scale(inputs, o, x)
+      local key = rope or "none"
+      if not angles[key] then
+        angles[key] = rope and { facts.pairs.of(rotary.angles(rope, inputs, o, x)) } or {}
+        angles[key].query_scale = facts.query_scale and facts.query_scale(inputs, o, x, rope)
       end
-      return angles[rope]
+      return angles[key]
     end
     local kept = has_states and masks.kept(inputs, o, x) or nil
     local function mask_for(i)

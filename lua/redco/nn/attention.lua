@@ -12,7 +12,7 @@ local attention = {}
 
 local sdpa = arguments("nn.attention",
   { causal = false, dropout = 0, train = false, enable_gqa = false },
-  { "mask", "scale", "softcap", "rng" })
+  { "mask", "scale", "softcap", "sinks", "rng" })
 
 -- Combines `mask` and `causal` into one mask of the dtype of `mask`.
 local function whole_mask(q, k, o)
@@ -36,6 +36,39 @@ local function repeated(q, k, v)
   return k:repeat_interleave(groups, -3), v:repeat_interleave(groups, -3)
 end
 
+-- Attention with sinks as attention without them: a first key that every query sees, with the value
+-- zero. Queries and keys get as many more elements as queries' heads share a key's head. There a
+-- query has 1 in the place of its head, and the first key has the sinks. Returns the arguments of
+-- LibTorch's attention, and a function of its result.
+local function with_sink_key(q, k, v, mask, causal, o)
+  local batch, n_heads, length, size = unpack(q.shape)
+  local n_kv, v_size = k:size(1), v:size(-1)
+  local groups, scale = n_heads / n_kv, o.scale or 1 / math.sqrt(size)
+  local place = torch.eye(groups, { dtype = q.dtype, device = q.device }):tile { n_kv, 1 }
+  local own = place:view { 1, n_heads, 1, groups }:expand { batch, n_heads, length, groups }
+  local sinks = (o.sinks:to(q.dtype) / scale):view { 1, n_kv, 1, groups }
+  local first = torch.constant_pad_nd(sinks, { size, 0 }, 0)
+    :expand { batch, n_kv, 1, size + groups }
+  q = torch.cat({ q, own }, -1)
+  k = torch.cat({ first, torch.constant_pad_nd(k, { 0, groups }, 0) }, -2)
+  -- Fused attention needs values of the size of keys.
+  v = torch.constant_pad_nd(v, { 0, size + groups - v_size, 1, 0 }, 0)
+  if mask then mask = torch.constant_pad_nd(mask, { 1, 0 }, mask.dtype == "bool" and 1 or 0) end
+  -- A query sees as many keys as there are queries up to it, so one more comes first.
+  if causal then q = torch.constant_pad_nd(q, { 0, 0, 1, 0 }, 0) end
+  return q, k, v, mask, scale, function(y)
+    return y:narrow(-1, 0, v_size):narrow(-2, causal and 1 or 0, length)
+  end
+end
+
+-- Softmax of scores [..., heads, rows, n] with one more score in each row, which is left out of the
+-- result. `sinks` has its shape: [heads, rows or 1, 1].
+local function softmax_with_sinks(scores, sinks)
+  local n, shape = scores:size(-1), scores.shape
+  shape[#shape] = 1
+  return torch.cat({ scores, sinks:to(scores.dtype):expand(shape) }, -1):softmax(-1):narrow(-1, 0, n)
+end
+
 -- Attention with dropout, as LibTorch's own would draw from the global generator instead of `rng`,
 -- or with a soft cap, which LibTorch's lacks.
 local function step_by_step(q, k, v, o)
@@ -57,7 +90,9 @@ local function step_by_step(q, k, v, o)
       or scores + mask
   end
   -- 0 for a query that attends to nothing, as in LibTorch's attention.
-  local probs = torch._safe_softmax(scores, -1)
+  local probs = o.sinks
+    and softmax_with_sinks(scores, o.sinks:view { scores:size(-3), shape and -1 or 1, 1 })
+    or torch._safe_softmax(scores, -1)
   local y = dropout(probs, o.dropout, { train = o.train, rng = o.rng }):matmul(v)
   return shape and y:reshape(shape) or y
 end
@@ -68,19 +103,31 @@ local function check_tensor(where, name, t, n_dims, shape)
   end
 end
 
+local function check_sinks(q, sinks)
+  if q:dim() == 4 and torch.is_tensor(sinks) and sinks:dim() == 1 and sinks:size(0) == q:size(1) then
+    return
+  end
+  fail("nn.attention: sinks: expected a tensor [heads] for q [batch, heads, length, size], got %s "
+    .. "for q %s", native.describe(sinks), native.describe(q))
+end
+
 attention.attention = registry.define("redco.nn.attention", [[
-attention(q, k, v, {mask = nil, causal = false, dropout = 0, train = false, rng = nil, scale = nil, softcap = nil, enable_gqa = false}) -> like q
+attention(q, k, v, {mask = nil, causal = false, dropout = 0, train = false, rng = nil, scale = nil, softcap = nil, sinks = nil, enable_gqa = false}) -> like q
 Computes softmax(q k^T * scale + mask) v for q, k, v [..., heads, length, size]. The default scale
 is 1/sqrt(size). `mask` is added to the scores; a boolean mask is false where q must not attend.
 `causal` masks future positions. `enable_gqa`: k and v have fewer heads, each used by a group of q's
-heads. With `softcap`, scores become tanh(scores / softcap) * softcap before the mask. Dropout as in
-`nn.dropout`.]],
+heads. With `softcap`, scores become tanh(scores / softcap) * softcap before the mask. `sinks` [heads]
+are one more score in each row of a head, which takes its share of the softmax and has no value; q
+is then [batch, heads, length, size]. Dropout as in `nn.dropout`.]],
 function(q, k, v, options)
   local o = sdpa(options)
   check_tensor("nn.attention", "q", q, 2, "..., heads, length, size")
   check_tensor("nn.attention", "k", k, 2, "..., heads, length, size")
   check_tensor("nn.attention", "v", v, 2, "..., heads, length, size")
-  if o.softcap or o.train and o.dropout > 0 then return step_by_step(q, k, v, o) end
+  if o.sinks then check_sinks(q, o.sinks) end
+  if o.softcap or o.train and o.dropout > 0 or o.sinks and is_one_token(q, o.mask) then
+    return step_by_step(q, k, v, o)
+  end
   -- LibTorch accepts only one of the two.
   local both = o.mask and o.causal
   local mask, causal = both and whole_mask(q, k, o) or o.mask, o.causal and not both
@@ -96,14 +143,16 @@ function(q, k, v, options)
     k, v = repeated(q, k, v)
     enable_gqa = false
   end
+  local scale, cut = o.scale, function(y) return y end
+  if o.sinks then q, k, v, mask, scale, cut = with_sink_key(q, k, v, mask, causal, o) end
   -- The fused kernels of GPUs refuse other masks, and all scores would be kept.
   if is_on_gpu and mask and mask:stride(-1) ~= 1 then mask = mask:contiguous() end
-  local named = { scale = o.scale, enable_gqa = enable_gqa }
+  local named = { scale = scale, enable_gqa = enable_gqa }
   if q:size(-2) == 1 and is_on_gpu then
-    return native.without_cudnn_attention(torch.scaled_dot_product_attention, q, k, v, mask, 0,
-      causal, named)
+    return cut(native.without_cudnn_attention(torch.scaled_dot_product_attention, q, k, v, mask, 0,
+      causal, named))
   end
-  return torch.scaled_dot_product_attention(q, k, v, mask, 0, causal, named)
+  return cut(torch.scaled_dot_product_attention(q, k, v, mask, 0, causal, named))
 end)
 
 local new = arguments("nn.MultiheadAttention", { bias = true }, { "generator" })

@@ -1,6 +1,7 @@
 --- Folders of quantized models: `quantization_config` names a method, and several tensors stand for
 --- the weight X.weight. They are read as blocks of redco.quant.types.
 local fail = require "redco.fail"
+local mxfp4 = require "redco.quant.mxfp4"
 local native = require "redco.native"
 local torch = require "redco.torch"
 local warn = require "redco.warn"
@@ -190,7 +191,8 @@ end
 local formats = { ["pack-quantized"] = packed_numbers, ["int-quantized"] = whole_numbers,
   ["float-quantized"] = float8 {}, ["naive-quantized"] = float8 {} }
 
--- Functions of the configuration and the folder that return the form of weights.
+-- Functions of the configuration and the folder that return the form of weights. A form with
+-- `open(weights)` reads them as floats.
 local methods = {
   bitsandbytes = function(config, where)
     if config.load_in_8bit then return eight_bits end
@@ -209,6 +211,7 @@ local methods = {
     return awq
   end,
   fp8 = float8,
+  mxfp4 = function() return { open = mxfp4 } end,
   ["compressed-tensors"] = function(config, where)
     local form = formats[config.format]
     for _, group in pairs(config.config_groups or {}) do
@@ -318,10 +321,11 @@ return function(given, weights, where)
   local method = type(config) == "table" and config.quant_method
   local form = methods[method]
   if not form then
-    fail("%s: quantization_config: the method %s is not read, only bitsandbytes, gptq, awq, fp8 "
-      .. "and compressed-tensors: give the folder of the model before quantization", where, method)
+    fail("%s: quantization_config: the method %s is not read, only bitsandbytes, gptq, awq, fp8, "
+      .. "mxfp4 and compressed-tensors: give the folder of the model before quantization", where,
+      method)
   end
   form = form(config, where)
   given.quantization_config = nil
-  return weights and new_weights(weights, form), form.type
+  return weights and (form.open or new_weights)(weights, form), form.type
 end

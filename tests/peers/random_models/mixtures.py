@@ -1,7 +1,7 @@
 """Random configurations of decoders with mixtures of experts."""
 import transformers
 
-from .decoders import granite, like_llama, turns_a_part
+from .decoders import granite, layer_types, like_llama, turns_a_part
 from .draw import DECODERS, draws
 
 
@@ -143,3 +143,18 @@ def ernie_moe(draw):
                       moe_layer_end_index=end,
                       moe_layer_interval=draw.randint(1, 2) if end == -1 else 1,
                       moe_intermediate_size=draw.randint(3, 20), num_hidden_layers=2)
+
+
+@draws("gpt_oss", of=DECODERS)
+def gpt_oss(draw):
+    n = draw.randint(2, 5)
+    config = like_llama(draw, num_local_experts=n, num_experts_per_tok=draw.randint(1, n),
+                        sliding_window=draw.randint(2, 6))
+    config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    layer_types(draw, config)
+    if config["rope_scaling"] is None or draw.maybe(0.3):
+        del config["rope_scaling"]  # then it is YaRN
+    if transformers.__version__.startswith("5."):  # else these are fixed
+        config.update(attention_bias=draw.maybe(), swiglu_alpha=draw.number(0.5, 2),
+                      swiglu_limit=draw.number(0.1, 8))
+    return config
