@@ -131,6 +131,13 @@ local configs = {
   { model_type = "opt", max_position_embeddings = 32, hidden_size = 16, ffn_dim = 32,
     num_hidden_layers = 2, num_attention_heads = 2, vocab_size = 50, word_embed_proj_dim = 16,
     dropout = 0, attention_dropout = 0, pad_token_id = 1 },
+  { model_type = "gpt_oss", max_position_embeddings = 32, hidden_size = 16, intermediate_size = 8,
+    num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2, head_dim = 4,
+    num_local_experts = 3, num_experts_per_tok = 2, sliding_window = 4, vocab_size = 50 },
+  { model_type = "llama4_text", max_position_embeddings = 32, hidden_size = 16, vocab_size = 50,
+    intermediate_size = 8, intermediate_size_mlp = 24, num_hidden_layers = 2, head_dim = 4,
+    num_attention_heads = 4, num_key_value_heads = 2, num_local_experts = 3, floor_scale = 2,
+    interleave_moe_layer_step = 2, attention_chunk_size = 4, no_rope_layer_interval = 2 },
 }
 
 for _, config in ipairs(configs) do

@@ -33,14 +33,14 @@ local function keys_of(family)
   return names
 end
 
-local function check_layer_types(family, c, is_known)
+local function check_layer_types(family, c, known)
   if c.layer_types == nil then return end
   if type(c.layer_types) ~= "table" then
     fail("%s: the configuration's layer_types are %s, expected a list", family.model_type,
       c.layer_types)
   end
-  local kinds = family.layer_kinds
-    or { "full_attention", is_known and "sliding_attention" or nil }
+  local window = known.attention_chunk_size and "chunked_attention" or "sliding_attention"
+  local kinds = family.layer_kinds or { "full_attention", is_known and window or nil }
   local has = {}
   for _, kind in ipairs(kinds) do has[kind] = true end
   for _, kind in ipairs(c.layer_types) do
@@ -49,7 +49,7 @@ local function check_layer_types(family, c, is_known)
         family.model_type, kind, table.concat(kinds, " and "))
     end
   end
-  if is_known and #c.layer_types ~= c.num_hidden_layers then
+  if known.layer_types and #c.layer_types ~= c.num_hidden_layers then
     fail("%s: layer_types has %d entries, but num_hidden_layers is %s", family.model_type,
       #c.layer_types, c.num_hidden_layers)
   end
@@ -69,7 +69,7 @@ local function refuse_unsupported(family, c)
     fail("%s: the configuration has layer_types, which is not supported: its sliding_window is "
       .. "that of all layers", family.model_type)
   end
-  check_layer_types(family, c, known.layer_types)
+  check_layer_types(family, c, known)
   if type(c.pruned_heads) == "table" and next(c.pruned_heads) ~= nil then
     fail("%s: the configuration has pruned_heads, which are not supported", family.model_type)
   end

@@ -51,6 +51,7 @@ local llama = {
   clamp = nil,  -- the most that an element of q, k and v may be
   window = function() end,  -- of layer i, or nil
   reach = nil,  -- function(window): tokens attend to both sides, in a window at this distance
+  chunk = function() end,  -- how many tokens layer i attends within, or nil
   rope = function(_, whole) return whole end,  -- settings of the positions of layer i, or nil
   pairs = rotary.halves,
   -- function(inputs, o, x, rope): a factor of q by position, [B or 1, 1, T, 1], or nil
@@ -156,7 +157,7 @@ local function new_forward(c, facts)
     end
     local kept = has_states and masks.kept(inputs, o, x) or nil
     local function mask_for(i)
-      local mask = mask_of(facts.window(i))
+      local mask = mask_of(facts.window(i), facts.chunk(i))
       mask.kept = kept
       return mask
     end

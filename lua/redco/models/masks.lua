@@ -35,38 +35,54 @@ local function seen_in_segments(inputs)
   return seen:logical_and(seen_keys(mask)):logical_or(itself)
 end
 
-local function causal_in_segments(inputs, options, x, window)
+-- Returns [B or 1, 1, T, S]: which tokens are in the chunk of the new ones, of `chunk` tokens each.
+-- The first begins behind padding on the left, or with a sequence of a row.
+local function seen_in_chunks(inputs, chunk, length, past, device)
+  local places, padding = inputs.segment_ids and inputs.position_ids, inputs.attention_mask
+  if not places then
+    places = torch.arange(past + length, { device = device }):unsqueeze(0)
+    if padding then places = places - padding:ne(0):cumsum(1):eq(0):sum({ 1 }, true) end
+  end
+  local numbers = places:div(chunk, { rounding_mode = "floor" })
+  return numbers:narrow(1, past, length):unsqueeze(-1):eq(numbers:unsqueeze(1)):unsqueeze(1)
+end
+
+local function causal_in_segments(inputs, options, x, window, chunk)
   if options.cache then fail("segment_ids: a cache does not support rows of several sequences") end
-  local before = seen_before(x:size(1), 0, window, x.device)
-  return { mask = additive(seen_in_segments(inputs):logical_and(before), x.dtype) }
+  local length = x:size(1)
+  local seen = seen_in_segments(inputs):logical_and(seen_before(length, 0, window, x.device))
+  if chunk then seen = seen:logical_and(seen_in_chunks(inputs, chunk, length, 0, x.device)) end
+  return { mask = additive(seen, x.dtype) }
 end
 
 --- Returns the causal mask of the new tokens x [B, T, ...]: `{causal = true}` if LibTorch's own
 --- mask suffices, else `{mask = [B or 1, 1, T, S]}`. With a `window` a token attends only to so
---- many last tokens, itself among them. Padding before the first token, and with a window all
---- padding, attends to itself, because a row must attend to something. Other padding attends to the
---- tokens, as in transformers. With `segment_ids` [B, T] each sequence of a row attends only to
---- itself.
-function masks.causal(inputs, options, x, window)
-  if inputs.segment_ids then return causal_in_segments(inputs, options, x, window) end
+--- many last tokens, itself among them; with a `chunk` only to those of its chunk of so many.
+--- Padding before the first token, and with a window or a chunk all padding, attends to itself,
+--- because a row must attend to something. Other padding attends to the tokens, as in transformers.
+--- With `segment_ids` [B, T] each sequence of a row attends only to itself.
+function masks.causal(inputs, options, x, window, chunk)
+  if inputs.segment_ids then return causal_in_segments(inputs, options, x, window, chunk) end
   local past, padding = blocks.past(options), inputs.attention_mask
   local length, dtype = x:size(1), x.dtype
   if window and past + length <= window then window = nil end
-  if not window then
+  if chunk and past + length <= chunk then chunk = nil end
+  local is_near = window or chunk
+  if not is_near then
     if not padding and length == 1 then return {} end
     if not padding and past == 0 then return { causal = true } end
     if padding and length == 1 then return { mask = additive(seen_keys(padding), dtype) } end
   end
   local seen = seen_before(length, past, window, x.device)
+  if chunk then seen = seen:logical_and(seen_in_chunks(inputs, chunk, length, past, x.device)) end
   if padding then
-    local is_lost = (window and padding:eq(0) or padding:ne(0):cumsum(1):eq(0))
+    local is_lost = (is_near and padding:eq(0) or padding:ne(0):cumsum(1):eq(0))
       :narrow(1, past, length)
     local itself = seen:triu(past):logical_and(is_lost:unsqueeze(1):unsqueeze(-1))
     seen = seen_keys(padding):logical_and(seen):logical_or(itself)
   end
   return { mask = additive(seen, dtype) }
 end
-
 
 --- Returns the factors of the new tokens x [B, T, ...] that keep padding out of a state: [B, T, 1],
 --- or nil without padding.
@@ -100,20 +116,21 @@ function masks.both_sides(inputs, x, distance)
   return seen and additive(seen, x.dtype, lowest[x.dtype])
 end
 
---- Returns a function of a window, or nil, to the mask, which makes each once. It is causal, unless
---- there is `reach`, a function of a window to the distance at which tokens of both sides are seen.
+--- Returns a function of a window and a chunk, each a number or nil, to the mask, which makes each
+--- once. It is causal, unless there is `reach`, a function of a window to the distance at which
+--- tokens of both sides are seen.
 function masks.by_window(inputs, options, x, reach)
   if reach and options.cache then
     fail("a decoder whose tokens attend to both sides generates no text")
   end
-  local function made_of(window)
-    if not reach then return masks.causal(inputs, options, x, window) end
+  local function made_of(window, chunk)
+    if not reach then return masks.causal(inputs, options, x, window, chunk) end
     return { mask = masks.both_sides(inputs, x, window and reach(window)) }
   end
   local made = {}
-  return function(window)
-    local key = window or 0
-    made[key] = made[key] or made_of(window)
+  return function(window, chunk)
+    local key = ("%s %s"):format(window, chunk)
+    made[key] = made[key] or made_of(window, chunk)
     return made[key]
   end
 end

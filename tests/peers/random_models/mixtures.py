@@ -158,3 +158,28 @@ def gpt_oss(draw):
         config.update(attention_bias=draw.maybe(), swiglu_alpha=draw.number(0.5, 2),
                       swiglu_limit=draw.number(0.1, 8))
     return config
+
+
+@draws("llama4_text", of=DECODERS)
+def llama4(draw):
+    n = draw.randint(2, 5)
+    config = like_llama(
+        draw, num_local_experts=n, num_experts_per_tok=draw.randint(1, n), rope_scaling=None,
+        intermediate_size_mlp=draw.randint(3, 40), interleave_moe_layer_step=draw.randint(1, 2),
+        use_qk_norm=draw.maybe(), attention_chunk_size=draw.randint(2, 6),
+        no_rope_layer_interval=draw.randint(1, 4), attn_temperature_tuning=draw.maybe(0.7),
+        floor_scale=draw.randint(1, 5), attn_scale=draw.number(0.05, 1))
+    config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    n_layers = config["num_hidden_layers"]
+    if draw.maybe(0.3):
+        config["no_rope_layers"] = [draw.randint(0, 1) for _ in range(n_layers)]
+    if draw.maybe(0.3):
+        config["moe_layers"] = draw.sample(range(n_layers), draw.randint(1, n_layers))
+    if draw.maybe(0.3):
+        config["layer_types"] = [draw.choice(["full_attention", "chunked_attention"])
+                                 for _ in range(n_layers)]
+    if draw.maybe(0.3):  # whatever else it names, version 4 reads this kind
+        config["rope_scaling"] = dict(
+            rope_type="llama3", factor=draw.number(1, 8), low_freq_factor=draw.number(0.5, 1.5),
+            high_freq_factor=draw.number(2, 5), original_max_position_embeddings=draw.randint(4, 64))
+    return config
