@@ -41,6 +41,8 @@ local vit = merged(image, { model_type = "vit", hidden_dropout_prob = 0,
   attention_probs_dropout_prob = 0 })
 local siglip_text = merged(text, { projection_size = 16 })
 
+local text_and_image = { text_config = merged(grouped, { vocab_size = 32 }), vision_config = image }
+
 local mixture = { n_routed_experts = 4, n_group = 1, topk_group = 1, num_experts_per_tok = 2,
   moe_intermediate_size = 8, first_k_dense_replace = 1 }
 local deepseek = merged(decoder, mixture, { num_key_value_heads = 4, q_lora_rank = 8,
@@ -93,6 +95,9 @@ local configs = {
   falcon_mamba = { hidden_size = 16, num_hidden_layers = 2, state_size = 4 },
   gemma = with_head_size,
   gemma2 = with_head_size,
+  gemma3 = merged(text_and_image, { text_config = merged(with_head_size, { vocab_size = 32 }),
+    vision_config = merged(image, { vision_use_head = false }), mm_tokens_per_image = 4,
+    image_token_index = 31 }),
   gemma3_text = with_head_size,
   glm = merged(with_head_size, { pad_token_id = 0 }),
   glm4 = merged(with_head_size, { pad_token_id = 0 }),
@@ -124,6 +129,7 @@ local configs = {
   llama4_text = merged(with_head_size, { num_local_experts = 4, intermediate_size_mlp = 40,
     interleave_moe_layer_step = 2, attention_chunk_size = 3, no_rope_layer_interval = 2,
     floor_scale = 2 }),
+  llava = merged(text_and_image, { image_token_index = 31, vision_feature_layer = -2 }),
   m2m_100 = bart,
   mamba = { hidden_size = 16, num_hidden_layers = 2, state_size = 4, use_bias = true },
   mamba2 = { hidden_size = 16, num_hidden_layers = 2, num_heads = 4, head_dim = 8, state_size = 4,
@@ -308,6 +314,15 @@ function tiny.inputs(name, model)
   if task == "features" and inputs.input_ids then
     inputs.attention_mask = torch.ones_like(inputs.input_ids)
     inputs.attention_mask:narrow(0, 1, 2):narrow(1, 0, 2):fill_(0)
+  end
+  if model.family.reads_images then  -- each row has one
+    local n = model.family.n_features(model.config)
+    local tokens_of_image = torch.full({ n_rows, n }, model.config.image_token_index,
+      { dtype = "int64" })
+    local function words(n_words) return tokens(n_words):clamp(nil, 30) end
+    inputs.input_ids = torch.cat({ words(2), tokens_of_image, words(length) }, 1)
+    inputs.labels = tokens(2 + n + length)
+    return inputs
   end
   local labels = labels_of[task]
   return merged(inputs, labels and labels(tokens) or { labels = tokens(length) })

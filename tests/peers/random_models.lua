@@ -24,6 +24,11 @@ local function training_inputs(inputs, model)
   return cases.training_inputs({ arrays = prefixed }, "batch", not is_decoder)
 end
 
+-- Returns the name of a parameter in files.
+local function file_name(model, name)
+  return model.family.file_name and model.family.file_name(name) or name
+end
+
 local function train(model, inputs, result, options)
   local trainer = redco.Trainer {
     deployer = redco.Deployer { seed = 1, verbose = false }, params = model.params,
@@ -37,13 +42,17 @@ local function train(model, inputs, result, options)
       end)
       if not result.loss then
         result.loss = loss:detach()
-        for name, gradient in pairs(gradients) do result["grad." .. name] = gradient end
+        for name, gradient in pairs(gradients) do
+          result["grad." .. file_name(model, name)] = gradient
+        end
       end
       return { loss = loss, norm = defaults.apply_gradients(gradients) }
     end,
   }
   for _ = 1, 3 do trainer:train { examples = { 1 }, per_device_batch_size = 1 } end
-  for name, tensor in pairs(trainer.params) do result["after." .. name] = tensor end
+  for name, tensor in pairs(trainer.params) do
+    result["after." .. file_name(model, name)] = tensor
+  end
   return trainer.params
 end
 

@@ -46,12 +46,13 @@ local processors = {
       image_mean = { 0.48145466, 0.4578275, 0.40821073 },
       image_std = { 0.26862954, 0.26130258, 0.27577711 } } },
   SiglipImageProcessor = { crops = false, defaults = { resample = 3 } },
+  Gemma3ImageProcessor = { crops = false, defaults = {} },
 }
 
 -- Keys that do not change an image.
 local harmless = { "_valid_processor_keys", "auto_map", "data_format", "default_to_square",
   "device", "disable_grouping", "do_convert_rgb", "feature_extractor_type", "image_processor_type",
-  "input_data_format", "processor_class", "return_tensors" }
+  "image_seq_length", "input_data_format", "processor_class", "return_tensors" }
 
 local function processor_of(where, config)
   local kind = config.image_processor_type or config.feature_extractor_type
@@ -153,9 +154,10 @@ Returns a function that prepares images for a model. It takes uint8 images [3, h
 list or a batch, and returns a float32 batch.
 
 `config` is a folder with a preprocessor_config.json, or a table with the same keys. Supported
-processors of transformers are ViTImageProcessor, DeiTImageProcessor, CLIPImageProcessor and
-SiglipImageProcessor. Other processors, and keys that stand for other steps, raise an error. The result equals Pillow's bit for
-bit. A processor whose name ends in Fast gives the result of the slow one.]], function(config)
+processors of transformers are ViTImageProcessor, DeiTImageProcessor, CLIPImageProcessor,
+SiglipImageProcessor and Gemma3ImageProcessor without pan and scan. Other processors, and keys that
+stand for other steps, raise an error. The result equals Pillow's bit for bit. A processor whose name
+ends in Fast gives the result of the slow one.]], function(config)
   local where = "image_processor"
   if type(config) == "string" then
     where = config .. "/preprocessor_config.json"

@@ -44,13 +44,16 @@ local function with_start(inputs, start)
   return ids, mask and torch.cat({ torch.ones_like(mask:narrow(1, 0, 1)), mask }, 1)
 end
 
---- Returns a decoder of `inputs`; `ids` are its first tokens.
+--- Returns a decoder of `inputs`; `ids` are its first tokens. A family's prompt_inputs are the
+--- names of what it reads beside these.
 local function new_decoder(model, params, inputs, o)
   local family = model.family
   local self = setmetatable({
     model = model, params = params,
     restart_length = family.restart_length and family.restart_length(model.config),
+    prompt_inputs = {},
   }, Decoder)
+  for _, name in ipairs(family.prompt_inputs or {}) do self.prompt_inputs[name] = inputs[name] end
   if model.is_encoder_decoder then
     local start = o.decoder_start_token_id
       or fail "model.generate: decoder_start_token_id and bos_token_id are missing"
@@ -97,6 +100,9 @@ function Decoder:scores(ids)
     and { decoder_input_ids = ids, decoder_attention_mask = mask,
       encoder_hidden_states = self.memory, attention_mask = self.memory_mask }
     or { input_ids = ids, attention_mask = mask }
+  if self.cache.length == 0 then
+    for name, value in pairs(self.prompt_inputs) do inputs[name] = value end
+  end
   local hidden = self.model.hidden_states(self.params, inputs, { cache = self.cache })
   local scores = self.model.logits(self.params, hidden:select(1, -1)):float()
   -- The search runs on the CPU.

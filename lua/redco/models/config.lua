@@ -88,6 +88,7 @@ local function refuse_unknown(family, given)
 end
 
 local largest = 2 ^ 31 - 1
+local may_be_negative = { length_penalty = true, vision_feature_layer = true }
 
 -- Returns a description of the expected value if this one is not valid, else nil or false.
 local function mismatch(family, key, value, default)
@@ -109,7 +110,7 @@ local function mismatch(family, key, value, default)
     return (value < -1 or value > largest or value % 1 ~= 0) and "the number of a token"
   elseif is_number and key:find "drop" then
     return not (value >= 0 and value <= 1) and "a probability, from 0 to 1"
-  elseif is_number and not key:find "_index$" and key ~= "length_penalty" then
+  elseif is_number and not key:find "_index$" and not may_be_negative[key] then
     return not (value >= 0 and value < math.huge) and "a number that is not negative"
   end
 end

@@ -124,8 +124,8 @@ end
 --- of its layer),
 --- router_bias (its initialiser, or false), route (another router), scales_inputs (whether the
 --- weights are factors of what experts read), add_more(name, add) for more parameters. Stacked
---- weights may be is_transposed ([n, in, out]), have a bias ([n, out], their names with "_bias") and
---- put gate and up together by gated(y [..., 2 inner]). A layer for all tokens, of the size
+--- weights may be is_transposed ([n, in, out]), have a bias ([n, out], by their names with "_bias")
+--- and put gate and up together by gated(y [..., 2 inner]). A layer for all tokens, of the size
 --- `shared`, may be beside the experts by the name shared_name, and its parts by `names`; the
 --- sigmoid of the linear layer `shared_gate` is a factor of it.
 function experts.new(c, given)

@@ -131,21 +131,22 @@ local function match(family, config, weights, sizes, assumed)
   local own_head, embedding = ties.own_head(family, config)
   local copies = copies_of(family, config)
   for _, name in ipairs(weights:keys()) do
-    local place = copies[name] or place_of(family, name, sizes)
+    local place, current = copies[name] or place_of(family, name, sizes),
+      family.current_name and family.current_name(name) or name
     local is_copied = place and copies[sources[place]] ~= nil
     if copies[name] then
       sources[place] = name
     elseif place and not is_copied and not (sources[place] and place ~= name) then
       sources[place] = name
-    elseif not place and is_ignored(family, config, name) then
+    elseif not place and is_ignored(family, config, current) then
       unused[#unused + 1] = name
-      unused[name] = true
+      unused[current] = name
     elseif not place then
       surplus[#surplus + 1] = name
     end
   end
   -- Programs that write each tensor once may have left out the embedding.
-  if own_head and unused[own_head] and not sources[embedding] then sources[embedding] = own_head end
+  if own_head and not sources[embedding] then sources[embedding] = unused[own_head] end
   local is_new = family.new_if_missing or {}
   for name in pairs(sizes) do
     if not sources[name] and not is_new[name] then missing[#missing + 1] = name end
@@ -178,9 +179,10 @@ function files.has_separate_head(family, config, weights)
   local sizes, found = {}, {}
   family.add_parameters(config, function(name, shape) sizes[name] = shape end)
   for _, name in ipairs(weights:keys()) do
-    found[name == own and own or place_of(family, name, sizes) or name] = name
+    local current = family.current_name and family.current_name(name) or name
+    found[current == own and own or place_of(family, name, sizes) or name] = name
   end
-  return found[own] and found[tied] and not ties.are_equal(weights, own, found[tied])
+  return found[own] and found[tied] and not ties.are_equal(weights, found[own], found[tied])
 end
 
 --- Loads the parameters of a model of this family from a file or folder of weights. Returns them
@@ -276,7 +278,10 @@ function files.save(dir, model, params, max_shard_size)
       json.encode("generation_config.json", model.generation_config, 2) .. "\n"
   end
   local written = {}
-  for name, tensor in pairs(tensors) do written[name] = tensor end
+  local file_name = model.family.file_name
+  for name, tensor in pairs(tensors) do
+    written[file_name and file_name(name) or name] = tensor
+  end
   for name, parameter in pairs(copies_of(model.family, model.config)) do
     written[name] = params[parameter]
   end

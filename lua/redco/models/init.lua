@@ -3,9 +3,9 @@ local arguments = require "redco.arguments"
 local catalog = require "redco.models.catalog"
 local complete_config = require "redco.models.config"
 local fail = require "redco.fail"
+local families = require "redco.models.family_table"
 local files = require "redco.models.files"
 local gguf = require "redco.models.gguf"
-local lazy = require "redco.lazy"
 local native = require "redco.native"
 local new_model = require "redco.models.model"
 local packed = require "redco.models.packed"
@@ -23,18 +23,17 @@ local models = {
   generate = require "redco.generation",
   new_batch = require "redco.generation.batch",
   json_logits_processor = require "redco.generation.grammar".json_logits_processor,
+  processor = require "redco.models.processor",
 }
 
--- Each model_type is read from the file of its name in families/.
 local model_types = native.embedded_modules "redco.models.families."
-local families = lazy.fields({}, model_types, function(model_type)
-  return require("redco.models.families." .. model_type)
-end)
 
--- Whether it is the configuration of a model of which only the text model can be read.
-local function has_text_part(config)
-  local own = type(config) == "table" and config.text_config
-  return not families[config.model_type] and type(own) == "table" and families[own.model_type]
+-- Whether only the text model of a folder is read: with a task, or if the family of the whole is
+-- unknown.
+local function reads_text_part(config, task)
+  local own, family = type(config) == "table" and config.text_config, families[config.model_type]
+  if family and not (task and family.reads_images) then return false end
+  return type(own) == "table" and families[own.model_type or family and family.parts.text_config]
 end
 
 -- Returns what to say of an unknown type.
@@ -163,7 +162,8 @@ features); of sound "audio_classification". By default it is that of the archite
 `1_Pooling/config.json`, calls of "features" return the vectors that it describes. Weights of a head
 that the folder lacks are new, drawn from `generator`; a line on standard error names them. `config`
 has keys that replace those of the folder: {num_labels = 3}.
-Of a model that also reads images and has its text model in `text_config`, only that is read.
+Of a model that also reads images and has its text model in `text_config`, only that is read if
+there is a `task`, or if the family of the whole is not known.
 
 `quantize` rounds the weights of linear layers to a type of `redco.quant.types`, "q4_0" or "nf4",
 while they are read: the model is never whole in floats. Embeddings, heads and experts stay floats.
@@ -184,8 +184,10 @@ function(dir, options)
   else
     given = config_of(dir, "models.from_pretrained")
   end
-  local reads_part = has_text_part(given)
-  if reads_part then given = text_part.config(given) end
+  local reads_part = reads_text_part(given, o.task)
+  if reads_part then
+    given = text_part.config(given, (families[given.model_type] or { parts = {} }).parts)
+  end
   given = with_changes(given, o.config)
   local family = tasks.choose(family_of(given, dir .. "/config.json"), o.task, given)
   local is_planning = native.is_planning()
@@ -203,6 +205,7 @@ function(dir, options)
     warn("%s: tie_word_embeddings is true, but the head of the file has other values than the "
       .. "embedding: it is used, as by version 5 of transformers, which wrote the folder", dir)
     given.tie_word_embeddings = false
+    if given.text_config then given.text_config.tie_word_embeddings = false end
     c, _, assumed = complete_config(family, given, true)
   end
   if is_planning then

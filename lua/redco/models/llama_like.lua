@@ -145,6 +145,7 @@ local function new_forward(c, facts)
 
   return function(params, inputs, o)
     local x = embedded(params, inputs.input_ids, o)
+    if inputs.spliced then x = inputs.spliced(x) end
     local mask_of = masks.by_window(inputs, o, x, facts.reach)
     local angles, routers = {}, { numbers = {} }
     local function angles_of(rope)
@@ -213,7 +214,8 @@ end
 --- experts there are and are chosen (by default num_experts_per_tok).
 return function(row)
   local family = {
-    base_model_prefix = "model", defaults = {}, optional = { unpack(optional) },
+    base_model_prefix = "model", is_llama_like = true,
+    defaults = {}, optional = { unpack(optional) },
     inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids" },
     -- transformers reads this key but rotates whole heads: other values fail there.
     only = { partial_rotary_factor = 1 },

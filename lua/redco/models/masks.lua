@@ -16,10 +16,23 @@ local function additive(seen, dtype, hidden)
     hidden or -math.huge)
 end
 
--- Returns [T, S]: which tokens are not after the new ones, and less than `window` before them.
-local function seen_before(length, past, window, device)
-  local seen = torch.ones({ length, past + length }, { dtype = "bool", device = device }):tril(past)
-  return window and seen:triu(past - window + 1) or seen
+-- Returns [B, 1, T, S], or nil: which tokens are of the same image as the new ones.
+local function seen_in_images(inputs, past)
+  local spans = inputs.image_spans
+  if not spans then return end
+  local seen = spans:unsqueeze(-1):eq(spans:unsqueeze(1)):logical_and(spans:ge(0):unsqueeze(-1))
+  return torch.constant_pad_nd(seen:unsqueeze(1), { past, 0 }, 0)
+end
+
+-- Returns [T, S], or with images [B, 1, T, S]: which tokens are not after the new ones, but for
+-- those of the same image, and less than `window` before them.
+local function seen_before(inputs, length, past, window, device)
+  local all = torch.ones({ length, past + length }, { dtype = "bool", device = device })
+  local seen, of_images = all:tril(past), seen_in_images(inputs, past)
+  if of_images then seen = seen:logical_or(of_images) end
+  if not window then return seen end
+  return of_images and seen:logical_and(all:triu(past - window + 1))
+    or seen:triu(past - window + 1)
 end
 
 -- Returns [B, 1, T, T]: which tokens are of the same sequence and no padding. A token sees itself.
@@ -50,7 +63,8 @@ end
 local function causal_in_segments(inputs, options, x, window, chunk)
   if options.cache then fail("segment_ids: a cache does not support rows of several sequences") end
   local length = x:size(1)
-  local seen = seen_in_segments(inputs):logical_and(seen_before(length, 0, window, x.device))
+  local seen = seen_in_segments(inputs)
+    :logical_and(seen_before(inputs, length, 0, window, x.device))
   if chunk then seen = seen:logical_and(seen_in_chunks(inputs, chunk, length, 0, x.device)) end
   return { mask = additive(seen, x.dtype) }
 end
@@ -60,7 +74,8 @@ end
 --- many last tokens, itself among them; with a `chunk` only to those of its chunk of so many.
 --- Padding before the first token, and with a window or a chunk all padding, attends to itself,
 --- because a row must attend to something. Other padding attends to the tokens, as in transformers.
---- With `segment_ids` [B, T] each sequence of a row attends only to itself.
+--- With `segment_ids` [B, T] each sequence of a row attends only to itself, with image_spans [B, T]
+--- the tokens of an image (the same number, from 0) also to those after them.
 function masks.causal(inputs, options, x, window, chunk)
   if inputs.segment_ids then return causal_in_segments(inputs, options, x, window, chunk) end
   local past, padding = blocks.past(options), inputs.attention_mask
@@ -68,17 +83,18 @@ function masks.causal(inputs, options, x, window, chunk)
   if window and past + length <= window then window = nil end
   if chunk and past + length <= chunk then chunk = nil end
   local is_near = window or chunk
-  if not is_near then
+  if not is_near and not inputs.image_spans then
     if not padding and length == 1 then return {} end
     if not padding and past == 0 then return { causal = true } end
     if padding and length == 1 then return { mask = additive(seen_keys(padding), dtype) } end
   end
-  local seen = seen_before(length, past, window, x.device)
+  local seen = seen_before(inputs, length, past, window, x.device)
   if chunk then seen = seen:logical_and(seen_in_chunks(inputs, chunk, length, past, x.device)) end
   if padding then
     local is_lost = (is_near and padding:eq(0) or padding:ne(0):cumsum(1):eq(0))
       :narrow(1, past, length)
-    local itself = seen:triu(past):logical_and(is_lost:unsqueeze(1):unsqueeze(-1))
+    local itself = torch.ones({ length, past + length }, { dtype = "bool", device = x.device })
+      :tril(past):triu(past):logical_and(is_lost:unsqueeze(1):unsqueeze(-1))
     seen = seen_keys(padding):logical_and(seen):logical_or(itself)
   end
   return { mask = additive(seen, dtype) }

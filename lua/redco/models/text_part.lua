@@ -11,9 +11,10 @@ local part = {}
 local shared = { "bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings", "dtype",
   "torch_dtype", "transformers_version" }
 
---- Returns the configuration of the text model.
-function part.config(whole)
+--- Returns the configuration of the text model. `parts` has its model_type where that is missing.
+function part.config(whole, parts)
   local config = json.copy(whole.text_config)
+  config.model_type = config.model_type or parts.text_config
   for _, key in ipairs(shared) do
     if config[key] == nil then config[key] = whole[key] end
   end

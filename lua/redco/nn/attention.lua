@@ -66,7 +66,8 @@ end
 local function softmax_with_sinks(scores, sinks)
   local n, shape = scores:size(-1), scores.shape
   shape[#shape] = 1
-  return torch.cat({ scores, sinks:to(scores.dtype):expand(shape) }, -1):softmax(-1):narrow(-1, 0, n)
+  local all = torch.cat({ scores, sinks:to(scores.dtype):expand(shape) }, -1)
+  return all:softmax(-1):narrow(-1, 0, n)
 end
 
 -- Attention with dropout, as LibTorch's own would draw from the global generator instead of `rng`,
@@ -104,9 +105,8 @@ local function check_tensor(where, name, t, n_dims, shape)
 end
 
 local function check_sinks(q, sinks)
-  if q:dim() == 4 and torch.is_tensor(sinks) and sinks:dim() == 1 and sinks:size(0) == q:size(1) then
-    return
-  end
+  local is_list = torch.is_tensor(sinks) and sinks:dim() == 1
+  if q:dim() == 4 and is_list and sinks:size(0) == q:size(1) then return end
   fail("nn.attention: sinks: expected a tensor [heads] for q [batch, heads, length, size], got %s "
     .. "for q %s", native.describe(sinks), native.describe(q))
 end

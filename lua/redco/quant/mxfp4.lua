@@ -1,7 +1,7 @@
---- Folders of gpt-oss: X_blocks [experts, out, groups, 16] and X_scales [experts, out, groups] stand
---- for the weights X [experts, in, out] of experts. Each byte has two neighbours, the first in its
---- lower bits, each group of 32 numbers an exponent. Such weights are read as bfloat16, which has
---- all their numbers.
+--- Folders of gpt-oss: X_blocks [experts, out, groups, 16] and X_scales [experts, out, groups]
+--- stand for the weights X [experts, in, out] of experts. Each byte has two neighbours, the first
+--- in its lower bits, each group of 32 numbers an exponent. Such weights are read as bfloat16,
+--- which has all their numbers.
 local fail = require "redco.fail"
 local native = require "redco.native"
 local torch = require "redco.torch"
@@ -9,7 +9,7 @@ local torch = require "redco.torch"
 local Weights = {}
 Weights.__index = Weights
 
--- Returns the blocks [out, groups, 17] of the type mxfp4, whose bytes have the numbers i and i + 16.
+-- Returns the blocks [out, groups, 17] of the type mxfp4: a byte has the numbers i and i + 16.
 local function packed(blocks, scales)
   local numbers = torch.stack({ blocks:bitwise_and(15), blocks:bitwise_right_shift(4) }, -1)
     :flatten(-2)

@@ -10,6 +10,7 @@ from . import decoders, encoder_decoders, encoders, mixtures, states  # noqa: F4
 from .draw import DECODERS, ENCODER_DECODERS, ENCODERS
 from .encoder_decoders import whisper_classes
 from .encoders import electra
+from .images_with_text import IMAGE_TEXT
 from .pictures import (classifier, clip, clip_image, clip_text, convnext, convnextv2, dinov2,
                        dinov2_with_registers, dinov3, siglip, siglip_image, siglip_text, swin, vit,
                        vit_features)
@@ -28,6 +29,8 @@ FAMILIES = {
     **{name: (draw, modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name])
        for name, draw in DECODERS.items()},
     **{name: (draw, GENERATORS[name]) for name, draw in ENCODER_DECODERS.items()},
+    **{name: (draw, modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[name])
+       for name, draw in IMAGE_TEXT.items()},
 }
 # Other heads, as FAMILY.TASK.
 HEADS = {"sequence_classification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
@@ -35,7 +38,7 @@ HEADS = {"sequence_classification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICAT
          "question_answering": modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES}
 for _family, (_draw, _) in list(FAMILIES.items()):
     for _task, _names in HEADS.items():
-        if _family in _names:
+        if _family in _names and _family not in IMAGE_TEXT:
             FAMILIES[f"{_family}.{_task}"] = (_draw, _names[_family])
 CLASSIFIERS = {"swin": (swin, "SwinForImageClassification"),
                "vit": (vit, "ViTForImageClassification"),

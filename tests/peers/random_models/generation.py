@@ -92,7 +92,8 @@ def processed(model, options, prompt, scores, ids, encoder_ids):
 
 def prompts_of(inputs, is_encoder_decoder, pad_token_id):
     prompts = {key: value.clone() for key, value in inputs.items()
-               if key in ("input_ids", "attention_mask", "pixel_values", "input_features")}
+               if key in ("input_ids", "attention_mask", "pixel_values", "input_features",
+                           "token_type_ids")}
     if is_encoder_decoder:
         for key in ("decoder_input_ids", "decoder_attention_mask"):
             if key in inputs:

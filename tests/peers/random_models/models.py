@@ -7,7 +7,7 @@ import transformers
 from huggingface_hub import errors
 from transformers import AutoConfig
 
-from .families import FAMILIES, implementations_of
+from .families import FAMILIES, IMAGE_TEXT, implementations_of
 
 
 def labelled(draw, config, task):
@@ -70,15 +70,16 @@ def new_model(draw, family):
 def model_of(draw, family):
     config = FAMILIES[family][0](draw)
     labelled(draw, config, family.partition(".")[2])
-    vocab_size = config.get("vocab_size") or config.get("decoder", {}).get("vocab_size")
+    text = config.get("decoder", config["text_config"] if family in IMAGE_TEXT else {})
+    vocab_size = config.get("vocab_size") or text.get("vocab_size")
     if vocab_size and "eos_token_id" not in config:
         config["eos_token_id"] = draw.token(vocab_size)
         config["bos_token_id"] = draw.token(vocab_size)
         if family == "whisper":  # the library fails on padding that is no end
             config["pad_token_id"] = config["eos_token_id"]
-        if "decoder" in config:
-            config["decoder"].update(eos_token_id=config["eos_token_id"],
-                                     bos_token_id=config["bos_token_id"])
+        text.update(eos_token_id=config["eos_token_id"], bos_token_id=config["bos_token_id"])
+        if family in IMAGE_TEXT and "pad_token_id" in text:
+            config["pad_token_id"] = text["pad_token_id"]
     given = json.loads(json.dumps(config))  # what makes them writes into nested tables
     if family == "vision-encoder-decoder":
         parts = {kind: AutoConfig.for_model(**given.pop(kind)) for kind in ("encoder", "decoder")}

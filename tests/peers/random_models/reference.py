@@ -1,9 +1,11 @@
 """What transformers computes of a model."""
+import re
+
 import torch
 import transformers
 
-from .families import (CLASSIFIERS, ENCODER_DECODERS, ENCODERS, HEADLESS, OF_SAMPLES, OF_TEXTS,
-                       PAIRED, is_encoder, takes_positions)
+from .families import (CLASSIFIERS, ENCODER_DECODERS, ENCODERS, HEADLESS, IMAGE_TEXT, OF_SAMPLES,
+                       OF_TEXTS, PAIRED, is_encoder, takes_positions)
 
 STEPS = 3
 ADAMW = dict(lr=0.02, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)
@@ -18,11 +20,21 @@ def used(model):
             and "mask_token" not in name and parameter.requires_grad]
 
 
+def names_in_files(names):
+    """Those of models that read images, of version 4."""
+    if not any(name.startswith("model.vision_tower.") for name in names):
+        return list(names)
+    parts = {"model.language_model.": "language_model.model.", "lm_head.": "language_model.lm_head.",
+             "model.": ""}
+    return [next(new + name.removeprefix(old) for old, new in parts.items()
+                 if name.startswith(old)) for name in names]
+
+
 def as_in_files(model, tensors):
     """The parameters by the names that they have in files: version 5 stacks those of experts, and
     has two biases of a head that is not tied, of which it uses the decoder's."""
     if not transformers.__version__.startswith("5."):
-        return tensors
+        return dict(zip(names_in_files(tensors), tensors.values()))
     tensors = dict(tensors)
     for name, other in model.all_tied_weights_keys.items():  # which may be the first of the two
         if name in tensors and other not in tensors:
@@ -31,7 +43,10 @@ def as_in_files(model, tensors):
         if name.replace(".decoder.", ".") in tensors:
             tensors[name.replace(".decoder.", ".")] = tensors.pop(name)
     from transformers.core_model_loading import revert_weight_conversion
-    return revert_weight_conversion(model, tensors)
+    found = revert_weight_conversion(model, tensors)
+    # A new model that reads images has forgotten that the older names have one more part.
+    return {re.sub(r"^vision_tower\.(?!vision_model)", "vision_tower.vision_model.", name): tensor
+            for name, tensor in found.items()}
 
 
 def with_positions(inputs, model, family):
@@ -88,8 +103,8 @@ def reference(model, inputs, family):
             found["logits"], found["loss"] = logits_of(out).clone(), loss.detach().clone()
             for name, parameter in used(model):
                 grad = parameter.grad
-                is_partly_used = any(family in kind for kind in (CLASSIFIERS, HEADLESS, OF_SAMPLES))
-                if grad is None and is_partly_used:
+                partly_used = (CLASSIFIERS, HEADLESS, OF_SAMPLES, IMAGE_TEXT)
+                if grad is None and any(family in kind for kind in partly_used):
                     continue
                 grads[name] = torch.zeros_like(parameter) if grad is None else grad.clone()
         optimizer.step()

@@ -10,6 +10,7 @@ local new_mlp = require "redco.models.llama_mlp"
 local norms = require "redco.models.norms"
 local rotary = require "redco.models.rotary"
 local tasks = require "redco.models.tasks"
+local ties = require "redco.models.ties"
 local torch = require "redco.torch"
 
 local llama4 = {
@@ -50,10 +51,12 @@ local llama4 = {
 }
 
 -- Completes lists with an entry for each layer, or of the layers with experts.
-function llama4.complete(c)
+function llama4.complete(c, is_file)
+  -- Version 4 of transformers does not read it.
+  if is_file and (ties.version(c) or 0) < 5 then c.attention_bias = false end
   for _, key in ipairs { "no_rope_layers", "moe_layers" } do
     if c[key] ~= nil and type(c[key]) ~= "table" then
-      fail("llama4_text: %s is %s, expected a list", key, c[key])
+      fail("llama4_text: %s must be a list, got %s", key, c[key])
     end
   end
   local given = c.no_rope_layers or {}
@@ -93,10 +96,11 @@ end
 local function new_attention(c)
   return setmetatable({
     new = function(_, facts)
-      local plain, normed = attention.new(c, facts), nil
+      local plain = attention.new(c, facts)
       if not c.use_qk_norm then return plain end
-      normed = attention.new(c, setmetatable({ head_norms = "head", head_norm = norms.rms_plain,
-        turns_first = true }, { __index = facts }))
+      local normed = attention.new(c, setmetatable({
+        head_norms = "head", head_norm = norms.rms_plain, turns_first = true,
+      }, { __index = facts }))
       return function(params, name, x, angles, mask, o)
         return (angles[1] and normed or plain)(params, name, x, angles, mask, o)
       end

@@ -18,6 +18,9 @@ local siglip = new_family {
 }
 
 function siglip.check(c)
+  if not c.vision_config.vision_use_head then
+    fail "siglip: vision_use_head = false is not supported, only true"
+  end
   local of_text, of_image = c.text_config.projection_size, c.vision_config.hidden_size
   if of_text ~= of_image then
     fail("siglip: text_config's projection_size (%d) differs from vision_config's hidden_size (%d)",

@@ -47,6 +47,17 @@ local next_tokens = { input_ids = torch.tensor { { 30 }, { 31 } } }
 local logits = model(model.params, next_tokens, { cache = cache })
 print(logits.shape, cache.length)  --> torch.Size([2, 1, 768])  6
 
+--- redco.models.processor
+local model = redco.models.from_pretrained "llava"
+local process = redco.models.processor "llava"
+local image = redco.data.image "images/cat/1.png"
+local batch = process("<image>a red heart", { image })
+print(batch.input_ids.shape, batch.pixel_values.shape)
+--> torch.Size([1, 14])  torch.Size([1, 3, 12, 12])
+local options = { max_new_tokens = 4 }
+print(model.generate(model.params, batch, options).shape)
+--> torch.Size([1, 18])
+
 --- Model
 local tokenizer = redco.Tokenizer.from_pretrained "gpt2"
 local model = redco.models.from_pretrained "gpt2"

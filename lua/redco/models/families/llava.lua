@@ -1,0 +1,94 @@
+--- LLaVA (Liu et al., 2023), as Hugging Face's `LlavaForConditionalGeneration`: two layers project
+--- hidden states of CLIP to the embeddings of a decoder.
+local blocks = require "redco.models.blocks"
+local fail = require "redco.fail"
+local layers = require "redco.models.clip_layers"
+local new_family = require "redco.models.image_text"
+local torch = require "redco.torch"
+
+local llava = {
+  model_type = "llava",
+  architecture = "LlavaForConditionalGeneration",
+  parts = { text_config = "llama", vision_config = "clip_vision_model" },
+  default_parts = {
+    vision_config = { model_type = "clip_vision_model", intermediate_size = 4096,
+      hidden_size = 1024, patch_size = 14, image_size = 336, num_hidden_layers = 24,
+      num_attention_heads = 16, projection_dim = 768 },
+  },
+  is_tied = false,
+  is_tied_by_text = true,
+  defaults = {
+    image_token_index = 32000,
+    projector_hidden_act = "gelu",
+    vision_feature_select_strategy = "default",
+    multimodal_projector_bias = true,
+  },
+  optional = { "image_seq_length", "tie_word_embeddings", "vision_feature_layer" },
+  aliases = { image_token_id = "image_token_index" },
+}
+
+function llava.complete(c)
+  c.vision_feature_layer = c.vision_feature_layer or -2
+end
+
+-- Returns the places of the hidden states that are read, 0 being those before the first layer.
+local function places_of(c)
+  local given, n, places = c.vision_feature_layer, c.vision_config.num_hidden_layers, {}
+  for i, place in ipairs(type(given) == "table" and given or { given }) do
+    local is_known = type(place) == "number" and place % 1 == 0 and place >= -n - 1 and place <= n
+    if not is_known then
+      fail("llava: vision_feature_layer is %s, expected numbers from %d to %d", place, -n - 1, n)
+    end
+    places[i] = place < 0 and n + 1 + place or place
+  end
+  return places
+end
+
+-- Whether the class token is left out.
+local function is_cut(c)
+  local strategy = c.vision_feature_select_strategy
+  if strategy ~= "default" and strategy ~= "full" then
+    fail("llava: vision_feature_select_strategy is '%s', expected 'default' or 'full'", strategy)
+  end
+  return strategy == "default"
+end
+
+function llava.check(c)
+  is_cut(c)
+  if #places_of(c) == 0 then fail "llava: vision_feature_layer is an empty list" end
+end
+
+function llava.n_image_layers(c) return math.max(unpack(places_of(c))) end
+
+function llava.n_features(c)
+  local has_class = c.vision_config.model_type == "clip_vision_model"
+  return layers.n_patches(c.vision_config) + (has_class and 1 or 0) - (is_cut(c) and 1 or 0)
+end
+
+function llava.new_projector(c)
+  local places, text = places_of(c), c.text_config
+  local activation = blocks.activation("llava", c.projector_hidden_act)
+  local projector = {}
+
+  function projector.add_parameters(add)
+    local normal, bias = blocks.normal(text.initializer_range), c.multimodal_projector_bias
+    bias = bias and blocks.zeros
+    blocks.add_linear(add, "linear_1", c.vision_config.hidden_size * #places, text.hidden_size,
+      normal, bias)
+    blocks.add_linear(add, "linear_2", text.hidden_size, text.hidden_size, normal, bias)
+  end
+
+  function projector.forward(params, kept, _, o)
+    local states = {}
+    for i, place in ipairs(places) do
+      local x = kept[place + 1]
+      states[i] = is_cut(c) and x:narrow(1, 1, x:size(1) - 1) or x
+    end
+    local x = #states > 1 and torch.cat(states, -1) or states[1]
+    return blocks.linear(params, "linear_2", activation(blocks.linear(params, "linear_1", x, o)), o)
+  end
+
+  return projector
+end
+
+return new_family(llava)
