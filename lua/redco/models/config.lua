@@ -138,7 +138,7 @@ local function check_kinds(family, c)
     if not is_none and not is_list then check(key, key:find "_token_id$" and 0 or default) end
   end
   for _, key in ipairs(family.optional or {}) do
-    if c[key] ~= nil then check(key) end
+    if c[key] ~= nil and not (family.lists and family.lists[key]) then check(key) end
   end
   if c.pad_token_id ~= nil then check("pad_token_id", 0) end
   for key, value in pairs(family.only or {}) do

@@ -3,13 +3,15 @@ local listed = require "redco.models.listed"
 local ties = require "redco.models.ties"
 local warn = require "redco.warn"
 
--- Weights that no model misses: tables and masks that are computed, which old files have, and the
--- layers of DeepSeek-V3 that predict a second token, which transformers has not either.
+-- Weights that no model misses: tables and masks that are computed, which old files have, the
+-- layers of DeepSeek-V3 that predict a second token, and keys and values of Gemma 3n's last layers,
+-- which transformers does not use either.
 local useless = {
   "position_ids$", "%.attn%.bias$", "%.attention%.bias$", "masked_bias$", "%.inv_freq$",
   "%.relative_position_index$",
   "coder%.version$", "coder%.embed_positions%.weight$",
   "%.EncDecAttention%.relative_attention_bias%.weight$", "^model%.layers%.61%.",
+  "%.language_model%..*%.self_attn%.[kv]_",
 }
 
 local function is_useless(name)

@@ -148,6 +148,29 @@ def gemma3(draw):
     return config
 
 
+@draws("gemma3n_text", of=DECODERS)
+def gemma3n(draw):
+    config = gemma3(draw)
+    for key in ("query_pre_attn_scalar", "attn_logit_softcapping", "sliding_window_pattern"):
+        del config[key]
+    config["hidden_size"] = config["num_attention_heads"] * 2 * draw.randint(2, 5)
+    is_new = transformers.__version__.startswith("5.")  # else all tokens need one for each layer
+    n = config["num_hidden_layers"] = draw.randint(2, 4)
+    kinds = ["full_attention", "sliding_attention"][:draw.randint(1, 2)]
+    n_own = draw.randint(len(kinds), n)
+    config["layer_types"] = kinds + [draw.choice(kinds) for _ in range(n - len(kinds))]
+    inner = [draw.randint(3, 40) for _ in range(n)]
+    config.update(
+        num_kv_shared_layers=n - n_own, intermediate_size=draw.choice([inner, inner[0]]),
+        activation_sparsity_pattern=[draw.choice([0.0, 0.3, 0.9]) for _ in range(n)],
+        vocab_size_per_layer_input=config["vocab_size"] - draw.randint(0, 3) * is_new,
+        hidden_size_per_layer_input=draw.randint(2, 8), altup_num_inputs=draw.randint(2, 4),
+        altup_correct_scale=draw.maybe(), laurel_rank=draw.randint(2, 8),
+        final_logit_softcapping=draw.choice([3.0, 30.0]))
+    config["altup_active_idx"] = draw.randrange(config["altup_num_inputs"])
+    return config
+
+
 @draws("phi3", of=DECODERS)
 def phi3(draw):
     size = 2 * draw.randint(2, 6)

@@ -92,9 +92,10 @@ def model_of(draw, family):
     for key, value in implementations_of(family).items():
         setattr(made, "_" + key, value)
     model = getattr(transformers, FAMILIES[family][1])(made)
-    generator = torch.Generator().manual_seed(draw.randrange(2 ** 31))
+    generator, stored = torch.Generator().manual_seed(draw.randrange(2 ** 31)), model.state_dict()
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if not tensor.is_floating_point() or "inv_freq" in name or "embed_scale" in name:
+        is_computed = name not in stored and not tensor.requires_grad
+        if not tensor.is_floating_point() or "inv_freq" in name or is_computed:
             continue
         if not tensor.requires_grad and "embed_positions" in name:  # sinusoids
             continue

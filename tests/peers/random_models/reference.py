@@ -11,13 +11,21 @@ STEPS = 3
 ADAMW = dict(lr=0.02, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)
 
 
+def is_shared(model, name):
+    """Whether keys and values of Gemma 3n are those of another layer, and the weight is not used."""
+    n_shared = getattr(model.config, "num_kv_shared_layers", 0)
+    match = re.search(r"layers\.(\d+)\.self_attn\.[kv]_", name)
+    return n_shared and match and int(match[1]) >= model.config.num_hidden_layers - n_shared
+
+
 def used(model):
     """The parameters, without those that the library makes with every ViT and that captions don't
     use, and without the token of masked images."""
     return [(name, parameter) for name, parameter in model.named_parameters()
             if ("pooler" not in name or model.config.model_type in ENCODERS
                 or name.startswith("pooler"))
-            and "mask_token" not in name and parameter.requires_grad]
+            and "mask_token" not in name and not is_shared(model, name)
+            and parameter.requires_grad]
 
 
 def names_in_files(names):
@@ -103,7 +111,7 @@ def reference(model, inputs, family):
             found["logits"], found["loss"] = logits_of(out).clone(), loss.detach().clone()
             for name, parameter in used(model):
                 grad = parameter.grad
-                partly_used = (CLASSIFIERS, HEADLESS, OF_SAMPLES, IMAGE_TEXT)
+                partly_used = (CLASSIFIERS, HEADLESS, OF_SAMPLES, IMAGE_TEXT, {"gemma3n_text"})
                 if grad is None and any(family in kind for kind in partly_used):
                     continue
                 grads[name] = torch.zeros_like(parameter) if grad is None else grad.clone()

@@ -41,22 +41,22 @@ local gemma3 = {
   logits_cap = function(c) return c.final_logit_softcapping end,
 }
 
--- Version 5 of transformers has one table for each kind of layers.
-local function read_rope_parameters(c)
+--- Version 5 of transformers has one table for each kind of layers.
+function gemma3.read_rope_parameters(c)
   local whole = c.rope_parameters
   local given = type(whole) == "table" and (whole.full_attention or whole.sliding_attention)
   if not given then return end
   local near = whole.sliding_attention or {}
   if (near.rope_type or "default") ~= "default" then
-    fail("gemma3_text: rope_parameters.sliding_attention has rope_type %s, only default is "
-      .. "supported", near.rope_type)
+    fail("%s: rope_parameters.sliding_attention has rope_type %s, only default is supported",
+      c.model_type, near.rope_type)
   end
   c.rope_local_base_freq = near.rope_theta or c.rope_local_base_freq
   c.rope_parameters = whole.full_attention or { rope_theta = c.rope_theta }
 end
 
 function gemma3.complete(c)
-  read_rope_parameters(c)
+  gemma3.read_rope_parameters(c)
   local n = c.sliding_window_pattern or c._sliding_window_pattern or 6
   windows.complete(c, function(i) return (i + 1) % n ~= 0 end)
 end
