@@ -8,6 +8,7 @@ local norms = require "redco.models.norms"
 
 local gemma3 = {
   model_type = "gemma3",
+  models = "`gemma2`, `gemma3_text`",
   architecture = "Gemma3ForConditionalGeneration",
   parts = { text_config = "gemma3_text", vision_config = "siglip_vision_model" },
   is_tied = true,

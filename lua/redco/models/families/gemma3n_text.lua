@@ -15,6 +15,8 @@ local windows = require "redco.models.windows"
 
 local gemma3n = {
   model_type = "gemma3n_text",
+  models = "Gemma 3n E2B, E4B",
+  remarks = "of folders with images and sound only the text model is read",
   architecture = "Gemma3nForCausalLM",
   base_model_prefix = "model",
   inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids" },

@@ -10,6 +10,9 @@ local windows = require "redco.models.windows"
 
 local gpt_oss = {
   model_type = "gpt_oss",
+  models = "gpt-oss-20b, 120b",
+  remarks = "experts; without `output_router_logits`; adapters of attention and routers; the "
+    .. "experts of folders in MXFP4 become floats",
   architecture = "GptOssForCausalLM",
   tasks = tasks.of_decoder("GptOss", { token_classification = "score" }),
   defaults = {

@@ -8,6 +8,7 @@ local torch = require "redco.torch"
 
 local llava = {
   model_type = "llava",
+  models = "LLaVA 1.5, and others in its form",
   architecture = "LlavaForConditionalGeneration",
   parts = { text_config = "llama", vision_config = "clip_vision_model" },
   default_parts = {
