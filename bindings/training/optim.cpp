@@ -335,6 +335,11 @@ int open_optim(lua_State* L) {
            "the first parts, a list of patterns, or mask(name, param)."),
        optimizer<"adam", adam>("Adam (arXiv 1412.6980). Weight decay is added to the gradient, as "
                                "in torch.optim.Adam."),
+       optimizer<"adamw8bit", adamw8bit>(
+           "adamw with moments of 8 bits, as bitsandbytes' AdamW8bit: 2 bytes of state for each "
+           "number in place of 8. Blocks of 256 neighbours share a scale. The moments of "
+           "parameters "
+           "with fewer than min_8bit_size elements stay floats."),
        optimizer<"sgd", sgd>("Stochastic gradient descent, as torch.optim.SGD."),
        optimizer<"rmsprop", rmsprop>("RMSprop, as torch.optim.RMSprop."),
        optimizer<"adagrad", adagrad>("Adagrad, as torch.optim.Adagrad."),

@@ -12,7 +12,7 @@ local is_full = os.getenv "REDCO_TEST_FULL" ~= nil
 local n_steps = 3
 local generator = torch.Generator(3)
 local initial = tree.map(function(leaf) return leaf:double() end,
-  nn.MLP({ 6, 10, 8, 5 }, { generator = generator }))
+  nn.MLP({ 6, 40, 33, 5 }, { generator = generator }))
 local examples = {}
 for i = 1, 11 do
   examples[i] = torch.randn({ 7 }, { generator = generator, dtype = "float64" })
@@ -108,6 +108,7 @@ for _, n_model_shards in ipairs { 1, 2 } do
       test("a checkpoint of every kind of state, on " .. layout, function()
         local function make()
           return optim.chain { optim.multi {
+            { "2.weight", optim.adamw8bit { learning_rate = 0.1, min_8bit_size = 256 } },
             { "weight", optim.muon { learning_rate = optim.on_plateau { value = 0.1,
               patience = 0 } } },
             { "1.*", optim.adafactor { learning_rate = 0.1 } },

@@ -12,10 +12,10 @@ local n_steps = 6
 local generator = torch.Generator(7)
 local function randn(sizes) return torch.randn(sizes, { generator = generator }) end
 
-local start = { body = { weight = randn { 4, 3 }, bias = randn { 5 } }, head = randn { 3, 6 } }
+local start = { body = { weight = randn { 4, 3 }, bias = randn { 5 } }, head = randn { 30, 20 } }
 local all_grads = {}
 for i = 1, n_steps do
-  all_grads[i] = { body = { weight = randn { 4, 3 }, bias = randn { 5 } }, head = randn { 3, 6 } }
+  all_grads[i] = { body = { weight = randn { 4, 3 }, bias = randn { 5 } }, head = randn { 30, 20 } }
 end
 
 local makers = {
@@ -271,7 +271,7 @@ test("refusals: trees, states and patterns that do not fit", function()
   refuses("optimizer state: 'exp_avg': the optimizer has no such entry; is it the state of this",
     sgd)
   refuses("optimizer state: 'exp_avg': it is missing", adamw, nil, { step = 0, opt_state = {} })
-  refuses("'exp_avg.head': it is a tensor of shape [5], expected a tensor of shape [3, 6]", adamw,
+  refuses("'exp_avg.head': it is a tensor of shape [5], expected a tensor of shape [30, 20]", adamw,
     nil, (function()
       local other = adamw:init(params)
       other.opt_state.exp_avg.head = torch.zeros { 5 }
@@ -280,7 +280,7 @@ test("refusals: trees, states and patterns that do not fit", function()
   refuses("'exp_avg.head': it is missing", adamw, nil,
     { step = 0, opt_state = adamw:init({ body = start.body }).opt_state })
   refuses("it has no opt_state", adamw, nil, { step = 1 })
-  refuses("the gradient of 'head' has shape [2], the parameter [3, 6]", adamw,
+  refuses("the gradient of 'head' has shape [2], the parameter [30, 20]", adamw,
     { head = torch.zeros { 2 } })
   refuses("there is no parameter 'hed', but a gradient of that name", adamw,
     { hed = torch.zeros { 2 } })

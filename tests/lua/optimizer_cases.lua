@@ -6,6 +6,9 @@ local function rate(step) return 0.01 * (step + 1) end
 
 return {
   adamw = function() return optim.adamw { learning_rate = rate, mask = "*.weight" } end,
+  adamw8bit = function()
+    return optim.adamw8bit { learning_rate = rate, mask = "*.weight", min_8bit_size = 256 }
+  end,
   adam = function() return optim.adam { learning_rate = 0.01, weight_decay = 0.1 } end,
   sgd = function()
     return optim.sgd { learning_rate = 0.1, momentum = 0.9, nesterov = true }

@@ -151,6 +151,22 @@ struct AdamWOptions {
   }
 };
 
+struct AdamW8bitOptions {
+  Schedule learning_rate = {};  ///< required
+  std::array<double, 2> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  int64_t min_8bit_size = 4096;  ///< moments of smaller parameters are floats; at least 256
+  double weight_decay = 0.01;
+  DecayMask mask = {};
+
+  template <class Self, class Visit>
+  static void visit(Self& self, Visit&& visit) {
+    visit("betas", self.betas);
+    visit("eps", self.eps);
+    visit("min_8bit_size", self.min_8bit_size);
+  }
+};
+
 struct SGDOptions {
   Schedule learning_rate = {};  ///< required
   double momentum = 0;
@@ -278,6 +294,12 @@ REDCO_API std::shared_ptr<Optimizer> adam(AdamOptions options);
 /// Adam with decoupled weight decay (arXiv 1711.05101), as torch.optim.AdamW. The state is that of
 /// adam.
 REDCO_API std::shared_ptr<Optimizer> adamw(AdamWOptions options);
+
+/// AdamW with moments of 8 bits, as bitsandbytes.optim.AdamW8bit: blocks of 256 neighbours of the
+/// row-major parameter share a scale, on every layout. State: exp_avg and exp_avg_sq, uint8 like
+/// the parameter; absmax, float32 [2, blocks]; and `step`. The moments of parameters with fewer
+/// than min_8bit_size elements are float32, or float64 like the parameter.
+REDCO_API std::shared_ptr<Optimizer> adamw8bit(AdamW8bitOptions options);
 
 /// As torch.optim.SGD. State, with momentum only: momentum_buffer. At step 0 the buffer becomes the
 /// first gradient; a run that resumes at a later step without its state starts from zeros.

@@ -1,7 +1,9 @@
 // Rules for operators on lists of tensors, as used by optimizers.
 
+#include "../../kernels/adamw8bit.h"
 #include "rules.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
@@ -10,8 +12,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
+#include <utility>
+#include <vector>
 
 namespace redco::sharding {
+
+using namespace kernels;
 
 namespace {
 
@@ -105,6 +112,57 @@ std::optional<CallPlan> like_parameters(const Call& call) {
         if (placement.is_partial()) placement = {};
     }
   }
+}
+
+// The indices of a dimension that this process holds.
+at::Tensor own_indices(int64_t size, int64_t dim, const Placements& placements, const Mesh& mesh) {
+  Placements own;
+  for (Mesh::Dim mesh_dim : splitting(placements, dim)) {
+    own[mesh_dim] = placements[mesh_dim];
+    own[mesh_dim].dim = 0;
+  }
+  return redistribute_local(at::arange(size), {size}, {1}, {}, own, mesh);
+}
+
+// As like_parameters. The scales are whole on every process: blocks may lie on several.
+std::optional<CallPlan> adamw8bit(const Call& call) {
+  enum : size_t { params, grads, exp_avgs, exp_avg_sqs, absmaxs, step };
+  CallPlan plan;
+  plan.inputs.resize(call.tensors.size());
+  std::vector<Adamw8bitParam> parts;
+  std::set<Mesh::Dim> split;
+  for (int64_t index = 0;; ++index) {
+    Element element = element_of(call, index);
+    if (element.places.empty()) break;
+    Placements target = element.call.tensors[params].placements;
+    at::IntArrayRef sizes = element.call.tensors[params].sizes();
+    for (Mesh::Dim dim : Mesh::dims) {
+      if (target[dim].is_partial()) target[dim] = {};
+      if (target[dim].is_sharded()) split.insert(dim);
+    }
+    for (size_t i = params; i < absmaxs; ++i) plan.inputs[element.places[i]] = target;
+    parts.push_back({.sizes = sizes.vec()});
+    for (size_t dim = 0; dim < sizes.size(); ++dim)
+      parts.back().indices.push_back(own_indices(sizes[dim], int64_t(dim), target, *call.mesh));
+  }
+  plan.run = [parts, split](const Operator&, torch::jit::Stack& stack, const Mesh& mesh) {
+    std::vector<Adamw8bitParam> own = parts;
+    for (size_t i = 0; i < own.size(); ++i) {
+      own[i].param = stack[params].toTensorVector()[i];
+      own[i].grad = stack[grads].toTensorVector()[i];
+      own[i].exp_avg = stack[exp_avgs].toTensorVector()[i];
+      own[i].exp_avg_sq = stack[exp_avg_sqs].toTensorVector()[i];
+      own[i].absmax = stack[absmaxs].toTensorVector()[i];
+    }
+    auto option = [&](size_t i) { return stack[step + i].toDouble(); };
+    adamw8bit_step(std::move(own),
+                   {stack[step].toTensor(), option(1), option(2), option(3), option(4), option(5)},
+                   [&](at::Tensor& absmax) {
+                     for (Mesh::Dim dim : split) mesh.group(dim).all_reduce(absmax, ReduceOp::max);
+                   });
+    stack.clear();
+  };
+  return plan;
 }
 
 // --- One number for each tensor ------------------------------------------------------------------
@@ -247,6 +305,7 @@ const RuleTable& list_rules() {
         {"aten::_fused_adamw", like_parameters},
         {"aten::_fused_sgd", like_parameters},
         {"aten::_fused_adagrad", like_parameters},
+        {"redco::adamw8bit", adamw8bit},
         {"aten::_amp_foreach_non_finite_check_and_unscale", unscale},
     };
     table["aten::_foreach_norm"].keys_floats = true;

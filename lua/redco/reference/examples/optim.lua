@@ -55,6 +55,11 @@ local optimizer = redco.optim.adamw {  -- biases and norms do not decay
   learning_rate = 3e-4, weight_decay = 0.1, mask = is_matrix,
 }
 
+--- redco.optim.adamw8bit
+local optimizer = redco.optim.adamw8bit {
+  learning_rate = 3e-4, weight_decay = 0.1, mask = "*.weight",
+}
+
 --- redco.optim.add_decayed_weights
 local optimizer = redco.optim.chain {
   redco.optim.add_decayed_weights { weight_decay = 0.1, mask = "*.weight" },
