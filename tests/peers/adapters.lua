@@ -5,12 +5,29 @@ local redco = require "redco"
 
 local lora, torch = redco.lora, redco.torch
 
+-- The gradients of the adapters for the loss of adapters_peer.py.
+local function gradients(model, job, params, inputs)
+  local tracked, found = {}, {}
+  for key, leaf in pairs(params) do
+    local is_adapter = torch.is_tensor(leaf) and key:find "%.lora_"
+    tracked[key] = is_adapter and leaf:clone():requires_grad_() or leaf
+  end
+  local outputs = model(tracked, inputs)
+  -- The first of what the model of transformers returns: where spans begin.
+  if job.task == "question_answering" then outputs = outputs:select(-1, 0) end
+  outputs:float():square():mean():backward()
+  for key, leaf in pairs(tracked) do
+    if torch.is_tensor(leaf) and leaf.grad then found[key] = leaf.grad end
+  end
+  return found
+end
+
 -- Trains the adapters that the job describes, for two steps.
 local function trained(model, job, inputs)
-  local params = lora.add(model.params, {
-    r = 4, lora_alpha = 8, target_modules = job.target_modules,
-    modules_to_save = job.modules_to_save, task_type = job.task_type, generator = redco.Rng(3),
-  })
+  local options = { r = 4, lora_alpha = 8, target_modules = job.target_modules,
+    modules_to_save = job.modules_to_save, task_type = job.task_type, generator = redco.Rng(3) }
+  for key, value in pairs(job.options or {}) do options[key] = value end
+  local params = lora.add(model.params, options)
   local trainer = redco.Trainer {
     deployer = redco.Deployer { seed = 1, verbose = false }, params = params,
     optimizer = lora.freeze_base(redco.optim.adamw { learning_rate = 0.05 }),
@@ -41,6 +58,8 @@ for i = 2, #arg do
   }, folder .. "/opened.safetensors")
   lora.save_pretrained(folder .. "/again", params, { task_type = job.task_type })
   torch.save({ logits = logits(params) }, folder .. "/again.safetensors")
+
+  torch.save(gradients(model, job, params, inputs), folder .. "/own_gradients.safetensors")
 
   if job.trains then
     local own = trained(model, job, inputs)

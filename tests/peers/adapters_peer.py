@@ -85,6 +85,24 @@ cases = {
     "gpt2_adapted_embedding": (gpt2, TEXT, "CAUSAL_LM", ["c_attn", "wte"], None, {"fan_in_fan_out": True}),
     "bert_adapted_embedding": (bert, CLASSES, "SEQ_CLS", ["query", "word_embeddings"], None, {}),
     "adapted_tied_embedding": (tied_llama, TEXT, "CAUSAL_LM", ["q_proj", "embed_tokens"], None, {}),
+    "dora": (transformers.Qwen2Config(**decoder), TEXT, "CAUSAL_LM", ["q_proj", "up_proj"], None,
+             {"use_dora": True}),
+    "dora_head": (llama, TEXT, "CAUSAL_LM", ["lm_head", "v_proj"], None, {"use_dora": True}),
+    "dora_gpt2": (gpt2, TEXT, "CAUSAL_LM", ["c_attn", "c_proj"], None,
+                  {"use_dora": True, "fan_in_fan_out": True}),
+    "dora_embedding": (llama, TEXT, "CAUSAL_LM", ["q_proj", "embed_tokens"], None,
+                       {"use_dora": True}),
+    "dora_classes": (bert, CLASSES, "SEQ_CLS", ["query", "dense"], None,
+                     {"use_dora": True, "use_rslora": True}),
+    "pissa": (llama, TEXT, "CAUSAL_LM", ["q_proj", "down_proj"], None,
+              {"init_lora_weights": "pissa"}),
+    "pissa_gpt2": (gpt2, TEXT, "CAUSAL_LM", ["c_attn"], None,
+                   {"init_lora_weights": "pissa", "fan_in_fan_out": True, "use_rslora": True}),
+    "pissa_dora": (llama, TEXT, "CAUSAL_LM", ["q_proj", "down_proj"], None,
+                   {"init_lora_weights": "pissa", "use_dora": True}),
+    "olora": (llama, TEXT, "CAUSAL_LM", ["q_proj", "up_proj"], None,
+              {"init_lora_weights": "olora"}),
+    "gaussian": (llama, TEXT, "CAUSAL_LM", ["q_proj"], None, {"init_lora_weights": "gaussian"}),
 }
 # Those that redco-lua also makes and trains itself: all but tied models, whose embedding peft copies
 # where redco-lua keeps it tied.
@@ -105,6 +123,19 @@ def outputs(model, inputs):
         result = model.eval()(**inputs)
     return result.logits if "logits" in result else torch.stack(
         [result.start_logits, result.end_logits], -1)
+
+
+def gradients(model, inputs):
+    """Those of the adapters, by the names of redco-lua."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad = "lora_" in name
+    model.eval()(**inputs)[0].float().square().mean().backward()
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            name = name.removeprefix("base_model.model.").replace(".default", "")
+            found[name.replace("magnitude_vector.weight", "magnitude_vector")] = parameter.grad
+    return found
 
 
 def quietly(function, *arguments):
@@ -134,9 +165,12 @@ def write_peft(folder, name):
     opened = PeftModel.from_pretrained(cls.from_pretrained(folder / "base"), folder / "adapter")
     expected = outputs(opened, inputs)
     save_file({**inputs, "logits": expected.contiguous()}, folder / "expected.safetensors")
+    save_file(gradients(opened, inputs), folder / "gradients.safetensors")
     job = {
         "task": tasks[cls], "task_type": task_type, "target_modules": targets,
         "modules_to_save": modules, "trains": name in ours,
+        "options": {key: others[key] for key in ("use_dora", "use_rslora", "init_lora_weights")
+                    if key in others},
     }
     (folder / "job.json").write_text(json.dumps({k: v for k, v in job.items() if v is not None}))
 
@@ -165,6 +199,11 @@ with tempfile.TemporaryDirectory() as scratch:
         for what in ("opened", "merged", "reopened"):
             expect(name, f"logits of peft's adapter, {what},",
                    (found[what] - theirs).abs().max().item(), theirs.abs().max().item())
+        ours_by_name = load_file(folder / "own_gradients.safetensors")
+        for key, gradient in load_file(folder / "gradients.safetensors").items():
+            size = gradient.abs().max().item()
+            expect(name, f"gradients of {key}",
+                   (ours_by_name[key] - gradient).abs().max().item() / max(size, 1e-3), size)
         quietly(check_ours, folder, name, "again")
         if name in ours:
             quietly(check_ours, folder, name, "trained")

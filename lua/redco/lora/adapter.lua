@@ -3,6 +3,7 @@ local dropout = require("redco.nn.dropout").dropout
 local fail = require "redco.fail"
 local native = require "redco.native"
 local torch = require "redco.torch"
+local weights = require "redco.quant.weights"
 
 local adapter = {}
 
@@ -13,33 +14,83 @@ function adapter.refuse(params, name)
   end
 end
 
--- Returns y + scaling * B A dropout(x); `product(x, matrix)` multiplies by A and B. It is computed
--- in the adapter's dtype, which may be wider than the layer's.
+--- Returns the norms of the weights of each output of a weight [out, in], or [in, out] if it is
+--- transposed.
+function adapter.norms(weight, is_transposed)
+  return torch.linalg_vector_norm(weight, 2, { is_transposed and 0 or 1 })
+end
+
+--- Returns the weight of a layer with adapter, W + scaling B A, in the adapter's dtype. Weights of
+--- embeddings are transposed, [n, size].
+function adapter.sum(node, stem, a, b, is_transposed)
+  local change = b:matmul(a) * node[stem .. "lora_scaling"]
+  if is_transposed then change = change:t() end
+  return weights.dequantized(node, stem):to(a.dtype):add(change)
+end
+
+-- Returns the factor of each output of DoRA (arXiv 2402.09353), magnitude / |W + scaling B A|, or
+-- nil for a layer without a magnitude. The norms count as constants.
+local function factor_of(node, stem, a, b, is_transposed)
+  local magnitude = node[stem .. "lora_magnitude_vector"]
+  return magnitude and magnitude / torch.no_grad(function()
+    return adapter.norms(adapter.sum(node, stem, a, b, is_transposed), is_transposed)
+  end)
+end
+
+-- Returns y + scaling * B A dropout(x). `product(x, matrix)` multiplies by A and B. It is computed
+-- in the adapter's dtype, which may be wider than the layer's. `factor()` returns what the rows of
+-- the whole weight are multiplied by, or nil; `base(x, is_dropped)` is the layer's output without
+-- adapter and bias.
 local function added(x, y, a, b, given, options, product)
-  local p = given.lora_dropout
-  if p then x = dropout(x, p, { train = options.train, rng = options.rng }) end
-  if x.dtype ~= given.dtype then x = x:to(given.dtype) end
-  local change = product(product(x, a), b)
+  local p, kept = given.dropout, x
+  local is_dropped = p and options.train
+  if p then kept = dropout(x, p, { train = options.train, rng = options.rng }) end
+  local dtype = torch.is_tensor(a) and a.dtype or a[1].dtype
+  local input = kept.dtype == dtype and kept or kept:to(dtype)
+  local change = product(product(input, a), b)
+  -- After the product, by which the layout of A and B is found.
+  local factor = given.factor()
+  if factor then
+    change = change * factor * given.scaling + given.base(kept, is_dropped) * (factor - 1)
+  end
   if change.dtype ~= y.dtype then change = change:to(y.dtype) end
-  return y:add(change, { alpha = given.lora_scaling })
+  return y:add(change, { alpha = factor and 1 or given.scaling })
+end
+
+--- Returns y, the output for x of a layer that has an adapter, plus that of the adapter. The layer
+--- is in the table `node`, where the names of its entries begin with `stem`: "X." in a flat table,
+--- and "" where the layer is a table. `bias`: of y, by default the layer's.
+function adapter.of_layer(node, stem, x, y, options, bias)
+  local a = stem == "" and node.lora_A.weight or node[stem .. "lora_A.weight"]
+  local b = stem == "" and node.lora_B.weight or node[stem .. "lora_B.weight"]
+  local is_transposed = node[stem .. "lora_fan_in_fan_out"]
+  bias = bias or node[stem .. "bias"]
+  local function base(kept, is_dropped)
+    if not is_dropped then return bias and y - bias or y end
+    if is_transposed then return native.linear(kept, node[stem .. "weight"]:t()) end
+    return weights.linear(node, stem, kept)
+  end
+  return added(x, y, a, b, {
+    scaling = node[stem .. "lora_scaling"], dropout = node[stem .. "lora_dropout"], base = base,
+    factor = function() return factor_of(node, stem, a, b, is_transposed) end,
+  }, options, native.linear)
 end
 
 --- Returns y, the output for x of the layer `name` of a flat table, plus that of its adapter, if
 --- any.
-function adapter.by_name(params, name, x, y, options)
-  local a = params[name .. ".lora_A.weight"]
-  if not a then return y end
-  return added(x, y, a, params[name .. ".lora_B.weight"], {
-    dtype = a.dtype, lora_scaling = params[name .. ".lora_scaling"],
-    lora_dropout = params[name .. ".lora_dropout"],
-  }, options, native.linear)
+function adapter.by_name(params, name, x, y, options, bias)
+  if not params[name .. ".lora_A.weight"] then return y end
+  return adapter.of_layer(params, name .. ".", x, y, options, bias)
 end
 
---- Returns y, the embeddings of `ids`, plus those of the adapter of A [r, n] and B [size, r].
-function adapter.embedded(y, ids, a, b, scaling)
-  local change = native.linear(torch.embedding(a:t(), ids), b)
-  if change.dtype ~= y.dtype then change = change:to(y.dtype) end
-  return y:add(change, { alpha = scaling })
+--- Returns y, the embeddings of `ids`, plus those of the adapter, if there is one.
+function adapter.embedded(node, stem, y, ids)
+  local a, b = node[stem .. "lora_embedding_A"], node[stem .. "lora_embedding_B"]
+  if not a then return y end
+  local change = native.linear(torch.embedding(a:t(), ids), b) * node[stem .. "lora_scaling"]
+  local factor = factor_of(node, stem, a, b, true)
+  if factor then change = change * factor + y * (factor - 1) end
+  return y + change:to(y.dtype)
 end
 
 -- Returns the matrices of the layers that have an adapter, and zeros for those that have none.
@@ -56,27 +107,41 @@ local function matrices_of(params, names, first)
   return a, b
 end
 
---- The same for layers of which `numbers` [n, k] choose k for each row of x, as in
+-- Returns the factors of the outputs of layers of which some have a magnitude: [layers, out].
+local function factors_of(params, names, like)
+  local factors = {}
+  for i, name in ipairs(names) do
+    local stem = name .. "."
+    factors[i] = factor_of(params, stem, params[stem .. "lora_A.weight"],
+      params[stem .. "lora_B.weight"], false) or torch.ones_like(like)
+  end
+  return torch.stack(factors)
+end
+
+--- The same for layers without bias of which `numbers` [n, k] choose k for each row of x, as in
 --- native.grouped_linear: y is [n, k, out].
 function adapter.grouped(params, names, x, y, numbers, options)
-  local first
+  local first, magnitude
   for _, name in ipairs(names) do
     first = first or params[name .. ".lora_A.weight"] and name
+    magnitude = magnitude or params[name .. ".lora_magnitude_vector"]
   end
   if not first then return y end
   local a, b = matrices_of(params, names, first)
+  local function product(z, matrices) return native.grouped_linear(z, numbers, matrices) end
+  local function base(kept, is_dropped)
+    if not is_dropped then return y end
+    local matrices = {}
+    for i, name in ipairs(names) do matrices[i] = params[name .. ".weight"] end
+    return product(kept, matrices)
+  end
   return added(x, y, a, b, {
-    dtype = a[1].dtype, lora_scaling = params[first .. ".lora_scaling"],
-    lora_dropout = params[first .. ".lora_dropout"],
-  }, options, function(z, matrices) return native.grouped_linear(z, numbers, matrices) end)
-end
-
---- The same for the parameters of one layer that has an adapter.
-function adapter.of_layer(layer, x, y, options)
-  local a = layer.lora_A.weight
-  return added(x, y, a, layer.lora_B.weight, {
-    dtype = a.dtype, lora_scaling = layer.lora_scaling, lora_dropout = layer.lora_dropout,
-  }, options, native.linear)
+    scaling = params[first .. ".lora_scaling"], dropout = params[first .. ".lora_dropout"],
+    base = base,
+    factor = function()
+      return magnitude and torch.embedding(factors_of(params, names, magnitude), numbers)
+    end,
+  }, options, product)
 end
 
 return adapter

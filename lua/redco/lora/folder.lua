@@ -4,6 +4,7 @@
 local checks = require "redco.models.checks"
 local data = require "redco.data"
 local fail = require "redco.fail"
+local initial = require "redco.lora.initial"
 local layers = require "redco.lora.layers"
 local native = require "redco.native"
 local ordered_table = require "redco.ordered_table"
@@ -19,8 +20,9 @@ local prefix = "base_model.model."
 -- The keys of a configuration that are read here, with their types.
 local types = {
   alpha_pattern = "table", ensure_weight_tying = "boolean", fan_in_fan_out = "boolean",
-  lora_alpha = "number", lora_dropout = "number", modules_to_save = "table", r = "number",
-  rank_pattern = "table", use_rslora = "boolean",
+  loftq_config = "table", lora_alpha = "number", lora_dropout = "number",
+  modules_to_save = "table", r = "number", rank_pattern = "table", use_dora = "boolean",
+  use_rslora = "boolean",
 }
 
 -- Keys that `check` reads, or that do not affect the adapter's output. Every other key must be off.
@@ -53,9 +55,11 @@ local function check(path, config)
   end
   if config.peft_type ~= "LORA" then refuse("peft_type", '"LORA"') end
   if (config.bias or "none") ~= "none" then refuse("bias", '"none"') end
-  if not harmless[tostring(config.init_lora_weights == nil or config.init_lora_weights)] then
-    refuse("init_lora_weights", "those that do not change the base model")
+  local init = config.init_lora_weights
+  if init ~= nil and not harmless[tostring(init)] and not initial.changes_base(init) then
+    refuse("init_lora_weights", "pissa, olora, loftq and those that do not change the base model")
   end
+  if init == "loftq" then initial.check(path, init, config.loftq_config or {}) end
   for key, value in pairs(config) do
     local expected = types[key]
     if expected and type(value) ~= expected then refuse(key, "a " .. expected) end
@@ -126,6 +130,7 @@ end
 local matrices = {
   lora_A = "%.lora_A%.weight$", lora_B = "%.lora_B%.weight$",
   lora_embedding_A = "%.lora_embedding_A$", lora_embedding_B = "%.lora_embedding_B$",
+  lora_magnitude_vector = "%.lora_magnitude_vector$",
 }
 
 -- Sorts the tensors of a file into those of adapters, {[layer's name] = {lora_A = name in the file,
@@ -148,8 +153,8 @@ local function sort_tensors(weights)
     if not is_matrix then
       if name:find "lora_" then
         fail("%s: the tensor %s is of no kind that is supported: lora_A, lora_B, "
-          .. "lora_embedding_A, lora_embedding_B and modules that are saved whole", weights.path,
-          key)
+          .. "lora_embedding_A, lora_embedding_B, lora_magnitude_vector and modules that are saved "
+          .. "whole", weights.path, key)
       end
       local parameter, n = name:gsub("%.base_layer%.", ".")
       whole[parameter] = { key = key, is_base = n > 0 }
@@ -169,6 +174,16 @@ local function parameter(weights, key, dtype)
   return made
 end
 
+-- Adds the magnitudes of DoRA.
+local function place_magnitude(layer, key, n_out, weights)
+  local shape = key and weights:shape(key) or {}
+  if #shape ~= 1 or shape[1] ~= n_out then
+    fail("%s: use_dora: %s has %s, expected a lora_magnitude_vector [%d]", weights.path,
+      layer.name, key and "[" .. table.concat(shape, ", ") .. "]" or "none", n_out)
+  end
+  layer:set("lora_magnitude_vector", parameter(weights, key))
+end
+
 -- Adds the adapter whose matrices are the tensors `keys` to the layer.
 local function place(layer, keys, fan_in_fan_out, path, config, weights)
   local is_embedding = (keys.lora_embedding_A or keys.lora_embedding_B) ~= nil
@@ -185,10 +200,21 @@ local function place(layer, keys, fan_in_fan_out, path, config, weights)
     local matrix = parameter(weights, keys[name])
     if is_embedding then layer:set(name, matrix) else layer:set_matrix(name, matrix) end
   end
-  layer:set("lora_scaling", alpha / (config.use_rslora and math.sqrt(r) or r))
+  local scaling = alpha / (config.use_rslora and math.sqrt(r) or r)
+  layer:set("lora_scaling", scaling)
+  if keys.lora_magnitude_vector and not config.use_dora then
+    fail("%s: %s has a lora_magnitude_vector, but use_dora is not set", path, layer.name)
+  end
+  if config.use_dora then
+    local _, n_out = layer:sizes(fan_in_fan_out or is_embedding)
+    place_magnitude(layer, keys.lora_magnitude_vector, n_out, weights)
+  end
   if is_embedding then return end
   if (config.lora_dropout or 0) > 0 then layer:set("lora_dropout", config.lora_dropout) end
   if fan_in_fan_out then layer:set("lora_fan_in_fan_out", true) end
+  if initial.changes_base(config.init_lora_weights) then
+    initial.restore(path, layer, config.init_lora_weights, config.loftq_config, r, scaling)
+  end
 end
 
 -- Replaces a tensor of the tree, wherever it is.
@@ -306,6 +332,15 @@ function folder.save(dir, params, options)
       a, is_embedding = layer:get "lora_embedding_A", true
       tensors[key .. ".lora_embedding_A"] = a
       tensors[key .. ".lora_embedding_B"] = layer:get "lora_embedding_B"
+    end
+    if layer:get "lora_magnitude_vector" then
+      tensors[key .. ".lora_magnitude_vector"] = layer:get "lora_magnitude_vector"
+      config.use_dora = true
+    end
+    if layer:get "lora_init" then
+      config.init_lora_weights = layer:get "lora_init"
+      local loftq_iter = layer:get "lora_loftq_iter"
+      config.loftq_config = loftq_iter and { loftq_bits = 4, loftq_iter = loftq_iter }
     end
     if a then
       local r = a:size(0)

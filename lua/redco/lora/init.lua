@@ -1,9 +1,11 @@
 --- Low-rank adapters (Hu et al., 2021). The weight of a layer stays fixed; two small matrices A and
 --- B are trained, and the layer adds scaling * B A x to its output.
+local adapter = require "redco.lora.adapter"
 local arguments = require "redco.arguments"
 local choose = require "redco.lora.choose"
 local fail = require "redco.fail"
 local folder = require "redco.lora.folder"
+local initial = require "redco.lora.initial"
 local layers = require "redco.lora.layers"
 local native = require "redco.native"
 local nn_init = require "redco.nn.initializers"
@@ -15,7 +17,6 @@ local strict = require "redco.strict"
 local tied = require "redco.lora.tied"
 local torch = require "redco.torch"
 local tree = require "redco.tree"
-local weights = require "redco.quant.weights"
 
 local lora = {}
 
@@ -76,10 +77,13 @@ local function untie(params, o)
 end
 
 local add_options = arguments("lora.add",
-  { r = 8, lora_alpha = 8, lora_dropout = 0, use_rslora = false },
-  { "target_modules", "modules_to_save", "task_type", "fan_in_fan_out", "generator" })
+  { r = 8, lora_alpha = 8, lora_dropout = 0, use_rslora = false, use_dora = false,
+    init_lora_weights = true },
+  { "target_modules", "modules_to_save", "task_type", "fan_in_fan_out", "loftq_config",
+    "generator" })
 lora.add = registry.define("redco.lora.add", [[
-add(params, {target_modules, r = 8, lora_alpha = 8, lora_dropout = 0, use_rslora = false, modules_to_save = nil, task_type = nil, fan_in_fan_out = nil, generator = nil}) -> params
+add(params, {target_modules, r = 8, lora_alpha = 8, lora_dropout = 0, use_rslora = false, use_dora = false, init_lora_weights = true,
+  loftq_config: table = nil, modules_to_save = nil, task_type = nil, fan_in_fan_out = nil, generator = nil}) -> params
 Returns the tree with adapters of rank r added to the selected layers. The other tensors are those
 of `params`. `target_modules` is a list of the last parts of layer names, {"q_proj", "v_proj"}, or a
 Lua pattern of whole names. The layers are those of the models and `nn.linear`, in any tree. Train
@@ -97,7 +101,15 @@ Names are peft's: `X.lora_A.weight` [r, in], uniform, and `X.lora_B.weight` [out
 zeros, and `X.lora_embedding_B` [size, r], normal, without dropout; an output layer that is tied to it
 stays as it is. A layer adds scaling * B A dropout(x) to its output, with scaling = lora_alpha / r, or
 lora_alpha / sqrt(r) if use_rslora. `fan_in_fan_out` says that weights are [in, out]; by default
-only those of GPT-2's layers are.]], function(params, options)
+only those of GPT-2's layers are.
+
+With `use_dora` (arXiv 2402.09353) `X.lora_magnitude_vector` [out] is trained, too: the length of
+each row of W + scaling B A. `init_lora_weights` is true, "gaussian" (A is normal), or moves a part
+of each weight into A and B, so that the base becomes what is left of it: "pissa" (arXiv 2404.02948)
+the part of the largest singular values, "olora" (arXiv 2406.01775) that of a QR decomposition,
+"loftq" (arXiv 2310.08659) what the weight loses when it is quantized to nf4. `loftq_config` =
+{loftq_iter = 1} has the number of LoftQ's iterations. A quantized base is rounded again.]],
+function(params, options)
   local o = add_options(options)
   check_number("r", o.r, "a positive integer", function(r) return r >= 1 and r % 1 == 0 end)
   check_number("lora_alpha", o.lora_alpha, "a number")
@@ -105,6 +117,7 @@ only those of GPT-2's layers are.]], function(params, options)
     function(p) return p >= 0 and p < 1 end)
   check_tree("lora.add", params)
   check_modules(o.modules_to_save)
+  initial.check("lora.add", o.init_lora_weights, o.loftq_config)
   saved.check_task_type("lora.add", o.task_type)
   local result = copy_of(params)
   untie(result, o)
@@ -121,17 +134,19 @@ only those of GPT-2's layers are.]], function(params, options)
     if dtype ~= "float64" then dtype = "float32" end
     local a = native.parameter({ o.r, n_in }, { dtype = dtype })
     local b = native.parameter({ n_out, o.r }, { dtype = dtype })
-    layer:set("lora_scaling", o.lora_alpha / (o.use_rslora and math.sqrt(o.r) or o.r))
+    local scaling = o.lora_alpha / (o.use_rslora and math.sqrt(o.r) or o.r)
+    layer:set("lora_scaling", scaling)
     if is_embedding then
       layer:set("lora_embedding_A", nn_init.zeros_(a))
       layer:set("lora_embedding_B", nn_init.normal_(b, { generator = o.generator }))
     else
-      layer:set_matrix("lora_A", nn_init.kaiming_uniform_(a,
-        { a = math.sqrt(5), generator = o.generator }))
-      layer:set_matrix("lora_B", nn_init.zeros_(b))
+      layer:set_matrix("lora_A", a)
+      layer:set_matrix("lora_B", b)
       if o.lora_dropout > 0 then layer:set("lora_dropout", o.lora_dropout) end
       if fan_in_fan_out then layer:set("lora_fan_in_fan_out", true) end
+      initial.fill("lora.add", layer, a, b, scaling, o)
     end
+    if o.use_dora then initial.add_magnitude(layer, a, b, fan_in_fan_out or is_embedding) end
   end
   saved.mark(result, whole)
   return result
@@ -173,10 +188,11 @@ end
 local merge_options = arguments("lora.merge", { quantize = false })
 lora.merge = registry.define("redco.lora.merge", [[
 merge(params, {quantize = false}) -> params, table
-Returns the tree without adapters: their changes are added to the weights, W + scaling B A. The
-model computes the same, and `model.save_pretrained(dir, {params = ...})` writes it. Other tensors
-are those of `params`. An embedding that is the output layer, too, and has an adapter is copied: the
-output layer keeps it as it was.
+Returns the tree without adapters: their changes are added to the weights, W + scaling B A, whose
+rows get the lengths that DoRA has trained. The model computes the same, and
+`model.save_pretrained(dir, {params = ...})` writes it. Other tensors are those of `params`. An
+embedding that is the output layer, too, and has an adapter is copied: the output layer keeps it as
+it was.
 
 Quantized weights that had an adapter become float32, so that nothing is lost. With `quantize` they
 are rounded to their type again. A line on standard error then says what this loses, and the second
@@ -193,12 +209,18 @@ of the adapter's.]], function(params, options)
       local a = is_embedding and layer:get "lora_embedding_A" or layer:matrix "lora_A"
       local b = is_embedding and layer:get "lora_embedding_B" or layer:matrix "lora_B"
       if a then
-        local change = b:matmul(a):mul(layer:get "lora_scaling")
-        if is_embedding or layer:get "lora_fan_in_fan_out" then change = change:t() end
-        local weight, own = weights.dequantized(layer.node, layer.stem), merged[layer.name]
-        own:set("weight", weight:to(a.dtype):add(change):to(weight.dtype))
+        local is_transposed = is_embedding or layer:get "lora_fan_in_fan_out"
+        local sum = adapter.sum(layer.node, layer.stem, a, b, is_transposed)
+        local own, dtype = merged[layer.name], layer:get("weight").dtype
+        local magnitude = layer:get "lora_magnitude_vector"
+        if magnitude then
+          local factor = magnitude / adapter.norms(sum, is_transposed)
+          sum = sum * (is_transposed and factor or factor:unsqueeze(1))
+        end
+        own:set("weight", sum:to(layer:get "weight_type" and "float32" or dtype))
         own:set("weight_type", nil)
         own:set("weight_dtype", nil)
+        own:set("weight_input_scale", nil)
         n_merged = n_merged + 1
       end
     end
@@ -218,6 +240,12 @@ values, and raises an error.]], function(params)
   local has_adapter = false
   for _, layer in ipairs(layers.of(params)) do has_adapter = has_adapter or layer:has_adapter() end
   if not has_adapter then fail "lora.base: there is no adapter in the tree" end
+  for _, layer in ipairs(layers.of(params)) do
+    if layer:get "lora_init" then
+      fail("lora.base: init_lora_weights = \"%s\" has moved a part of %s into the adapter; keep a "
+        .. "copy of the model as the reference", layer:get "lora_init", layer.name)
+    end
+  end
   local whole = next((saved.of(params)))
   if whole then
     fail("lora.base: %s is trained whole, so the tree has lost its first value; keep a copy of the "

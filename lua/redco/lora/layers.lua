@@ -1,7 +1,9 @@
 --- The layers of a params tree and their adapters. An adapter consists of the matrices
 --- lora_A.weight [r, in] and lora_B.weight [out, r], or of an embedding lora_embedding_A [r, n] and
---- lora_embedding_B [size, r], and the plain values lora_scaling, lora_dropout (if above 0) and
---- lora_fan_in_fan_out (if the weight is [in, out]). lora_saved marks layers that are saved whole.
+--- lora_embedding_B [size, r], with DoRA also of lora_magnitude_vector [out], and has the plain
+--- values lora_scaling, lora_dropout (if above 0), lora_init and lora_loftq_iter (initial.lua says
+--- what they are) and lora_fan_in_fan_out (if the weight is [in, out]). lora_saved marks layers
+--- that are saved whole.
 local fail = require "redco.fail"
 local torch = require "redco.torch"
 local weights = require "redco.quant.weights"
@@ -11,6 +13,7 @@ local layers = {}
 local parts = {
   lora_A = true, lora_B = true, lora_embedding_A = true, lora_embedding_B = true,
   lora_scaling = true, lora_dropout = true, lora_fan_in_fan_out = true, lora_saved = true,
+  lora_magnitude_vector = true, lora_init = true, lora_loftq_iter = true,
 }
 
 --- Returns whether the entry of this key or dotted name belongs to an adapter.

@@ -182,7 +182,14 @@ end
 --- the base do not have as they are.
 function saved.to_write(params)
   local chosen, parameters = saved.trained(params)
-  for name in pairs((select(2, new_names(parameters)))) do chosen[name] = true end
+  for name in pairs((select(2, new_names(parameters)))) do
+    local place = parameters[name]
+    local stem = type(place.key) == "string" and (place.key:match "^(.*)weight$"
+      or place.key:match "^(.*)weight_input_scale$")
+    -- Quantized weights have no form there, and a part of some weights is in the adapter.
+    local is_base = stem and (place.node[stem .. "weight_type"] or place.node[stem .. "lora_init"])
+    if not is_base then chosen[name] = true end
+  end
   return chosen, parameters
 end
 

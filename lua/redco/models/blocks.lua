@@ -109,9 +109,7 @@ end
 function blocks.embedding(params, name, ids, padding_idx)
   adapter.refuse(params, name)
   local y = weights.rows(params, name .. ".", ids, padding_idx)
-  local a = params[name .. ".lora_embedding_A"]
-  return a and adapter.embedded(y, ids, a, params[name .. ".lora_embedding_B"],
-    params[name .. ".lora_scaling"]) or y
+  return adapter.embedded(params, name .. ".", y, ids)
 end
 
 --- Looks up the learned positions [B or 1, T, size] of the tokens `ids` [B, T]. The first position

@@ -150,7 +150,7 @@ local function new_model(family, config, params, new_parameters)
   -- `o` has train and rng, for the dropout of the head's adapter.
   local function last_layer(p, x, o)
     local _, b, name = head(p)
-    local logits = adapter.by_name(p, name, x, weights.linear(p, name .. ".", x, b), o)
+    local logits = adapter.by_name(p, name, x, weights.linear(p, name .. ".", x, b), o, b)
     if family.is_single then logits = logits:squeeze(-1) end
     return cap and torch.tanh(logits / cap) * cap or logits
   end

@@ -38,7 +38,7 @@ dropout needs `train` and `rng`.]], function(params, x, options)
   local o = use(options)
   local y = params.weight_type and weights.linear(params, "", x, params.bias)
     or torch.linear(x, params.weight, params.bias)
-  return params.lora_A and adapter.of_layer(params, x, y, o) or y
+  return params.lora_A and adapter.of_layer(params, "", x, y, o) or y
 end)
 
 local embedding = arguments("nn.Embedding", { std = 1 }, { "generator" })
@@ -58,8 +58,7 @@ Returns the rows of params.weight at the integers `ids`.]], function(params, ids
   if params.lora_A then
     fail "nn.embedding: the parameters have an adapter, which only linear layers can have"
   end
-  local y, a = weights.rows(params, "", ids), params.lora_embedding_A
-  return a and adapter.embedded(y, ids, a, params.lora_embedding_B, params.lora_scaling) or y
+  return adapter.embedded(params, "", weights.rows(params, "", ids), ids)
 end)
 
 local layer_norm_params = arguments("nn.LayerNorm", { bias = true })
