@@ -1,5 +1,5 @@
--- Quantized weights on every layout: the losses and the adapters after some steps are those of one
--- process, and each process holds packed parts.
+-- Quantized weights on every layout, with adapters of each kind: the losses of some steps are those
+-- of one process, and each process holds packed parts.
 local native = require "redco.native"
 local redco = require "redco"
 local testing = require "testing"
@@ -24,8 +24,11 @@ for i = 0, 7 do
 end
 local adamw = redco.optim.adamw { learning_rate = 1e-2 }
 
-local function adapted(params, modules)
-  return lora.add(params, { target_modules = modules, r = 4, generator = torch.Generator(2) })
+local function adapted(params, options)
+  local o = { target_modules = { "q_proj", "v_proj", "down_proj" }, r = 4,
+    generator = torch.Generator(2) }
+  for key, value in pairs(options) do o[key] = value end
+  return lora.add(params, o)
 end
 
 -- The losses of some steps of one process with plain tensors, by hand.
@@ -69,27 +72,47 @@ testing.test("parts are rounded as the whole, with the importance of columns", f
 end)
 
 local experts = { num_local_experts = 4, num_experts_per_tok = 2, initializer_range = 0.1 }
-for _, case in ipairs {
-  { "q8_0", llama, { "q_proj", "v_proj", "down_proj" },
-    columns = "mlp.gate_proj", rows = "mlp.down_proj" },
-  { "q4_0", llama, { "q_proj", "v_proj", "down_proj" },
-    columns = "mlp.gate_proj", rows = "mlp.down_proj" },
-  { "q8_0", new_model("mixtral", experts), { "q_proj", "w1", "w2" },
-    columns = "block_sparse_moe.experts.3.w1", rows = "block_sparse_moe.experts.1.w2" },
-  { "q4_0", new_model("granitemoe", experts), { "q_proj", "v_proj" },
-    columns = "block_sparse_moe.input_linear", rows = "block_sparse_moe.output_linear" },
-} do
-  local type, model, modules = unpack(case)
-  local title = type .. " " .. model.config.model_type
-  local opened = redco.models.from_pretrained(folder .. "/" .. model.config.model_type,
-    { quantize = type })
-  local expected = expected_of(model, plain(adapted(opened.params, modules)))
+local gated, of_experts = { "mlp.gate_proj", "mlp.down_proj" }, "block_sparse_moe."
+local variants = {
+  { name = "q8_0", model = llama, type = "q8_0", options = {}, packed = gated },
+  { name = "q4_0", model = llama, type = "q4_0", options = { use_dora = true }, packed = gated },
+  { name = "q8_0 with PiSSA", model = llama, type = "q8_0", packed = gated,
+    options = { use_dora = true, init_lora_weights = "pissa" } },
+  { name = "LoftQ", model = llama,
+    options = { init_lora_weights = "loftq", target_modules = { "q_proj" } } },
+  { name = "AWQ", model = llama, calibrated = "awq", options = { use_dora = true } },
+  { name = "Mixtral", model = new_model("mixtral", experts), type = "q8_0",
+    options = { target_modules = { "q_proj", "w1", "w2" } },
+    packed = { of_experts .. "experts.3.w1", of_experts .. "experts.1.w2" } },
+  { name = "Granite", model = new_model("granitemoe", experts), type = "q4_0",
+    options = { target_modules = { "q_proj", "v_proj" } },
+    packed = { of_experts .. "input_linear", of_experts .. "output_linear" } },
+}
 
-  testing.test(title .. " of a folder is that of the whole weights", function()
+-- Returns the parameters that a variant begins with.
+local function base_of(variant)
+  local model = variant.model
+  if variant.type then
+    return redco.models.from_pretrained(folder .. "/" .. model.config.model_type,
+      { quantize = variant.type }).params
+  end
+  if not variant.calibrated then return plain(model.params) end
+  local whole = setmetatable({ params = plain(model.params) }, { __index = model })
+  local texts = {}
+  for i = 0, 7 do texts[i + 1] = ids[i]:tolist() end
+  return (quant.calibrate(whole, texts, { method = variant.calibrated, group_size = 64 }))
+end
+
+for _, variant in ipairs(variants) do
+  local model, type, base = variant.model, variant.type, base_of(variant)
+  local expected = expected_of(model, plain(adapted(base, variant.options)))
+
+  testing.test(variant.name .. ": quantized folders are as the whole weights", function()
+    if not type then return end
     local name = "model.layers.1.self_attn.q_proj.weight"
     local whole = quant.quantize({ layer = { weight = model.params[name]:full() } },
       { type = type, target_modules = { "layer" } })
-    testing.expect_close(opened.params[name]:full(), whole.layer.weight, 0, 0)
+    testing.expect_close(base[name]:full(), whole.layer.weight, 0, 0)
   end)
 
   for _, options in ipairs { { n_model_shards = 1 }, { n_model_shards = 2 },
@@ -98,10 +121,11 @@ for _, case in ipairs {
     { n_model_shards = 2, sequence_parallel = true } } do
     options.seed, options.verbose = 1, false
     local deployer = redco.Deployer(options)
-    testing.test(("%s on %dx%d with zero %d%s"):format(title, deployer.mesh.dp, deployer.mesh.mp,
-      options.zero or 0, options.sequence_parallel and " and sequences in parts" or ""), function()
+    local layout = ("%dx%d with zero %d%s"):format(deployer.mesh.dp, deployer.mesh.mp,
+      options.zero or 0, options.sequence_parallel and " and sequences in parts" or "")
+    testing.test(variant.name .. " on " .. layout, function()
       local trainer = redco.Trainer {
-        deployer = deployer, params = adapted(opened.params, modules), loss_fn = model.loss_fn,
+        deployer = deployer, params = adapted(base, variant.options), loss_fn = model.loss_fn,
         collate_fn = redco.data.default_collate, optimizer = lora.freeze_base(adamw),
       }
       local losses = {}
@@ -113,19 +137,20 @@ for _, case in ipairs {
       for step = 1, 3 do
         testing.expect_close(torch.tensor(losses[step]), torch.tensor(expected[step]), 2e-5, 0)
       end
+      if not type then return end
       -- A file of llama.cpp has the whole weights, each process gives its part.
-      if model == llama then
+      if variant.name == "q8_0" then
         local file_path = folder .. ".gguf"
         model.save_gguf(file_path, { params = lora.base(trainer.params), tokenizer = false })
         local read = redco.models.from_pretrained(file_path)
-        for name, leaf in pairs(opened.params) do
+        for name, leaf in pairs(base) do
           if torch.is_tensor(leaf) then
             testing.expect_close(read.params[name]:full(), leaf:full(), 0, 0)
           end
         end
       end
       -- Each process holds its part of the blocks.
-      for _, name in ipairs { case.columns, case.rows } do
+      for _, name in ipairs(variant.packed) do
         local weight = trainer.params["model.layers.0." .. name .. ".weight"]
         testing.expect_equal(weight.dtype, "uint8")
         testing.expect_equal(weight:to_local():numel() * deployer.mesh.mp

@@ -397,4 +397,98 @@ test("experts of gpt-oss are read from blocks of mxfp4", function()
   expect_error(open, "are int32 and uint8, expected uint8")
 end)
 
+local rounding = require "redco.quant.rounding"
+
+test("gptq and awq lose less than rounding on correlated inputs", function()
+  for seed = 1, 3 do
+    local rng = torch.Generator(seed)
+    local mixing = torch.randn({ 256, 256 }, { generator = rng })
+    local sizes = torch.randn({ 256 }, { generator = rng }):exp()
+    local x = torch.randn({ 400, 256 }, { generator = rng }):matmul(mixing) * sizes
+    local w = torch.randn({ 48, 256 }, { generator = rng })
+    local hessian, magnitude = x:t():matmul(x), x:abs():mean { 0 }
+    for _, method in ipairs { "gptq", "awq" } do
+      for _, group_size in ipairs { 64, 128, 256 } do
+        local blocks, scale, off, off_nearest = rounding.round("test", w, hessian, magnitude,
+          { method = method, group_size = group_size, damping = 0.01 })
+        local values = native.dequantize(blocks, "int4")
+        if scale then values = values * scale end
+        local y = torch.linear(x, w)
+        local found = (torch.linear(x, values) - y):square():sum() / y:square():sum()
+        expect_close(found, torch.tensor(off), 1e-2, 0)
+        assert(off < off_nearest, method .. " " .. group_size)
+        if group_size == 64 then
+          local plain = native.dequantize(native.quantize(w, "int4"), "int4")
+          local of_rounding = (torch.linear(x, plain) - y):square():sum() / y:square():sum()
+          expect_close(of_rounding, torch.tensor(off_nearest), 1e-2, 0)
+        end
+      end
+    end
+  end
+end)
+
+test("inputs that are always zero do not stop gptq", function()
+  local x = random(100, 64)
+  x:narrow(1, 5, 3):zero_()
+  local blocks, _, off = rounding.round("test", random(8, 64), x:t():matmul(x), x:abs():mean { 0 },
+    { method = "gptq", group_size = 64, damping = 0.01 })
+  assert(off < 0.1 and native.dequantize(blocks, "int4"):isfinite():all():item())
+end)
+
+test("a model is calibrated block by block", function()
+  local model = redco.models.from_config({ model_type = "llama", vocab_size = 96,
+    hidden_size = 64, intermediate_size = 128, num_hidden_layers = 3, num_attention_heads = 4,
+    num_key_value_heads = 2, initializer_range = 0.2 }, { generator = torch.Generator(3) })
+  local texts = {}
+  for i = 1, 12 do texts[i] = torch.randint(0, 96, { 24 }, { generator = generator }):tolist() end
+  local inputs = { input_ids = torch.tensor(texts, { dtype = "int64" }) }
+  local function logits(params) return model(params, inputs) end
+  local plain = quant.quantize(model.params, { type = "int4", target_modules = { "q_proj",
+    "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj" } })
+  local expected = logits(model.params)
+  local function off(params) return (logits(params) - expected):square():mean():item() end
+  for _, method in ipairs { "gptq", "awq" } do
+    local params, report = quant.calibrate(model, texts, { method = method, group_size = 64 })
+    local n = 0
+    for name, layer in pairs(report.layers) do
+      n = n + 1
+      assert(layer.error <= layer.rounding_error, name)
+      expect_equal(params[name .. ".weight_type"], "int4")
+      if method == "gptq" then expect_equal(params[name .. ".weight_input_scale"], nil) end
+    end
+    expect_equal(n, 21)
+    assert(off(params) < off(plain), method)
+    assert(report.perplexity_before > 1 and report.perplexity_after > 1)
+    expect_close(torch.tensor(math.log(report.perplexity_before)),
+      model.loss(model.params, { input_ids = inputs.input_ids, labels = inputs.input_ids },
+        { shift = true }):detach(), 1e-4, 0)
+    expect_close(logits(quant.dequantize(params)), logits(params), 1e-4, 1e-4)
+    local adapted = lora.add(params, { target_modules = { "q_proj", "down_proj" }, r = 2,
+      use_dora = true })
+    expect_close(logits(adapted), logits(params), 1e-4, 1e-4)
+    lora.save_pretrained(folder .. "/calibrated_" .. method, adapted)
+    expect_close(logits(lora.merge(adapted)), logits(params), 1e-4, 1e-4)
+    -- The model is as it was.
+    expect_equal(model.params["model.layers.0.mlp.up_proj.weight"].dtype, "float32")
+    expect_close(logits(model.params), expected, 0, 0)
+  end
+end)
+
+test("what calibration refuses", function()
+  local model = new_llama()
+  local function calibrate(options, texts)
+    return function() quant.calibrate(model, texts or { { 1, 2, 3 } }, options) end
+  end
+  expect_error(calibrate { method = "rtn" }, 'method: expected "gptq" or "awq", got rtn')
+  expect_error(calibrate { type = "q4_0" }, 'type: expected "int4", got q4_0')
+  expect_error(calibrate { group_size = 100 }, "group_size: expected a multiple of 64, got 100")
+  expect_error(calibrate({}, { "a text" }), "texts need the tokenizer")
+  expect_error(calibrate({}, {}), "expected a list of texts")
+  expect_error(calibrate({}, { { 1 } }), "no text has two tokens")
+  expect_error(calibrate { group_size = 512 }, "no weight of the model has a multiple of 512")
+  expect_error(calibrate({}, { { 1, 1000 } }), "index out of range")
+  local inputs = { input_ids = torch.tensor { { 1, 2, 3 } } }
+  assert(model(model.params, inputs):isfinite():all():item())
+end)
+
 testing.finish()

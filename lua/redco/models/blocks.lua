@@ -90,7 +90,7 @@ end
 
 --- The same for a weight [in, out].
 function blocks.conv1d(params, name, x, options)
-  weights.note(name, x)
+  weights.note(name, x, params[name .. ".weight"])
   local y = native.linear(x, params[name .. ".weight"]:t(), params[name .. ".bias"])
   return adapter.by_name(params, name, x, y, options)
 end

@@ -41,12 +41,18 @@ end
 -- latents.
 local is_otherwise = { "%.gate%.weight$", "%.router%.", "%.kv_b_proj%.weight$" }
 
+--- Returns whether a weight of a linear layer may be quantized.
+function packed.may_be(name)
+  for _, pattern in ipairs(is_otherwise) do
+    if name:find(pattern) then return false end
+  end
+  return true
+end
+
 -- Returns the kind of a weight that may be quantized, or nil. `head` is the name of the last
 -- layer's weight.
 local function kind_of(name, kind, head)
-  for _, pattern in ipairs(is_otherwise) do
-    if name:find(pattern) then return nil end
-  end
+  if not packed.may_be(name) then return nil end
   return kind == "linear" and name == head and "head" or kind
 end
 

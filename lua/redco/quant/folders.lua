@@ -1,63 +1,24 @@
 --- Folders of quantized models: `quantization_config` names a method, and several tensors stand for
 --- the weight X.weight. They are read as blocks of redco.quant.types.
+local blocks = require "redco.quant.blocks"
 local fail = require "redco.fail"
 local mxfp4 = require "redco.quant.mxfp4"
 local native = require "redco.native"
 local torch = require "redco.torch"
 local warn = require "redco.warn"
 
--- The elements of a block of int8, int4, fp8, nf4 and fp4. Groups that have a scale are multiples.
-local size = 64
-
--- Returns the bytes of a tensor's elements: [..., bytes of an element].
-local function bytes_of(t)
-  local shape = t.shape
-  shape[#shape + 1] = -1
-  return t:contiguous():view "uint8":view(shape)
-end
-
--- Joins blocks: scales [out, n], zeros [out, n] or nil, numbers [out, n, bytes].
-local function joined(scales, zeros, numbers)
-  local parts = { bytes_of(scales:float()), numbers }
-  if zeros then table.insert(parts, 2, zeros:to "uint8":unsqueeze(-1)) end
-  return torch.cat(parts, -1)
-end
-
--- Repeats what groups of inputs have, [out, groups], for each block.
-local function for_blocks(t, n_blocks, where)
-  if n_blocks % t:size(1) ~= 0 then
-    fail("%s: %d groups of %d inputs are not read, only groups that are multiples of %d", where,
-      t:size(1), n_blocks * size, size)
-  end
-  return t:repeat_interleave(n_blocks / t:size(1), 1)
-end
-
--- Returns the number of blocks in the rows of a weight [out, in].
-local function blocks_in(n_in, where)
-  if n_in % size ~= 0 then
-    fail("%s: rows of %d numbers are not read, only multiples of %d", where, n_in, size)
-  end
-  return n_in / size
-end
+local size, joined, for_blocks = blocks.size, blocks.joined, blocks.for_blocks
 
 -- Numbers of one byte [out, in].
 local function of_bytes(q, scales, where)
-  local n = blocks_in(q:size(1), where)
+  local n = blocks.count(q:size(1), where)
   return joined(for_blocks(scales, n, where), nil, q:view "uint8":view { q:size(0), n, size })
 end
 
 -- Splits integers of 32 bits, [..., n] -> [..., 8 n] of 4 bits, the lowest bits first.
 local function nibbles(t)
-  local bytes = bytes_of(t):flatten(-2)
+  local bytes = blocks.bytes_of(t):flatten(-2)
   return torch.stack({ bytes:bitwise_and(15), bytes:bitwise_right_shift(4) }, -1):flatten(-2)
-end
-
--- Numbers of 4 bits in bytes [out, in].
-local function of_nibbles(q, zeros, scales, where)
-  local n = blocks_in(q:size(1), where)
-  local pairs = q:contiguous():view { q:size(0), n, size / 2, 2 }
-  local packed = pairs:select(-1, 0):bitwise_or(pairs:select(-1, 1):bitwise_left_shift(4))
-  return joined(for_blocks(scales, n, where), for_blocks(zeros, n, where), packed)
 end
 
 -- The scales of a matrix [out, in] that has one for each group of inputs, for each row, or one for
@@ -71,7 +32,7 @@ end
 -- The scales of a matrix [out, in] that has one for each tile: [out, blocks]. The last tiles may be
 -- cut.
 local function of_tiles(scales, shape, tile, where)
-  local n = blocks_in(shape[2], where)
+  local n = blocks.count(shape[2], where)
   if type(tile) ~= "table" or tile[2] % size ~= 0 then
     fail("%s: quantization_config needs weight_block_size, with columns that are multiples of %d",
       where, size)
@@ -97,7 +58,7 @@ local function four_bits(kind)
       if state.blocksize ~= size then
         fail("%s: blocks of %s numbers are not read, only of %d", where, state.blocksize, size)
       end
-      local n, scales = blocks_in(n_in, where), get "weight.absmax"
+      local n, scales = blocks.count(n_in, where), get "weight.absmax"
       if state.nested_blocksize then
         local outer = get "weight.nested_absmax":repeat_interleave(state.nested_blocksize)
         scales = get "weight.nested_quant_map":index_select(0, scales:long())
@@ -142,7 +103,7 @@ local function gptq(config)
         fail("%s: groups in the order of activations (desc_act) are not read", where)
       end
       local first = config.checkpoint_format == "gptq_v2" and 0 or 1
-      return of_nibbles(q, nibbles(get "qzeros"):t() + first, scales, where)
+      return blocks.of_nibbles(q, nibbles(get "qzeros"):t() + first, scales, where)
     end,
   }
 end
@@ -155,7 +116,8 @@ local awq = {
       local order = torch.tensor { 0, 4, 1, 5, 2, 6, 3, 7 }
       return nibbles(t):view { t:size(0), -1, 8 }:index_select(-1, order):flatten(1):t()
     end
-    return of_nibbles(in_order(get "qweight"), in_order(get "qzeros"), get "scales":t(), where)
+    local q, zeros = in_order(get "qweight"), in_order(get "qzeros")
+    return blocks.of_nibbles(q, zeros, get "scales":t(), where)
   end,
 }
 
@@ -172,7 +134,7 @@ local packed_numbers = {
     zeros = zeros and nibbles(zeros:t()):t():narrow(0, 0, shape[1])
       or torch.full_like(scales, 8, { dtype = "uint8" })
     local q = nibbles(get "weight_packed"):narrow(1, 0, shape[2])
-    return of_nibbles(q, zeros, scales, where)
+    return blocks.of_nibbles(q, zeros, scales, where)
   end,
 }
 local whole_numbers = {
@@ -303,14 +265,14 @@ function Weights:blocks(name)
 end
 
 function Weights:shape(name)
-  local blocks = self:blocks(name)
-  if not blocks then return self.inner:shape(name) end
-  return { blocks:size(0), blocks:size(1) * size }
+  local packed = self:blocks(name)
+  if not packed then return self.inner:shape(name) end
+  return { packed:size(0), packed:size(1) * size }
 end
 
 function Weights:tensor(name)
-  local blocks, type = self:blocks(name)
-  return blocks and native.dequantize(blocks, type) or self.inner:tensor(name)
+  local packed, type = self:blocks(name)
+  return packed and native.dequantize(packed, type) or self.inner:tensor(name)
 end
 
 --- Takes `quantization_config` out of a configuration. Returns the weights of the folder, nil if

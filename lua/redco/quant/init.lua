@@ -34,7 +34,7 @@ train adapters on them (`redco.lora.add`).]], function(params, options)
     if layer:is_conv1d() or layer:is_embedding() or layer:get("weight"):dim() ~= 2 then
       fail("quant.quantize: %s has no weight [out, in] of a linear layer", layer.name)
     end
-    layer:set("weight", native.quantize(layer:get "weight", o.type,
+    layer:set("weight", weights.quantized(layer:get "weight", o.type,
       o.importance and o.importance[layer.name]))
     layer:set("weight_type", o.type)
   end
@@ -54,6 +54,7 @@ function(params, options)
         layer:set("weight", weights.dequantized(layer.node, layer.stem, o.dtype))
         layer:set("weight_type", nil)
         layer:set("weight_dtype", nil)
+        layer:set("weight_input_scale", nil)
       end
     end
   end)
@@ -85,6 +86,8 @@ quant.load_importance = registry.define("redco.quant.load_importance", [[
 load_importance(path, model) -> table
 Reads a file of llama-imatrix of llama.cpp, in the form of GGUF, as what `importance` returns.]],
 importance.load)
+
+quant.calibrate = require "redco.quant.calibrate"
 
 quant.types = registry.define("redco.quant.types", [[
 types() -> list

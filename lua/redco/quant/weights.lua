@@ -1,5 +1,6 @@
 --- Layers whose weight may be quantized: beside `X.weight` [out, n, bytes] of uint8 stands the name
---- of its type, `X.weight_type`. `stem` is "X." in a flat table, and "" where the layer is a table.
+--- of its type, `X.weight_type`, and maybe the factors of its inputs, `X.weight_input_scale` [in].
+--- `stem` is "X." in a flat table, and "" where the layer is a table.
 local native = require "redco.native"
 local torch = require "redco.torch"
 
@@ -16,11 +17,11 @@ function weights.shape(weight, type)
   return shape
 end
 
--- Called with the name of a layer and its input, where it is not nil.
+-- Called with the name of a layer, its input and its weight, where it is not nil.
 local observer = nil
 
---- Calls f(...). Meanwhile `observe(name, x)` is called for each layer of a flat table with its
---- input.
+--- Calls f(...). Meanwhile `observe(name, x, weight)` is called for each layer of a flat table with
+--- its input.
 function weights.observe(observe, f, ...)
   local before = observer
   observer = observe
@@ -31,14 +32,16 @@ function weights.observe(observe, f, ...)
 end
 
 --- Notes the input of a layer for the observer, if there is one.
-function weights.note(name, x)
-  if observer then observer(name, x) end
+function weights.note(name, x, weight)
+  if observer then observer(name, x, weight) end
 end
 
 --- Returns x W^T + bias.
 function weights.linear(node, stem, x, bias)
-  if stem ~= "" then weights.note(stem:sub(1, -2), x) end
   local weight, type = node[stem .. "weight"], node[stem .. "weight_type"]
+  if stem ~= "" then weights.note(stem:sub(1, -2), x, weight) end
+  local scale = node[stem .. "weight_input_scale"]
+  if scale then x = x * scale:to(x.dtype) end
   if type then return native.quantized_linear(x, weight, type, bias) end
   return native.linear(x, weight, bias)
 end
@@ -69,10 +72,21 @@ function weights.rows(node, stem, ids, padding_idx)
   return native.dequantize(rows:view(shape), type, node[stem .. "weight_dtype"])
 end
 
+--- Returns a weight rounded to numbers of a type. It comes from the file of the weight: checkpoints
+--- name it.
+function weights.quantized(weight, type, importance)
+  local packed, path, name = native.quantize(weight, type, importance), native.source_of(weight)
+  if name and name ~= "" then native.set_source(packed, path, name) end
+  return packed
+end
+
 --- Returns W as numbers of this dtype, by default float32.
 function weights.dequantized(node, stem, dtype)
   local weight, type = node[stem .. "weight"], node[stem .. "weight_type"]
-  return type and native.dequantize(weight, type, dtype) or weight
+  if not type then return weight end
+  local scale = node[stem .. "weight_input_scale"]
+  local values = native.dequantize(weight, type, dtype)
+  return scale and values * scale:to(values.dtype) or values
 end
 
 return weights

@@ -47,7 +47,7 @@ local words_by_type = {
     sep_token stem string task task_type text text_pair title truncation_side unk_token workdir]],
   table = [[config custom_state defaults early_stopping gradients info inputs last_ckpt_info loss_scale
      metadata metrics opt_state options
-    outputs params profile rules structure texts tree variables]],
+    outputs params profile report rules structure texts tree variables]],
   ["function"] = [[activation body collate_fn eval_metric_fn f forward get loss_fn
     logits_processor lr_schedule_fn on_epoch on_eval on_save on_step output_fn pred_fn streamer
     train_step_fn]],

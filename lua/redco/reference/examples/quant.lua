@@ -9,6 +9,18 @@ local packed = redco.quant.quantize(model.params, {
 local params = redco.lora.add(packed, { target_modules = { "q_proj" } })
 -- Or a folder: from_pretrained("Qwen3-8B", { quantize = "nf4" })
 
+--- redco.quant.calibrate
+local model = redco.models.from_config {
+  model_type = "llama", vocab_size = 100, hidden_size = 64,
+  intermediate_size = 64, num_hidden_layers = 1, num_attention_heads = 4,
+}
+local texts = { { 5, 6, 7, 8 }, { 9, 10, 11 } }  -- or texts, and tokenizer
+local params, report = redco.quant.calibrate(model, texts, {
+  method = "awq", group_size = 64,
+})
+local layer = report.layers["model.layers.0.mlp.up_proj"]
+print(layer.error <= layer.rounding_error)  --> true
+
 --- redco.quant.dequantize (after redco.quant)
 local floats = redco.quant.dequantize(packed)
 print(floats["model.layers.0.mlp.up_proj.weight"].dtype)  --> float32
