@@ -52,8 +52,14 @@ end
 -- load_last_ckpt and of fit.
 local function run(name, o)
   local deployer = new_deployer(name)
-  local model = redco.models.from_pretrained(o.base or base, { dtype = o.dtype })
-  local params = lora.add(model.params, { target_modules = { "q_proj" }, r = 2,
+  local model = redco.models.from_pretrained(o.base or base,
+    { dtype = o.dtype, quantize = o.quantize })
+  local base_params = model.params
+  if o.rounds then
+    base_params = redco.quant.quantize(base_params, { type = o.rounds, target_modules = { "o_proj",
+      "q_proj" } })
+  end
+  local params = lora.add(base_params, { target_modules = { "q_proj" }, r = 2,
     generator = redco.Rng(2) })
   if o.load then o.load.params = o.load.params and params end
   local ckpt, info = deployer:load_last_ckpt(o.load or {})
@@ -115,6 +121,25 @@ test("the average of a frozen parameter is the parameter", function()
   name = name .. ".lora_B.weight"
   assert(not torch.equal(averages[name], trainer.params[name]))
 end)
+
+test("packed weights of a file are named, and come from the tree with which the run began",
+  function()
+    for _, how in ipairs { { quantize = "q8_0" }, { rounds = "q4_0" } } do
+      local name = how.quantize or how.rounds
+      local function run_steps(folder, steps, load)
+        return run(folder, { steps = steps, load = load, quantize = how.quantize,
+          rounds = how.rounds })
+      end
+      local whole = run_steps("whole_" .. name)
+      run_steps("killed_" .. name, 5)
+      local folder = scratch .. "/killed_" .. name .. last
+      for _, each in ipairs(names_in(folder)) do assert(each:find "lora_[AB]", each) end
+      expect_error(function() run_steps("killed_" .. name) end, "Give their values",
+        "load_last_ckpt { params = params }")
+      expect_same(run_steps("killed_" .. name, nil, { params = true }), whole)
+      for _, each in ipairs(names_in(folder)) do assert(each:find "lora_[AB]", each) end
+    end
+  end)
 
 test("save_frozen writes everything", function()
   local trainer, _, deployer = run("everything", { steps = 3, fit = { save_frozen = true } })
