@@ -150,6 +150,12 @@ test("adapters in the forms of diffusers and kohya", function()
   native.save_weights(dir, { ["lora_unet_nothing.lora_down.weight"] = torch.ones { 2, 2 } })
   expect_error(function() redco.diffusion.load_lora(pipeline, dir .. "/model.safetensors") end,
     "there is no layer for lora_unet_nothing.lora_down.weight")
+  for _, options in ipairs { { use_dora = true }, { init_lora_weights = "pissa" } } do
+    options.target_modules, options.r = { "to_q" }, 2
+    local other = redco.lora.add(pipeline.params, options)
+    expect_error(function() redco.diffusion.save_lora(dir, other) end, "use_dora",
+      "pipeline.save_pretrained")
+  end
   -- Whatever else was trained has no place in such a file.
   params.unet["conv_out.weight"] = params.unet["conv_out.weight"]:clone():requires_grad_()
   expect_error(function() redco.diffusion.save_lora(dir, params) end,

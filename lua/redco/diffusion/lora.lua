@@ -161,6 +161,11 @@ local function adapters_of(all)
         fail("diffusion.save_lora: %s is in no unet, transformer or text encoder: "
           .. "expected the parameters of a pipeline, {unet = ..., text_encoder = ...}", layer.name)
       end
+      if layer:get "lora_magnitude_vector" or layer:get "lora_init" then
+        fail("diffusion.save_lora: the adapter of %s has use_dora or an init_lora_weights that "
+          .. "changes the base, for which the file has no place; pipeline.save_pretrained(dir, "
+          .. "{ params = redco.lora.merge(params) }) writes all", layer.name)
+      end
       adapters[#adapters + 1] = { layer = layer, a = a, b = layer:matrix "lora_B",
         scaling = layer:get "lora_scaling" }
     end
