@@ -439,8 +439,12 @@ test("a model is calibrated block by block", function()
   local model = redco.models.from_config({ model_type = "llama", vocab_size = 96,
     hidden_size = 64, intermediate_size = 128, num_hidden_layers = 3, num_attention_heads = 4,
     num_key_value_heads = 2, initializer_range = 0.2 }, { generator = torch.Generator(3) })
-  local texts = {}
-  for i = 1, 12 do texts[i] = torch.randint(0, 96, { 24 }, { generator = generator }):tolist() end
+  local own, texts = torch.Generator(4), {}
+  for i = 1, 12 do texts[i] = torch.randint(0, 96, { 24 }, { generator = own }):tolist() end
+  -- Inputs of different sizes, as real models have them.
+  for name, leaf in pairs(model.params) do
+    if name:find "norm" then leaf:copy_((torch.randn({ 64 }, { generator = own }) / 2):exp()) end
+  end
   local inputs = { input_ids = torch.tensor(texts, { dtype = "int64" }) }
   local function logits(params) return model(params, inputs) end
   local plain = quant.quantize(model.params, { type = "int4", target_modules = { "q_proj",

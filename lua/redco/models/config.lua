@@ -40,7 +40,7 @@ local function check_layer_types(family, c, known)
       c.layer_types)
   end
   local window = known.attention_chunk_size and "chunked_attention" or "sliding_attention"
-  local kinds = family.layer_kinds or { "full_attention", is_known and window or nil }
+  local kinds = family.layer_kinds or { "full_attention", known.layer_types and window or nil }
   local has = {}
   for _, kind in ipairs(kinds) do has[kind] = true end
   for _, kind in ipairs(c.layer_types) do

@@ -73,9 +73,9 @@ function attention.new(c, facts)
     x = x:view { x:size(0), x:size(1), n_heads[k], head_dim }
     if of_heads and not facts.turns_first then x = norm(x) end
     x = x:transpose(1, 2)
-    if k < 3 and angles[1] then x = turn(x, unpack(angles)) end
+    if k < 3 and angles and angles[1] then x = turn(x, unpack(angles)) end
     if of_heads and facts.turns_first then x = norm(x) end
-    return k == 1 and angles.query_scale and x * angles.query_scale or x
+    return k == 1 and angles and angles.query_scale and x * angles.query_scale or x
   end
 
   return function(params, name, x, angles, mask, o)
