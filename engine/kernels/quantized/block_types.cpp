@@ -15,8 +15,8 @@
 #include <immintrin.h>
 #endif
 
-// Decoder, name, number in GGUF files or -1, encoder with equal weights of all elements, and encoder
-// with any weights; either may be nullptr.
+// Decoder, name, number in GGUF files or -1, encoder with equal weights of all elements, and
+// encoder with any weights; either may be nullptr.
 // clang-format off
 #define REDCO_TYPES(row)                                       \
   row(Q8_0, "q8_0", 8, encode_q8_0, nullptr),                  \

@@ -90,7 +90,7 @@ inline void encode_q5_1(const float* x, Byte* bytes) {
 // The numbers of 32 elements with the best scale, which is put as a half.
 template <class Code>
 REDCO_INLINE void fit_numbers(const float* x, const float* w, Byte* scale_bytes,
-                               unsigned (&q)[32]) {
+                              unsigned (&q)[32]) {
   const float scale = as_half(fit_scale<Code, 32>(x, w)), factor = inverse(scale);
   put_half(scale_bytes, scale);
   for (int i = 0; i < 32; ++i) q[i] = unsigned(Code::number(Code::nearest(x[i] * factor)));
@@ -98,7 +98,7 @@ REDCO_INLINE void fit_numbers(const float* x, const float* w, Byte* scale_bytes,
 
 template <int most>
 REDCO_INLINE void fit_numbers_from_least(const float* x, const float* w, Byte* scale_bytes,
-                                          unsigned (&q)[32]) {
+                                         unsigned (&q)[32]) {
   using Code = Integers<0, most>;
   Line line = fit_line<most, 32>(x, w);
   line = {as_half(line.scale), as_half(line.least)};

@@ -112,7 +112,7 @@ struct Affine {
 
   // Chooses the integers of a group among the neighbours of those that were fitted.
   REDCO_INLINE void choose(const float* x, const float* w, Line fitted, float& own_s,
-                            float& own_m) const {
+                           float& own_m) const {
     const float start_s = rounded(fitted.scale * inverse(scale));
     const float start_m = rounded(fitted.least * inverse(least));
     float least_error = std::numeric_limits<float>::infinity();

@@ -116,14 +116,13 @@ local function stacked(c, given)
   }
 end
 
---- Returns a feed-forward layer as that of llama_mlp.lua, whose `forward` also returns the
---- router's logits [N, n] and the numbers [N, k] of the chosen experts. given: n, n_chosen, inner
---- (the size of an expert), is_normalised (whether the probabilities of the chosen add up to 1),
---- name (of the layer), names (of gate, up and down, or of up and down) or stacked (the names of two
---- weights: gate and up of all experts [n, 2 inner, size], down [n, size, inner]), router (the name
---- of its layer),
---- router_bias (its initialiser, or false), route (another router), scales_inputs (whether the
---- weights are factors of what experts read), add_more(name, add) for more parameters. Stacked
+--- Returns a feed-forward layer as that of llama_mlp.lua, whose `forward` also returns the router's
+--- logits [N, n] and the numbers [N, k] of the chosen experts. given: n, n_chosen, inner (the size
+--- of an expert), is_normalised (whether the probabilities of the chosen add up to 1), name (of the
+--- layer), names (of gate, up and down, or of up and down) or stacked (the names of two weights:
+--- gate and up of all experts [n, 2 inner, size], down [n, size, inner]), router (the name of its
+--- layer), router_bias (its initialiser, or false), route (another router), scales_inputs (whether
+--- the weights are factors of what experts read), add_more(name, add) for more parameters. Stacked
 --- weights may be is_transposed ([n, in, out]), have a bias ([n, out], by their names with "_bias")
 --- and put gate and up together by gated(y [..., 2 inner]). A layer for all tokens, of the size
 --- `shared`, may be beside the experts by the name shared_name, and its parts by `names`; the
