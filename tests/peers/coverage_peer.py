@@ -23,9 +23,39 @@ KINDS = {
     "sound": modeling_auto.MODEL_FOR_CTC_MAPPING_NAMES,
 }
 # Rows of makers whose folders bring their own code.
-OUTSIDE = {"kimi_k2"}
+OUTSIDE = {"kimi_k2", "new"}
 # Well-known types that are not there, and what they need.
-NOT_YET = {}
+NOT_YET = {
+    "beit": "relative positions of patches",
+    "clap": "a Swin Transformer over spectra",
+    "dbrx": "another form of experts",
+    "detr": "a convolutional encoder with batch norm, and matching of boxes",
+    "gemma4_text": "heads of several sizes, keys that are values",
+    "idefics3": "tiles of images",
+    "internvl": "tiles of images, and its model of images",
+    "jetmoe": "experts of attention",
+    "led": "attention in windows, with tokens that all see",
+    "llava_next": "tiles of images",
+    "llava_onevision": "tiles of images and films",
+    "longt5": "attention in windows, with tokens that stand for blocks",
+    "mistral3": "the model of images of Pixtral",
+    "paligemma": "a prefix whose tokens see each other",
+    "parakeet_ctc": "a conformer over spectra",
+    "phimoe": "the gradient of its router",
+    "pixtral": "rotary positions of rows and columns for images of different sizes",
+    "qwen2_5_vl": "positions of time, rows and columns, and windows of patches",
+    "qwen2_vl": "positions of time, rows and columns",
+    "qwen3_vl": "positions of time, rows and columns, and features in several layers",
+    "rt_detr": "deformable attention, and matching of boxes",
+    "sam2": "a model of images with stages, and masks",
+    "segformer": "attention to fewer places, and classes of pixels",
+    "siglip2": "patches of images of different sizes",
+    "smolvlm": "tiles of images",
+    "t5gemma": "an encoder and a decoder built as Gemma",
+    "xlm-roberta-xl": "norms before layers",
+    "xlnet": "two streams and relative positions",
+    "zamba2": "layers that are shared, with adapters for each use",
+}
 
 
 def rows():
