@@ -24,14 +24,17 @@ return function(c, facts)
   function mlp.forward(params, name, x, o)
     local function linear(part, y) return blocks.linear(params, name .. "." .. part, y, o) end
     if not last then return linear(second, activation(linear(first, x))) end
-    local gate, up
-    if joined then
-      gate, up = unpack(linear(joined, x):chunk(2, -1))
-    else
-      gate, up = linear(first, x), linear(second, x)
+    local function activated(gate)
+      return activation(gate_scale ~= 1 and gate * gate_scale or gate)
     end
-    if gate_scale ~= 1 then gate = gate * gate_scale end
-    local y = linear(last, activation(gate) * up)
+    local inner
+    if joined then
+      local gate, up = unpack(linear(joined, x):chunk(2, -1))
+      inner = activated(gate) * up
+    else
+      inner = activated(linear(first, x)) * linear(second, x)
+    end
+    local y = linear(last, inner)
     return scale ~= 1 and y * scale or y
   end
 

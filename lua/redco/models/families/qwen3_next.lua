@@ -13,7 +13,7 @@ return new_family(linear_layers.row({
   remarks = "states and experts; layers that predict a second token are ignored",
   architecture = "Qwen3NextForCausalLM",
   tasks = tasks.of_decoder("Qwen3Next",
-    { token_classification = "score", question_answering = true }),
+    { token_classification = "score", question_answering = true }, "transformer"),
   defaults = {
     vocab_size = 151936,
     hidden_size = 2048,
