@@ -172,7 +172,7 @@ test("every advice can be followed", function()
       end
     end
   end
-  expect_equal(n, 16)
+  expect_equal(n, 15)
   assert(n_codes > n)
 end)
 
