@@ -128,7 +128,8 @@ local function train_tiny(name)
     train[i] = {}
     for key, value in pairs(inputs) do train[i][key] = value[i - 1] end
     if model.is_decoder then
-      train[i].labels = torch.cat { train[i].input_ids:narrow(0, 1, 4), torch.tensor { -100 } }
+      local ids = train[i].input_ids
+      train[i].labels = torch.cat { ids:narrow(0, 1, ids:size(0) - 1), torch.tensor { -100 } }
     end
   end
   fit(model, train, redco.data.default_collate)
