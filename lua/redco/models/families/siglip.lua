@@ -18,7 +18,7 @@ local siglip = new_family {
 }
 
 function siglip.check(c)
-  if not c.vision_config.vision_use_head then
+  if c.vision_config.vision_use_head == false then
     fail "siglip: vision_use_head = false is not supported, only true"
   end
   local of_text, of_image = c.text_config.projection_size, c.vision_config.hidden_size

@@ -14,6 +14,7 @@ local vision = {
   architecture = "SiglipVisionModel",
   prefix = "vision_model.",
   inputs = { "pixel_values" },
+  optional = { "vision_use_head" },
   defaults = {
     hidden_size = 768,
     intermediate_size = 3072,
@@ -25,7 +26,6 @@ local vision = {
     hidden_act = "gelu_pytorch_tanh",
     layer_norm_eps = 1e-6,
     attention_dropout = 0.0,
-    vision_use_head = true,
   },
   ignored = { "position_ids$", "^text_model%.", "^logit_scale$", "^logit_bias$" },
 }
@@ -41,7 +41,7 @@ function vision.add_parameters(c, add)
     blocks.normal(size ^ -0.5))
   layers.add_parameters(c, add, inits.layers)
   blocks.add_layer_norm(add, "post_layernorm", size)
-  if not c.vision_use_head then return end
+  if c.vision_use_head == false then return end
   add("head.probe", { 1, 1, size }, inits.xavier)
   add("head.attention.in_proj_weight", { 3 * size, size }, inits.xavier)
   add("head.attention.in_proj_bias", { 3 * size }, blocks.zeros)
@@ -75,7 +75,7 @@ function vision.new_tower(c)
     local x = layers.embed_patches(c, params, inputs)
       + params["embeddings.position_embedding.weight"]:unsqueeze(0)
     x = norm("post_layernorm", run(params, x, {}, o, kept))
-    if not c.vision_use_head then return x end
+    if c.vision_use_head == false then return x end
     local pooled = attend(c, params, x, o)
     pooled = pooled + mlp(params, "head.mlp", norm("head.layernorm", pooled), o)
     return x, pooled:select(1, 0)
