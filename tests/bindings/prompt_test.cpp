@@ -59,7 +59,8 @@ TEST_CASE("names are completed") {
   std::string line = "y = redco.optim.ada + 1";
   Prompt::Completion found = prompt.complete(line, 19);
   CHECK(found.start == 16);
-  CHECK(found.candidates == std::vector<std::string>{"adafactor", "adagrad", "adam", "adamw"});
+  CHECK(found.candidates ==
+        std::vector<std::string>{"adafactor", "adagrad", "adam", "adamw", "adamw8bit"});
   CHECK_FALSE(found.is_file);
   found = prompt.complete("torch.load 'we", 14);
   CHECK(found.is_file);

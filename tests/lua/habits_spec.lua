@@ -139,9 +139,9 @@ test("names of types, devices and data sets of other libraries", function()
   expect_mistake(function() return redco.data.load_dataset end, "redco.data.jsonl")
   expect_mistake(function() redco.models.from_config { model_type = "gtp2" } end,
     "unknown model_type 'gtp2', did you mean 'gpt2'?")
-  expect_mistake(function() redco.models.from_config { model_type = "granitemoehybrid" } end,
-    "unknown model_type 'granitemoehybrid', did you mean 'granitemoe'?",
-    "config = { model_type = 'granitemoe' }")
+  expect_mistake(function() redco.models.from_config { model_type = "starcoder3" } end,
+    "unknown model_type 'starcoder3', did you mean 'starcoder2'?",
+    "config = { model_type = 'starcoder2' }")
 end)
 
 testing.finish()

@@ -325,6 +325,7 @@ test("neighbours with one text share a row", function()
   local seen = {}
   for path, text in pairs(pages) do
     local last
+    if path == "families.md" then text = "" end -- its rows are models
     for line in text:gmatch "[^\n]+" do
       local cell = line:match "^| `.*| ([^|]*) |$"
       if cell and cell:find "%S" and cell == last then seen[#seen + 1] = path .. ": " .. cell end

@@ -283,7 +283,7 @@ test("names are completed: globals, fields, methods, operators", function()
   expect_equal(completed("print(tor", "tor"), "torch")
   expect_equal(completed("whi", "whi"), "while")
   expect_equal(completed("y = torch.matm", "matm"), "matmul matmul_backward")
-  expect_equal(completed("redco.optim.adam", "adam"), "adam adamw")
+  expect_equal(completed("redco.optim.adam", "adam"), "adam adamw adamw8bit")
   expect_equal(completed("params.wte.w", "w"), "weight")
   expect_equal(completed("params.wte.weight:to", "to"),
     "to to_dense to_local to_mkldnn to_padded_tensor to_sparse to_sparse_bsc to_sparse_bsr "

@@ -1,9 +1,10 @@
 // Decodes blocks of quantized numbers, with the lanes of lanes.h.
 //
 // A decoder is a struct with the sizes of its block and `decode(bytes, put)`, which calls
-// put(i, values) for elements [i, i + 16), in any order. Kernels take it as a template argument, so
-// that it becomes part of their loops. Products and sums of an element are not fused: values are
-// the same with every instruction set.
+// put(i, values) for elements [i, i + 16), in ascending order: a product adds them up in that
+// order, as few_rows.cpp does. Kernels take it as a template argument, so that it becomes part of
+// their loops. Products and sums of an element are not fused: values are the same with every
+// instruction set.
 
 REDCO_INLINE float half_at(const Byte* bytes) { return half_values[read<uint16_t>(bytes)]; }
 
@@ -92,11 +93,12 @@ struct Q5_1 {
 // two lowest bits count.
 template <class Put>
 REDCO_INLINE void for_each_two_bits(const Byte* bytes, const Put& put) {
-#pragma GCC unroll 4
-  for (int part = 0; part < 4; ++part) {
-    const Ints four = unsigned_bytes(bytes + part * 16);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) put(part / 2 * 8 + part % 2 + 2 * i, four >> 2 * i);
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    const Ints fours[] = {unsigned_bytes(bytes + half * 32),
+                          unsigned_bytes(bytes + half * 32 + 16)};
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) put(half * 8 + i, fours[i % 2] >> i / 2 * 2);
   }
 }
 
@@ -161,11 +163,10 @@ struct Q4_K {
 #pragma GCC unroll 8
     for (int group = 0; group < 8; group += 2) {
       const Floats low = scales.values(steps(), group), high = scales.values(steps(), group + 1);
-      for (int i = 0; i < 32; i += n_lanes) {
-        const Ints q = unsigned_bytes(b + 16 + group * 16 + i);
-        put(group * 32 + i, look_up(low, q));
-        put(group * 32 + 32 + i, look_up(high, q >> 4));
-      }
+      const Byte* bytes_of_two = b + 16 + group * 16;
+      const Ints q[] = {unsigned_bytes(bytes_of_two), unsigned_bytes(bytes_of_two + n_lanes)};
+      for (int i = 0; i < 2; ++i) put(group * 32 + i * n_lanes, look_up(low, q[i]));
+      for (int i = 0; i < 2; ++i) put(group * 32 + 32 + i * n_lanes, look_up(high, q[i] >> 4));
     }
   }
 };
@@ -194,19 +195,13 @@ struct Q6_K {
   static REDCO_INLINE void decode(const Byte* b, const Put& put) {
     float scales[n_lanes];
     store(to_floats(signed_bytes(b + 192)) * half_at(b + 208), scales);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      const int half = i / 2, begin = i % 2 * 16;
-      const Byte* q = b + half * 64 + begin;
-      const Ints lower[] = {unsigned_bytes(q), unsigned_bytes(q + 32)};
+#pragma GCC unroll 16
+    for (int group = 0; group < 16; ++group) {
+      const int half = group / 8, part = group % 8 / 2, begin = group % 2 * 16;
+      const Ints lower = unsigned_bytes(b + half * 64 + part % 2 * 32 + begin);
       const Ints upper = unsigned_bytes(b + 128 + half * 32 + begin);
-#pragma GCC unroll 4
-      for (int part = 0; part < 4; ++part) {
-        const Ints four = lower[part % 2] >> part / 2 * 4 & 15;
-        const Ints number = four | (upper >> part * 2 << 4 & 48);
-        const int group = half * 8 + part * 2 + i % 2;
-        put(group * 16, to_floats(number - 32) * scales[group]);
-      }
+      const Ints number = (lower >> part / 2 * 4 & 15) | (upper >> part * 2 << 4 & 48);
+      put(group * 16, to_floats(number - 32) * scales[group]);
     }
   }
 };
