@@ -54,6 +54,7 @@ void apply_rules(const std::vector<ShardingRule>& rules, std::vector<TracedParam
                 ", is not the sum of the blocks in ", to_string(placement));
       }
       parameter.placement = placement;
+      parameter.is_by_rule = true;
       parameter.reason = "by the rule \"" + rule.pattern + "\"";
     }
     require(matched, "sharding rule \"", rule.pattern,

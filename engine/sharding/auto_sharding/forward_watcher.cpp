@@ -44,6 +44,7 @@ void keep_whole(TracedParameter& parameter, std::string reason) {
 std::vector<int64_t> logical_pieces(const Call& call) {
   if (const c10::IValue* sizes = call.find("split_sizes")) return sizes->toIntVector();
   int64_t dim = call.integer("dim", 0), whole = call.tensors[0].tensor.size(dim);
+  if (call.op.name == "aten::glu") return {whole / 2, whole / 2};
   if (call.op.name == "aten::unbind") return std::vector<int64_t>(size_t(whole), 1);
   const c10::IValue* size = call.find("split_size");
   if (!size || !size->isInt() || size->toInt() <= 0 || whole % size->toInt() != 0) return {};
@@ -189,8 +190,11 @@ void ForwardWatcher::after(const Call& call, const CallPlan& plan,
     Lineage& own = lineages_[argument.impl];
     if (now.is_sharded() && target.is_replicated() && call.op.facts.regroups)
       correct(call, i, own.split);
+    if (now.is_sharded() && target.is_replicated() && call.op.name == "aten::slice")
+      note_slice(call, own.split);
     if (splits_a_head(call, argument) && target.is_replicated())
       for (int weight : own.split) {
+        if (parameters_[size_t(weight)].is_by_rule) continue;
         const std::optional<Placement>& placement = parameters_[size_t(weight)].placement;
         corrections_.emplace(weight, between_heads(placement.value_or(Placement()), n_));
       }
@@ -379,6 +383,49 @@ void ForwardWatcher::lay_out(Call& call, size_t i, const TracedParameter& parame
   }
 }
 
+void ForwardWatcher::note_slice(const Call& call, const std::set<int>& weights) {
+  const int64_t dim = call.dims("dim", call.tensors[0].tensor.dim())->front();
+  const int64_t size = call.tensors[0].sizes()[size_t(dim)];
+  if (call.tensors[0].placements[mp].dim != dim) return;
+  const int64_t step = call.integer("step", 1);
+  for (int weight : weights) {
+    Cuts& cuts = cuts_[weight];
+    cuts.size = size;
+    cuts.step = std::lcm(cuts.step, step);
+    if (step > 1) continue;
+    for (const char* name : {"start", "end"}) {
+      int64_t position = call.integer(name, name == std::string_view("end") ? size : 0);
+      cuts.positions.insert(
+          std::clamp<int64_t>(position < 0 ? position + size : position, 0, size));
+    }
+  }
+}
+
+// Splits weights of which slices take parts between these, or each of these.
+void ForwardWatcher::correct_sliced(std::map<int, Correction>& all) const {
+  for (const auto& [weight, cuts] : cuts_) {
+    const TracedParameter& parameter = parameters_[size_t(weight)];
+    const std::optional<Placement>& now = parameter.placement;
+    if (parameter.is_by_rule || !now || !now->is_sharded() || now->lengths) continue;
+    if (parameter.given.size(now->dim) != cuts.size) continue;
+    std::set<int64_t> positions = cuts.positions;
+    for (int64_t at = 0; at <= cuts.size; at += now->block_length(cuts.size)) positions.insert(at);
+    std::vector<int64_t> lengths;
+    for (auto at = positions.begin(); std::next(at) != positions.end(); ++at)
+      lengths.push_back(*std::next(at) - *at);
+    const bool is_divided = std::ranges::all_of(lengths, [&](int64_t length) {
+      return length % cuts.step == 0 && length / cuts.step >= n_;
+    });
+    Placement placement =
+        Placement::shard_blocks(now->dim, lengths, std::lcm(now->grain, cuts.step));
+    if (!is_divided || placement == *now) continue;
+    std::ostringstream reason;
+    reason << "split along its outputs, each of the " << lengths.size() << " parts that are sliced";
+    if (lengths.size() == 1) reason.str("split along its outputs between those that are sliced");
+    all.emplace(weight, Correction{placement, reason.str()});
+  }
+}
+
 // Corrects weights whose split outputs are reshaped in a way that does not fit the split.
 void ForwardWatcher::correct(const Call& call, size_t i, const std::set<int>& weights) {
   const TensorArgument& argument = call.tensors[i];
@@ -398,7 +445,8 @@ void ForwardWatcher::correct(const Call& call, size_t i, const std::set<int>& we
   }
   for (int weight : weights) {
     const TracedParameter& parameter = parameters_[size_t(weight)];
-    if (!parameter.placement || !parameter.placement->is_sharded()) continue;
+    if (parameter.is_by_rule || !parameter.placement || !parameter.placement->is_sharded())
+      continue;
     const Placement& now = *parameter.placement;
     Placement placement = split_parts(now, parameter.given.size(now.dim), pieces);
     std::ostringstream reason;
@@ -418,10 +466,12 @@ std::map<int, ForwardWatcher::Correction> ForwardWatcher::corrections() const {
   // These corrections may remove the need for a split sum.
   if (!corrections_.empty()) return corrections_;
   std::map<int, Correction> all;
+  correct_sliced(all);
+  if (!all.empty()) return all;
   for (int table : needed_split_) {
     const TracedParameter& parameter = parameters_[size_t(table)];
     // The rows of a table that is also the output head are the classes: keep these split.
-    if (parameter.is_embedding && !parameter.is_multiplied &&
+    if (!parameter.is_by_rule && parameter.is_embedding && !parameter.is_multiplied &&
         parameter.placement == Placement::shard(0) && parameter.given.dim() > 1 &&
         parameter.given.size(1) >= n_)
       all.emplace(

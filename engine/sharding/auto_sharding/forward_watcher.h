@@ -23,6 +23,7 @@ struct TracedParameter {
   at::Tensor given;
   std::optional<Placement> placement = {};  ///< on mp; nullopt while undecided
   std::string reason = "the traced function does not use it: whole";
+  bool is_by_rule = false;     ///< the user decided the placement
   bool was_corrected = false;  ///< the placement comes from a correction
   bool is_embedding = false;   ///< its rows are looked up
   bool is_multiplied = false;  ///< it is the weight of a product
@@ -86,6 +87,8 @@ class ForwardWatcher final : public Execution {
   void follow_weight(TracedParameter& parameter);
   void lay_out(Call& call, size_t i, const TracedParameter& parameter);
   void correct(const Call& call, size_t i, const std::set<int>& weights);
+  void note_slice(const Call& call, const std::set<int>& weights);
+  void correct_sliced(std::map<int, Correction>& all) const;
 
   std::vector<TracedParameter>& parameters_;
   std::shared_ptr<const Mesh> mesh_;
@@ -95,6 +98,12 @@ class ForwardWatcher final : public Execution {
   std::vector<at::Tensor> alive_;  // keeps the tensors in these maps alive
   std::map<int, Correction> corrections_;
   std::set<int> needed_split_;  // parameters whose sum was needed split
+  // Where slices that need all of it cut the dimension that a weight's split is on.
+  struct Cuts {
+    int64_t size = 0, step = 1;  // step: the least common multiple of the slices
+    std::set<int64_t> positions;
+  };
+  std::map<int, Cuts> cuts_;
   std::map<std::set<int>, std::set<int>>
       readers_;  // weights split along inputs, by the source of the input
   double bytes_moved_ = 0;

@@ -141,7 +141,7 @@ std::optional<CallPlan> adamw8bit(const Call& call) {
       if (target[dim].is_sharded()) split.insert(dim);
     }
     for (size_t i = params; i < absmaxs; ++i) plan.inputs[element.places[i]] = target;
-    parts.push_back({.sizes = sizes.vec()});
+    parts.emplace_back().sizes = sizes.vec();
     for (size_t dim = 0; dim < sizes.size(); ++dim)
       parts.back().indices.push_back(own_indices(sizes[dim], int64_t(dim), target, *call.mesh));
   }

@@ -7,9 +7,6 @@
 
 namespace redco::sharding {
 
-namespace {
-
-// Sets the size argument of the local call, and the result's logical sizes, from `sizes`.
 void keep_local_sizes(const Call& call, CallPlan& plan, const char* argument,
                       const std::vector<int64_t>& sizes) {
   OutputPlan& output = plan.outputs[0];
@@ -18,6 +15,8 @@ void keep_local_sizes(const Call& call, CallPlan& plan, const char* argument,
   plan.arguments.emplace_back(call.index_of(argument),
                               std::vector<int64_t>(local.begin(), local.end()));
 }
+
+namespace {
 
 // The backward of a view: writes the gradient into zeros. Cut dimensions have no letter in `result`
 // and none in `grad`.
@@ -28,21 +27,6 @@ std::optional<CallPlan> among_zeros(const Call& call, const Letters& grad, const
   if (call.tensors[0].tensor.numel() == c10::multiply_integers(sizes)) factors.linear = {1};
   CallPlan plan = plan_by_factors(call, factors);
   keep_local_sizes(call, plan, "input_sizes", sizes);
-  return plan;
-}
-
-std::optional<CallPlan> slice_backward(const Call& call) {
-  int64_t n_dims = call.tensors[0].tensor.dim();
-  int64_t dim = call.dims("dim", n_dims)->front();
-  int64_t size = call.find("input_sizes")->toIntVector()[size_t(dim)];
-  Letters all = letters(n_dims);
-  bool is_all = call.tensors[0].sizes()[size_t(dim)] == size && call.integer("step", 1) == 1;
-  if (!is_all) all[size_t(dim)] = -1;
-  std::optional<CallPlan> plan = among_zeros(call, all, all);
-  if (plan && is_all) {
-    plan->arguments.emplace_back(call.index_of("start"), int64_t{0});
-    plan->arguments.emplace_back(call.index_of("end"), INT64_MAX);
-  }
   return plan;
 }
 
@@ -132,7 +116,6 @@ std::optional<CallPlan> diag_embed(const Call& call) {
 
 const RuleTable& padding_rules() {
   static const RuleTable table = {
-      {"aten::slice_backward", slice_backward},
       {"aten::select_backward", select_backward},
       {"aten::diagonal_backward", diagonal_backward},
       {"aten::unfold_backward", unfold_backward},

@@ -207,17 +207,6 @@ std::optional<CallPlan> converted(const Call& call) {
   return pointwise(summed);
 }
 
-// Multiplies two halves of one dimension, which must not be split.
-std::optional<CallPlan> glu(const Call& call) {
-  const TensorArgument& self = call.tensors[size_t(call.tensor_of("self"))];
-  int64_t n_dims = self.tensor.dim(), dim = call.dims("dim", n_dims)->front();
-  Letters all = letters(n_dims);
-  all[size_t(dim)] = -1;
-  auto factors = named_factors(call, {{"self", all}, {"grad_output", all}}, {all});
-  if (!factors) return std::nullopt;
-  return plan_by_factors(call, *factors);
-}
-
 std::optional<CallPlan> shape_alone(const Call& call) {
   std::optional<Factors> factors = pointwise_factors(call, call.tensors[0].sizes());
   if (!factors) return std::nullopt;
@@ -262,7 +251,6 @@ const RuleTable& pointwise_rules() {
     for (const char* name : untagged) table[name] = pointwise;
     table["aten::mul"] = product;
     table["aten::_to_copy"] = converted;
-    for (const char* name : {"aten::glu", "aten::glu_backward"}) table[name] = glu;
     for (std::string_view name : of_shape_alone) table[name] = shape_alone;
     for (const char* name : {"aten::_to_copy", "aten::clone"}) table[name].passes_through = true;
     table["aten::clone"].gpu = {.passes = 2};

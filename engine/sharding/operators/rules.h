@@ -30,6 +30,7 @@ const RuleTable& quantized_rules();
 const RuleTable& pointwise_rules();
 const RuleTable& reduction_rules();
 const RuleTable& view_rules();
+const RuleTable& slicing_rules();
 const RuleTable& reshaping_rules();
 const RuleTable& softmax_rules();
 const RuleTable& loss_rules();
@@ -101,6 +102,10 @@ bool adds_up_in(at::ScalarType from, at::ScalarType to);
 /// Whether a type has so small a range that a computation with the terms of a sum may overflow
 /// where the sum itself does not. Such sums are reduced first.
 inline bool may_overflow(at::ScalarType type) { return type == at::kHalf; }
+
+/// Sets the size argument of the local call, and the result's logical sizes, from `sizes`.
+void keep_local_sizes(const Call& call, CallPlan& plan, const char* argument,
+                      const std::vector<int64_t>& sizes);
 
 /// A plan for a reduction over a dimension that must not be split.
 std::optional<CallPlan> reduced_along_dim(const Call& call);

@@ -103,29 +103,6 @@ std::optional<CallPlan> select(const Call& call) {
   return view_by_factors(call, std::move(factors));
 }
 
-std::optional<CallPlan> slice(const Call& call) {
-  const TensorArgument& argument = call.tensors[0];
-  int64_t n_dims = argument.tensor.dim();
-  int64_t dim = wrapped(call.integer("dim", 0), n_dims);
-  int64_t size = argument.sizes()[size_t(dim)];
-  int64_t start = call.integer("start", 0), end = call.integer("end", INT64_MAX);
-  if (start < 0) start += size;
-  if (end < 0) end += size;
-  if (start <= 0 && end >= size && call.integer("step", 1) == 1) {
-    Letters all = letters(n_dims);
-    std::optional<CallPlan> plan = view_by_factors(call, {{all}, {all}});
-    plan->arguments = {{size_t(call.index_of("start")), c10::IValue()},
-                       {size_t(call.index_of("end")), c10::IValue()}};
-    return plan;
-  }
-  Factors factors;
-  factors.inputs.push_back(all_but(n_dims, dim, factors));
-  Letters output = letters(n_dims);
-  output[size_t(dim)] = -1;
-  factors.outputs.push_back(output);
-  return view_by_factors(call, std::move(factors));
-}
-
 // Whether a dimension is sharded with one block for each of these pieces.
 bool is_block_each(const Placement& placement, int64_t dim, const std::vector<int64_t>& pieces) {
   Placement blocks = Placement::shard_blocks(dim, pieces, placement.grain);
@@ -254,7 +231,6 @@ const RuleTable& view_rules() {
         {"aten::squeeze", squeeze},
         {"aten::expand", expand},
         {"aten::select", select},
-        {"aten::slice", slice},
         {"aten::split", split},
         {"aten::unsafe_split", split},
         {"aten::split_with_sizes", split_with_sizes},
