@@ -152,6 +152,10 @@ class REDCO_API Mesh {
   bool sequence_parallel() const { return sequence_parallel_; }
   void set_sequence_parallel(bool is_on) { sequence_parallel_ = is_on; }
 
+  /// What the rules of operators remember of the calls on this mesh, which all its processes make
+  /// alike.
+  std::shared_ptr<void>& remembered() const { return remembered_; }
+
   int64_t size(Dim dim) const { return group(dim).size(); }
   /// The number of parts that the dimensions with a role split something into.
   int64_t size(Role role) const;
@@ -159,6 +163,7 @@ class REDCO_API Mesh {
 
  private:
   bool sequence_parallel_ = false;
+  mutable std::shared_ptr<void> remembered_;
 };
 
 /// Informs the other processes of the run that this one is about to end with an error: those that

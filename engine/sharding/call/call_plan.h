@@ -54,6 +54,8 @@ struct OperatorFacts {
   bool regroups = false;        ///< it splits or merges dimensions of its argument
   bool is_view = false;      ///< its results share memory with its argument; the schema is silent
   bool keys_floats = false;  ///< its rule reads floating-point arguments
+  /// What else its plan depends on; null: nothing.
+  std::vector<int64_t> (*remembers)(const Call&) = nullptr;
   std::vector<std::string> written = {};   ///< written arguments that the schema does not mark
   std::string scratch = {};                ///< a written argument that nobody reads after the call
   FlopFormula flops = nullptr;             ///< null: not counted

@@ -106,6 +106,8 @@ Key key_of(const Call& call) {
   for (size_t i = 0; i < call.arguments.size(); ++i)
     if (call.op.is_keyed[i] && !call.arguments[i].isTensor() && !call.arguments[i].isTensorList())
       append(key, call.arguments[i]);
+  if (call.op.facts.remembers)
+    for (int64_t word : call.op.facts.remembers(call)) key.push_back(word);
   return key;
 }
 

@@ -103,6 +103,7 @@ int64_t begin_in_part(const Blocks& blocks, int64_t first, int64_t n_ranks, int6
 // The blocks of dimensions of which a differentiable slice took some, by the dimension's size. The
 // gradient of the slice has these blocks, too, so that gradients of all slices add up in place:
 // LibTorch gives it no more than the size. A wrong choice moves more bytes, and changes no number.
+// Each mesh has its own, since all its processes must choose alike.
 class SlicedBlocks {
  public:
   void add(int64_t size, const Blocks& blocks) {
@@ -126,9 +127,12 @@ class SlicedBlocks {
   std::unordered_map<int64_t, std::vector<Blocks>> blocks_;
 };
 
-SlicedBlocks& sliced_blocks() {
-  static SlicedBlocks blocks;
-  return blocks;
+SlicedBlocks& sliced_blocks(const Mesh& mesh) {
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  std::shared_ptr<void>& remembered = mesh.remembered();
+  if (!remembered) remembered = std::make_shared<SlicedBlocks>();
+  return *static_cast<SlicedBlocks*>(remembered.get());
 }
 
 // The only mesh dimension that splits a dimension of the tensor.
@@ -183,7 +187,7 @@ std::optional<CallPlan> slice(const Call& call) {
   const int64_t end = begin_in_part(blocks, run.end, n_ranks, rank);
   plan->run = [=, size = range.size, over = *over](const Operator&, torch::jit::Stack& stack,
                                                    const Mesh& mesh) {
-    if (at::GradMode::is_enabled()) sliced_blocks().add(size, blocks);
+    if (at::GradMode::is_enabled()) sliced_blocks(mesh).add(size, blocks);
     at::Tensor part = stack[0].toTensor().narrow(dim, begin, end - begin);
     if (is_thin) {
       Split split(kept->on(dim), kept->lengths[0], n_ranks);
@@ -194,28 +198,49 @@ std::optional<CallPlan> slice(const Call& call) {
   return plan;
 }
 
-std::optional<CallPlan> slice_backward(const Call& call) {
-  if (call.tensors.size() != 1) return std::nullopt;  // out
-  const TensorArgument& grad = call.tensors[0];
-  std::vector<int64_t> sizes = call.find("input_sizes")->toIntVector();
-  int64_t dim = call.dims("dim", grad.tensor.dim())->front();
-  const Range range = range_of(call, sizes[size_t(dim)]);
-  std::optional<Mesh::Dim> over = only_splitting(grad.placements, dim);
-  std::optional<Blocks> blocks;
-  int64_t start = range.start, end = range.end;
-  if (over) {
-    const Blocks own = blocks_of(grad.placements[*over], range.length());
-    const int64_t n_ranks = call.mesh->size(*over), rank = call.mesh->coordinate(*over);
+// What slice_backward's gradient is a slice of.
+struct Sliced {
+  std::vector<int64_t> sizes;
+  int64_t dim;
+  Range range;
+  std::optional<Mesh::Dim> over;
+  std::optional<Blocks> blocks = std::nullopt;  // nullopt: not those of the gradient
+
+  explicit Sliced(const Call& call)
+      : sizes(call.find("input_sizes")->toIntVector()),
+        dim(call.dims("dim", call.tensors[0].tensor.dim())->front()),
+        range(range_of(call, sizes[size_t(dim)])),
+        over(only_splitting(call.tensors[0].placements, dim)) {
+    if (!over) return;
+    const Blocks own = blocks_of(call.tensors[0].placements[*over], range.length());
     if (range.step > 1 && range.length() * range.step == range.size) {
       blocks = own;
       for (int64_t& length : blocks->lengths) length *= range.step;
       blocks->grain *= range.step;
-      end = INT64_MAX;
-    } else if (range.step == 1 && (blocks = sliced_blocks().find(range, own, n_ranks))) {
-      Span run = whole_blocks(*blocks, range);
-      start = begin_in_part(*blocks, run.begin, n_ranks, rank);
-      end = begin_in_part(*blocks, run.end, n_ranks, rank);
+    } else if (range.step == 1) {
+      blocks = sliced_blocks(*call.mesh).find(range, own, call.mesh->size(*over));
     }
+  }
+};
+
+std::vector<int64_t> remembered_blocks(const Call& call) {
+  std::optional<Blocks> blocks = Sliced(call).blocks;
+  if (!blocks) return {};
+  blocks->lengths.push_back(blocks->grain);
+  return std::move(blocks->lengths);
+}
+
+std::optional<CallPlan> slice_backward(const Call& call) {
+  if (call.tensors.size() != 1) return std::nullopt;  // out
+  const TensorArgument& grad = call.tensors[0];
+  const auto [sizes, dim, range, over, blocks] = Sliced(call);
+  int64_t start = range.start, end = range.end;
+  if (blocks && range.step > 1) end = INT64_MAX;
+  if (blocks && range.step == 1) {
+    const int64_t n_ranks = call.mesh->size(*over), rank = call.mesh->coordinate(*over);
+    const Span run = whole_blocks(*blocks, range);
+    start = begin_in_part(*blocks, run.begin, n_ranks, rank);
+    end = begin_in_part(*blocks, run.end, n_ranks, rank);
   }
   Letters all = letters(grad.tensor.dim());
   if (!range.is_all() && !blocks) all[size_t(dim)] = -1;
@@ -269,6 +294,7 @@ const RuleTable& slicing_rules() {
                        {"aten::slice_backward", slice_backward},
                        {"aten::glu", glu},
                        {"aten::glu_backward", glu}};
+    table["aten::slice_backward"].remembers = remembered_blocks;
     table["aten::glu"].regroups = true;
     return table;
   }();
