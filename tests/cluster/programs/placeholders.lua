@@ -336,6 +336,10 @@ function place.even_d(g, v)
   return the_dimension(g, v) and size_of(v.x, v.d) % 2 == 0 and v.fixed.d or nil
 end
 
+--- The size of that dimension, and its half.
+function place.whole(_, v) return tostring(size_of(v.x, v.d)) end
+function place.half(_, v) return tostring(size_of(v.x, v.d) / 2) end
+
 --- A number of groups of the channels. Those of one element have no variance, and gradients that
 --- rounding alone decides.
 function place.groups(g, v)
