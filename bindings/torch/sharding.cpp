@@ -46,17 +46,17 @@ std::vector<int64_t> check_blocks(lua_State* L, NamedArguments& args, const std:
 // Reads a placement from the top of the stack: a dimension, "replicate", "partial" or {dim, block}.
 // Negative dimensions count from the end of `n_dims`, if that is known.
 Placement check_placement(lua_State* L, const std::string& what, std::optional<int64_t> n_dims) {
-  auto shard = [&](int64_t dim, int64_t block) {
+  auto shard = [&](int64_t dim, int64_t block, int64_t grain) {
     if (n_dims && dim < 0) dim += *n_dims;
     require(dim >= 0 && (!n_dims || dim < *n_dims), what, ": there is no dimension ",
             n_dims && dim < 0 ? dim - *n_dims : dim,
             n_dims ? ", the tensor has " + std::to_string(*n_dims)
                    : "; dimensions of a rule count from 0");
-    return Placement::shard(dim, block);
+    return Placement::shard(dim, block, grain);
   };
   int index = lua_gettop(L);
   if (lua_isnil(L, index)) return Placement::replicate();
-  if (auto dim = test_integer(L, index)) return shard(*dim, 0);
+  if (auto dim = test_integer(L, index)) return shard(*dim, 0, 1);
   if (lua_istable(L, index)) {
     NamedArguments args(L, index, what);
     auto dim = args.required<int64_t>("dim");
@@ -65,8 +65,8 @@ Placement check_placement(lua_State* L, const std::string& what, std::optional<i
     auto grain = args.get<int64_t>("grain", 1);
     args.finish();
     require(grain > 0, what, ": grain = ", grain, " must be positive");
-    if (lengths.empty()) return shard(dim, block);
-    return Placement::shard_blocks(shard(dim, 0).dim, lengths, grain);
+    const Placement even = shard(dim, block, grain);
+    return lengths.empty() ? even : Placement::shard_blocks(even.dim, lengths, grain);
   }
   std::string name = lua_type(L, index) == LUA_TSTRING ? lua_tostring(L, index) : "";
   if (name == "replicate") return Placement::replicate();
@@ -79,7 +79,7 @@ Placement check_placement(lua_State* L, const std::string& what, std::optional<i
 void push_rule_placement(lua_State* L, const Placement& placement) {
   if (!placement.is_sharded()) {
     lua_pushliteral(L, "replicate");
-  } else if (!placement.is_in_blocks()) {
+  } else if (!placement.is_in_blocks() && placement.grain == 1) {
     push_integer(L, placement.dim);
   } else {
     lua_createtable(L, 0, 3);
@@ -91,10 +91,11 @@ void push_rule_placement(lua_State* L, const Placement& placement) {
         push_integer(L, (*placement.lengths)[i]);
         lua_rawseti(L, -2, int(i) + 1);
       }
-    } else {
+      lua_setfield(L, -2, "block");
+    } else if (placement.block > 0) {
       push_integer(L, placement.block);
+      lua_setfield(L, -2, "block");
     }
-    lua_setfield(L, -2, "block");
     if (placement.grain > 1) {
       push_integer(L, placement.grain);
       lua_setfield(L, -2, "grain");

@@ -189,11 +189,15 @@ int get_sharding_rules(lua_State* L) {
   push_decisions(L,
                  decide_sharding(check_tree(L, 2), n_model_shards, rules, [&](const Tree& params) {
                    lua_State* state = forward.state();
+                   Tree used;
                    balanced(state, [&] {
                      forward.push();
                      push_tree(state, params);
-                     call(state, 1, 0);
+                     call(state, 1, 1);
+                     if (const at::Tensor* result = test_tensor(state, -1)) used = *result;
+                     lua_pop(state, 1);
                    });
+                   return used;
                  }));
   return 1;
 }
@@ -508,8 +512,9 @@ void add_deployer(lua_State* L) {
         "get_sharding_rules(self, params, forward, rules = nil, n_model_shards = nil) -> list\n"
         "Plans how the parameters are sharded over the model shards. Returns a list of {name, "
         "placement, reason = ...}, which tostring formats as a table. You can change the list "
-        "and pass it to a Trainer as params_sharding_rules. The plan comes from one call of "
-        "`forward(params)` on tensors with shapes and no values. `rules` is such a list that "
+        "and pass it to a Trainer as params_sharding_rules. The plan comes from calls of "
+        "`forward(params)` on tensors with shapes and no values. It should return the loss, so "
+        "that the moves of its backward pass count. `rules` is such a list that "
         "takes precedence. `n_model_shards` plans for another number of shards than the "
         "Deployer's."},
        {"save_ckpt", save_ckpt,

@@ -72,7 +72,7 @@ LaidOut on_processes(const PredictorOptions& options, Tree params, const Dataset
   Tree batch =
       layout_batch(examples, per_device_batch_size, options.collate, device_of(params), deployer);
   return lay_out(params, deployer, options.params_sharding_rules, [&](const Tree& stand_ins) {
-    call(options, make_rng(0), in_compute_dtype(options, stand_ins), copied(batch));
+    return call(options, make_rng(0), in_compute_dtype(options, stand_ins), copied(batch));
   });
 }
 

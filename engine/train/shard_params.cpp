@@ -64,8 +64,7 @@ at::Tensor with_own_memory(const at::Tensor& param) {
 }  // namespace
 
 LaidOut lay_out(const Tree& params, const Deployer& deployer,
-                const std::vector<ShardingRule>& rules,
-                const std::function<void(const Tree& params)>& forward) {
+                const std::vector<ShardingRule>& rules, const TracedForward& forward) {
   const std::shared_ptr<Mesh>& mesh = deployer.mesh();
   LaidOut result{params, decide_sharding(params, mesh->size(Mesh::model), rules, forward), nullptr};
   if (mesh->world().size() == 1) return result;

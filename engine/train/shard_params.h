@@ -26,8 +26,7 @@ struct LaidOut {
 /// (decide_sharding), and splits them further if zero = 3. With one process they are unchanged, but
 /// the rules are still checked. Throws Error for parameters that differ between processes.
 LaidOut lay_out(const Tree& params, const Deployer& deployer,
-                const std::vector<ShardingRule>& rules,
-                const std::function<void(const Tree& params)>& forward);
+                const std::vector<ShardingRule>& rules, const TracedForward& forward);
 
 /// Whether the parameters are already laid out, or there is only one process.
 bool is_laid_out(const Tree& params, const Deployer& deployer);

@@ -148,11 +148,11 @@ void TrainStep::lay_out(const Dataset& examples, int64_t per_device_batch_size) 
     TrainState state = state_;
     state.params = params;
     state.opt_state = optimizer_step_->first_state(*params_, params);
-    loss_fn_(make_rng(seed_), state, in_compute_dtype(params), copied(batch), true);
+    return loss_fn_(make_rng(seed_), state, in_compute_dtype(params), copied(batch), true).loss;
   });
 }
 
-void TrainStep::shard_params(const std::function<void(const Tree& params)>& forward) {
+void TrainStep::shard_params(const TracedForward& forward) {
   decisions_ = params_->lay_out(params_sharding_rules_, forward);
   if (deployer_->mesh()->size(Mesh::model) > 1)
     deployer_->log_info(to_string(decisions_), "Sharding");

@@ -104,7 +104,7 @@ class TrainStep {
   StepMeter& meter() { return *meter_; }
 
  private:
-  void shard_params(const std::function<void(const Tree& params)>& forward);
+  void shard_params(const TracedForward& forward);
   Tree batch_of(const Dataset& examples, std::span<const int64_t> indices) const;
   Tree in_compute_dtype(const Tree& params) const;
   std::map<std::string, at::Tensor> accumulate(const Dataset& examples,

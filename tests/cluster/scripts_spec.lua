@@ -23,8 +23,8 @@ end
 test(2, "tensors steps alone optimizers networks algorithms preference quantized precision")
 test(2, "ranges operators collate data budgets model_budgets moves evaluate contrastive serve")
 test(2, "families loading new_models rows whisper diffusion pictures torchscript batch")
-test(2, "rl_language")
-test(4, "tensors steps alone data model_budgets")
+test(2, "rl_language architectures")
+test(4, "tensors steps alone data model_budgets architectures")
 test(4, "families saving every_family quantized batch evaluate contrastive serve rl_language")
 test(2, "copies", "REDCO_ONEDNN_PRODUCTS=1")
 if testing.is_full then

@@ -16,7 +16,11 @@ std::map<std::string, std::string> layout(const Tree& params, int64_t n,
                                           const std::function<void(const Tree&)>& forward,
                                           const std::vector<ShardingRule>& rules = {}) {
   std::map<std::string, std::string> result;
-  for (const ShardingDecision& decision : decide_sharding(params, n, rules, forward)) {
+  auto traced = [&](const Tree& stand_ins) {
+    forward(stand_ins);
+    return Tree();
+  };
+  for (const ShardingDecision& decision : decide_sharding(params, n, rules, traced)) {
     MESSAGE(decision.name << " " << to_string(decision.placement) << ": " << decision.reason);
     result[decision.name] = to_string(decision.placement);
   }
@@ -85,8 +89,14 @@ TEST_CASE("attention: heads, then inputs") {
   CHECK(found["o"] == "shard(1)");
 }
 
-TEST_CASE("heads that do not divide stay whole, and so does what takes them in") {
+TEST_CASE("heads that do not divide are spread unevenly, and so are the inputs of what follows") {
   auto found = layout(attention(12), 2, [](const Tree& p) { attend(p, 3, 12); });
+  for (const char* name : {"q", "k", "v"}) CHECK(found[name] == "shard(0, grain = 4)");
+  CHECK(found["o"] == "shard(1, grain = 4)");
+}
+
+TEST_CASE("fewer heads than ranks stay whole, and so does what takes them in") {
+  auto found = layout(attention(12), 4, [](const Tree& p) { attend(p, 3, 12); });
   for (const char* name : {"q", "k", "v", "o"}) CHECK(found[name] == "replicate");
 }
 
@@ -116,7 +126,7 @@ TEST_CASE("parts as wide as the input are fused; others are heads") {
       at::Tensor x = at::ones({2, 5, n_inputs});
       at::linear(x, p.at("qkv").tensor(), p.at("qkv_bias").tensor()).view({2, 5, 3, 8});
     });
-    std::string expected = n_inputs == 8 ? "shard(0, block = 8)" : "replicate";
+    std::string expected = n_inputs == 8 ? "shard(0, block = 8)" : "shard(0, grain = 8)";
     CHECK(found["qkv"] == expected);
     CHECK(found["qkv_bias"] == expected);
   }

@@ -67,7 +67,7 @@ function models.gpt2(s)
     n_embd = s.width, n_head = s.heads, n_layer = 2,
   }
   return { params = model.params, forward = function(params)
-    model.loss(params, { input_ids = tokens(), labels = tokens() })
+    return model.loss(params, { input_ids = tokens(), labels = tokens() })
   end }
 end
 
@@ -102,7 +102,7 @@ function models.gptj(s)
       x = x + linear(p, h .. "attn.out_proj", z)
         + linear(p, h .. "mlp.fc_out", torch.gelu(linear(p, h .. "mlp.fc_in", y)))
     end
-    nn.cross_entropy(linear(p, "lm_head", layer_norm(p, "transformer.ln_f", x)), tokens())
+    return nn.cross_entropy(linear(p, "lm_head", layer_norm(p, "transformer.ln_f", x)), tokens())
   end }
 end
 
@@ -147,7 +147,7 @@ function models.opt(s)
       x = x + linear(p, layer .. "fc2", linear(p, layer .. "fc1", y):relu())
     end
     x = layer_norm(p, "model.decoder.final_layer_norm", x)
-    nn.cross_entropy(torch.linear(x, p["model.decoder.embed_tokens.weight"]), tokens())
+    return nn.cross_entropy(torch.linear(x, p["model.decoder.embed_tokens.weight"]), tokens())
   end }
 end
 
@@ -186,7 +186,8 @@ function models.bart(s)
       return x
     end
     local x = stack_of("decoder", stack_of "encoder")
-    nn.cross_entropy(torch.linear(x, p["model.shared.weight"]) + p.final_logits_bias, tokens())
+    local logits = torch.linear(x, p["model.shared.weight"]) + p.final_logits_bias
+    return nn.cross_entropy(logits, tokens())
   end }
 end
 
@@ -231,7 +232,7 @@ function models.llama(s)
       local gate = torch.silu(linear(p, layer .. "mlp.gate_proj", y))
       x = x + linear(p, layer .. "mlp.down_proj", gate * linear(p, layer .. "mlp.up_proj", y))
     end
-    nn.cross_entropy(linear(p, "lm_head", rms_norm(p, "model.norm", x)), tokens())
+    return nn.cross_entropy(linear(p, "lm_head", rms_norm(p, "model.norm", x)), tokens())
   end }
 end
 
@@ -288,7 +289,7 @@ function models.t5(s)
       end
       return rms_norm(p, stack .. ".final_layer_norm", x)
     end
-    nn.cross_entropy(linear(p, "lm_head", stack_of("decoder", stack_of "encoder")), tokens())
+    return nn.cross_entropy(linear(p, "lm_head", stack_of("decoder", stack_of "encoder")), tokens())
   end }
 end
 
@@ -341,7 +342,7 @@ function models.roberta(s)
     end
     x = layer_norm(p, "lm_head.layer_norm", torch.gelu(linear(p, "lm_head.dense", x)))
     x = torch.linear(x, p[embeddings .. "word_embeddings.weight"], p["lm_head.bias"])
-    nn.cross_entropy(x, tokens())
+    return nn.cross_entropy(x, tokens())
   end }
 end
 
@@ -379,7 +380,7 @@ function models.vit(s)
       x = x + linear(p, names[6], torch.gelu(linear(p, names[5], y)))
     end
     x = layer_norm(p, "vit.layernorm", x):select(1, 0)
-    nn.cross_entropy(linear(p, "classifier", x), torch.zeros({ batch }, { dtype = "int64" }))
+    return nn.cross_entropy(linear(p, "classifier", x), torch.zeros({ batch }, { dtype = "int64" }))
   end }
 end
 
@@ -402,7 +403,7 @@ function models.mnist_cnn()
       x = torch.avg_pool2d(x, 2)
     end
     x = linear(p, "dense_1", linear(p, "dense_0", x:flatten(1)):relu())
-    nn.cross_entropy(x, torch.zeros({ batch }, { dtype = "int64" }))
+    return nn.cross_entropy(x, torch.zeros({ batch }, { dtype = "int64" }))
   end }
 end
 

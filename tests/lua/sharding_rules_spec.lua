@@ -11,7 +11,8 @@ local deployer = redco.Deployer { seed = 1, verbose = false }
 
 local function placement_text(placement)
   if type(placement) ~= "table" then return tostring(placement) end
-  return ("%d in blocks of %d"):format(placement.dim, placement.block)
+  return ("%d in blocks of %d by %d"):format(placement.dim, placement.block or 0,
+    placement.grain or 1)
 end
 
 local function decide(name, sizes, n, rules)
@@ -115,13 +116,10 @@ local golden = {
     ["attention.output.dense.weight"] = 1,
     ["intermediate.dense.weight"] = 0, ["intermediate.dense.bias"] = 0,
     ["output.dense.weight"] = 1,
-    ["lm_head.dense.weight"] = 0, ["lm_head.dense.bias"] = 0, ["lm_head.bias"] = 0,
+    ["lm_head.bias"] = 0,  -- split, the head's dense layer would be gathered before its norm
   },
-  -- What the patches are projected to, and with it the sums between the blocks, lies split along
-  -- its features: each norm gathers and each sum is scattered, as many bytes as one all-reduce.
+  -- Redco splits the patches' projection by its outputs: all sums between the blocks would be.
   vit = {
-    ["patch_embeddings.projection.weight"] = 0, ["patch_embeddings.projection.bias"] = 0,
-    ["cls_token"] = 2, ["position_embeddings"] = 2,
     ["query.weight"] = 0, ["key.weight"] = 0, ["value.weight"] = 0,
     ["query.bias"] = 0, ["key.bias"] = 0, ["value.bias"] = 0,
     ["attention.output.dense.weight"] = 1,
@@ -180,7 +178,7 @@ test("a model's own head is split by its classes, and so is its bias", function(
     n_embd = 16, n_layer = 1, n_head = 4, rotary_dim = 2 }
   local decisions = deployer:get_sharding_rules(model.params, function(params)
     local ids = redco.torch.zeros({ 2, 8 }, { dtype = "int64" })
-    model.loss(params, { input_ids = ids, labels = ids })
+    return model.loss(params, { input_ids = ids, labels = ids })
   end, {}, 2)
   local found = layout(decisions)
   testing.expect_equal(found["lm_head.weight"], "0")
@@ -197,29 +195,24 @@ test("one head of keys and values for all stays whole", function()
   end
 end)
 
-test("heads that do not divide: the attention stays whole, the rest is split as ever", function()
+test("heads that do not divide: some ranks hold one more than others", function()
   local twelve = { vocabulary = 97, width = 96, heads = 12, kv_heads = 12 }
-  local function whole(...)
-    local changes = {}
-    for _, ending in ipairs { ... } do changes[ending] = "replicate" end
-    return changes
-  end
+  local outputs, inputs = { dim = 0, grain = 8 }, { dim = 1, grain = 8 }
+  local attention = { ["q_proj.weight"] = outputs, ["k_proj.weight"] = outputs,
+    ["v_proj.weight"] = outputs }
   for name, expected in pairs {
-    gpt2 = copy(golden.gpt2, whole("c_attn.weight", "c_attn.bias", "attn.c_proj.weight")),
-    llama = copy(golden.llama,
-      whole("q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight")),
-    gptj = copy(golden.gptj,
-      whole("q_proj.weight", "k_proj.weight", "v_proj.weight", "out_proj.weight")),
-    -- The tables of biases are then needed whole: their rows are split, as of any table.
-    t5 = copy(golden.t5, { ["q.weight"] = "replicate", ["k.weight"] = "replicate",
-      ["v.weight"] = "replicate", ["o.weight"] = "replicate",
-      ["relative_attention_bias.weight"] = 0 }),
+    gpt2 = copy(golden.gpt2, { ["c_attn.weight"] = { dim = 1, block = 96, grain = 8 },
+      ["c_attn.bias"] = { dim = 0, block = 96, grain = 8 }, ["attn.c_proj.weight"] = outputs }),
+    llama = copy(copy(golden.llama, attention), { ["o_proj.weight"] = inputs }),
+    gptj = copy(copy(golden.gptj, attention), { ["out_proj.weight"] = inputs }),
+    t5 = copy(golden.t5, { ["q.weight"] = outputs, ["k.weight"] = outputs, ["v.weight"] = outputs,
+      ["o.weight"] = inputs }),
   } do
     local decisions = decide(name, twelve, 8)
     expect_layout(decisions, expected)
     local queries = { gpt2 = "c_attn.weight", t5 = "SelfAttention.q.weight" }
     local reason = reason_of(decisions, queries[name] or "q_proj.weight")
-    assert(reason:find("which 8 ranks do not divide", 1, true), reason)
+    assert(reason:find("between heads", 1, true), reason)
   end
 end)
 
@@ -252,7 +245,7 @@ test("the reason for what stays whole is the one that holds", function()
     { torch.zeros { 16, 16 }, "are unbound along", function(w)
       return torch.linear(x, w):unbind(-1)
     end },
-    { torch.zeros { 12, 16 }, "as [2, 8, 3, 4], which 2 ranks do not divide", function(w)
+    { torch.zeros { 12, 16 }, "split along its outputs between heads", function(w)
       return torch.linear(x, w):view { 2, 8, 3, 4 }
     end },
     { torch.zeros { 16, 16 }, "as [2, 128], where the dimension that would be split stands behind",

@@ -29,20 +29,26 @@ struct ShardingDecision {
   int64_t bytes_per_device = 0;  ///< of the largest part
 };
 
+/// A forward pass to trace. Returns what is used of it: a loss, whose backward pass counts too, or
+/// predictions, which all ranks must get. If it returns no tensors, only what it moves itself counts.
+using TracedForward = std::function<Tree(const Tree& params)>;
+
 /// Chooses the placements of the floating-point parameters on `n_model_shards` ranks.
 ///
-/// `forward` is called with tensors that have the shapes of `params` but no values; its result is
-/// not used. The operators it calls show which weight feeds which: a weight whose input is
-/// replicated is split along its outputs, one whose input is split is split along its inputs, so
-/// that a pair needs one reduction; embeddings are split along their rows. If the outputs are
-/// regrouped into attention heads, each rank must get whole heads; otherwise the weight is not
-/// split. It may be called several times.
+/// `forward` is called with tensors that have the shapes of `params` but no values. The operators
+/// it calls show which weight feeds which: a weight whose input is replicated is split along its
+/// outputs, one whose input is split is split along its inputs, so that a pair needs one reduction;
+/// embeddings are split along their rows. If the outputs are regrouped into attention heads, each
+/// rank must get whole heads; otherwise the weight is not split. Where this gathers what is split,
+/// or keeps much whole, other placements of the weights involved are tried, and what moves least
+/// over the whole step is taken: layers of one kind get one placement. `forward` may be called many
+/// times.
 ///
 /// The first rule that matches a parameter decides its placement. Throws Error for a rule that
 /// matches nothing, and for one that splits a dimension that does not exist.
-REDCO_API std::vector<ShardingDecision> decide_sharding(
-    const Tree& params, int64_t n_model_shards, const std::vector<ShardingRule>& rules,
-    const std::function<void(const Tree& params)>& forward);
+REDCO_API std::vector<ShardingDecision> decide_sharding(const Tree& params, int64_t n_model_shards,
+                                                        const std::vector<ShardingRule>& rules,
+                                                        const TracedForward& forward);
 
 /// Converts the decisions to rules, one for each parameter that is split.
 REDCO_API std::vector<ShardingRule> as_rules(const std::vector<ShardingDecision>& decisions);

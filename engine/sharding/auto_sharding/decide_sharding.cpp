@@ -2,7 +2,7 @@
 
 #include <redco/sharding_rules.h>
 
-#include "forward_watcher.h"
+#include "layout_search.h"
 
 #include "../../mesh/imagined.h"
 
@@ -82,127 +82,11 @@ void mark_adapters(std::vector<TracedParameter>& parameters) {
   }
 }
 
-// A forward pass that can be traced repeatedly.
-class Watched {
- public:
-  Watched(const Tree& params, std::map<const void*, int> places,
-          const std::function<void(const Tree& params)>& forward, std::shared_ptr<const Mesh> mesh)
-      : params_(params), places_(std::move(places)), forward_(forward), mesh_(std::move(mesh)) {}
-
-  struct Layout {
-    std::vector<TracedParameter> parameters;
-    double bytes_moved = 0;
-    std::set<std::set<int>> shared_sources = {};
-  };
-
-  // The placements that follow from the parameters already decided.
-  Layout layout(std::vector<TracedParameter> decided) {
-    // Each round corrects at least one parameter, and no correction repeats.
-    for (size_t round = 0; round <= 2 * decided.size(); ++round) {
-      Layout found{decided};
-      ForwardWatcher watcher(found.parameters, mesh_);
-      if (!watch(watcher)) {
-        for (TracedParameter& parameter : found.parameters)
-          if (!parameter.placement) parameter.reason = "not used before the trace ended: whole";
-        return found;
-      }
-      const auto corrections = watcher.corrections();
-      if (corrections.empty()) {
-        found.bytes_moved = watcher.bytes_moved();
-        found.shared_sources = watcher.shared_sources();
-        return found;
-      }
-      for (const auto& [index, correction] : corrections) {
-        decided[size_t(index)].placement = correction.placement;
-        decided[size_t(index)].reason = correction.reason;
-        decided[size_t(index)].was_corrected = true;
-      }
-    }
-    return {std::move(decided)};
-  }
-
- private:
-  // Returns whether the forward pass completed. Some fail only on tensors without values or
-  // gradients; others fail in any case, and then the error of a plain run is clearer.
-  bool watch(ForwardWatcher& watcher) {
-    try {
-      forward_(with_stand_ins(watcher));
-      return true;
-    } catch (const Interrupted&) {
-      throw;
-    } catch (const std::exception& error) {
-      if (!runs_alone_) {
-        WithExecution on_parts(nullptr);
-        at::AutoGradMode with_gradients(true);
-        forward_(copies());
-        runs_alone_ = true;
-        TORCH_WARN(
-            "The sharding of the parameters was decided from the part of ",
-            "the function that ran on tensors without values; it failed there: ", error.what(),
-            "\nParameters used later stay whole; sharding rules can split them");
-      }
-      return false;
-    }
-  }
-
-  Tree copies() const {
-    std::map<const void*, at::Tensor> made;  // tied weights stay tied
-    return map_tensors(params_, [&](const std::string&, const at::Tensor& tensor) {
-      at::Tensor& copy = made[tensor.unsafeGetTensorImpl()];
-      if (!copy.defined()) copy = tensor.detach().clone().set_requires_grad(tensor.requires_grad());
-      return copy;
-    });
-  }
-
-  Tree with_stand_ins(ForwardWatcher& watcher) const {
-    std::map<int, at::Tensor> made;  // tied weights stay tied
-    return map_tensors(params_, [&](const std::string&, const at::Tensor& tensor) {
-      auto place = places_.find(tensor.unsafeGetTensorImpl());
-      // A copy: a forward pass may count its calls in it.
-      if (place == places_.end()) return tensor.clone();
-      at::Tensor& stand_in = made[place->second];
-      if (!stand_in.defined()) stand_in = watcher.stand_in(place->second);
-      return stand_in;
-    });
-  }
-
-  const Tree& params_;
-  std::map<const void*, int> places_;
-  const std::function<void(const Tree& params)>& forward_;
-  std::shared_ptr<const Mesh> mesh_;
-  bool runs_alone_ = false;
-};
-
-// Several weights with the same split input, such as those that read a residual stream, each need a
-// reduction. Keeps such an input whole if that halves the bytes moved.
-std::vector<TracedParameter> least_moving(Watched& watched, std::vector<TracedParameter> decided) {
-  Watched::Layout best = watched.layout(decided);
-  std::set<std::set<int>> tried;
-  for (bool is_better = true; is_better;) {
-    is_better = false;
-    for (const std::set<int>& sources : best.shared_sources) {
-      if (!tried.insert(sources).second) continue;
-      std::vector<TracedParameter> changed = decided;
-      for (int source : sources)
-        if (!changed[size_t(source)].placement && best.parameters[size_t(source)].is_multiplied)
-          changed[size_t(source)].why_outputs_whole =
-              "split outputs would need a reduction in several weights: whole";
-      Watched::Layout other = watched.layout(changed);
-      is_better = 2 * other.bytes_moved <= best.bytes_moved;
-      if (!is_better) continue;
-      best = std::move(other);
-      decided = std::move(changed);
-      break;
-    }
-  }
-  return std::move(best.parameters);
-}
-
 }  // namespace
 
-std::vector<ShardingDecision> decide_sharding(
-    const Tree& params, int64_t n_model_shards, const std::vector<ShardingRule>& rules,
-    const std::function<void(const Tree& params)>& forward) {
+std::vector<ShardingDecision> decide_sharding(const Tree& params, int64_t n_model_shards,
+                                              const std::vector<ShardingRule>& rules,
+                                              const TracedForward& forward) {
   require(n_model_shards > 0, "n_model_shards = ", n_model_shards, " must be positive");
   std::vector<TracedParameter> parameters;
   std::map<const void*, int> places;
@@ -222,24 +106,17 @@ std::vector<ShardingDecision> decide_sharding(
     std::shared_ptr<const Mesh> mesh =
         mesh::make_imagined_mesh({.model = n_model_shards}, mesh::Library::gloo,
                                  parameters.empty() ? at::kCPU : parameters[0].given.device());
-    Watched watched(params, places, forward, mesh);
-    parameters = least_moving(watched, parameters);
+    WatchedForward watched(params, places, forward, mesh);
+    parameters = least_moving_layout(watched, parameters);
   }
 
   std::vector<ShardingDecision> decisions;
   for (const TracedParameter& parameter : parameters) {
     Placement placement =
         n_model_shards > 1 ? parameter.placement.value_or(Placement()) : Placement();
-    ShardingDecision decision{parameter.name, parameter.given.sizes().vec(), placement,
-                              parameter.reason};
-    decision.bytes = decision.bytes_per_device = int64_t(parameter.given.nbytes());
-    if (placement.is_sharded()) {
-      int64_t size = parameter.given.size(placement.dim), longest = 0;
-      for (int64_t rank = 0; rank < n_model_shards; ++rank)
-        longest = std::max(longest, placement.part_length(size, n_model_shards, rank));
-      decision.bytes_per_device = size == 0 ? 0 : decision.bytes / size * longest;
-    }
-    decisions.push_back(std::move(decision));
+    decisions.push_back({parameter.name, parameter.given.sizes().vec(), placement, parameter.reason,
+                         int64_t(parameter.given.nbytes()),
+                         bytes_of_part(parameter.given, placement, n_model_shards)});
   }
   return decisions;
 }

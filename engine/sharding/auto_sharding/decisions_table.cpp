@@ -3,6 +3,7 @@
 #include <redco/sharding_rules.h>
 
 #include "../report/in_bytes.h"
+#include "layout_search.h"
 
 #include <algorithm>
 #include <sstream>
@@ -11,10 +12,7 @@ namespace redco {
 
 using namespace sharding;
 
-namespace {
-
-// "h.0.attn.weight" and "h.1.attn.weight" are one line, "h.*.attn.weight".
-std::string with_stars(const std::string& name) {
+std::string sharding::with_stars(const std::string& name) {
   std::string result;
   std::istringstream parts(name);
   for (std::string part; std::getline(parts, part, '.');) {
@@ -23,8 +21,6 @@ std::string with_stars(const std::string& name) {
   }
   return result;
 }
-
-}  // namespace
 
 std::string to_string(const std::vector<ShardingDecision>& decisions) {
   struct Line {

@@ -21,19 +21,6 @@ namespace {
 
 constexpr Mesh::Dim mp = Mesh::mp;
 
-// The dimension of a parameter with the size and stride of a dimension of its view, or -1.
-int dim_of_parameter(const at::Tensor& view, int64_t dim, const at::Tensor& parameter) {
-  for (int64_t i = 0; i < parameter.dim(); ++i)
-    if (parameter.size(i) == view.size(dim) && parameter.stride(i) == view.stride(dim))
-      return int(i);
-  return -1;
-}
-
-at::Tensor whole_meta(const at::Tensor& tensor) {
-  return at::empty_strided(tensor.sizes(), tensor.strides(),
-                           at::TensorOptions(tensor.dtype()).device(at::kMeta));
-}
-
 void keep_whole(TracedParameter& parameter, std::string reason) {
   parameter.placement = Placement::replicate();
   parameter.reason = std::move(reason);
@@ -72,6 +59,21 @@ Placement split_between_units(const Placement& now, int64_t n_ranks) {
                     });
   if (!is_divided || unit == 1 || std::ranges::max(*now.lengths) / unit < n_ranks) return {};
   return Placement::shard_blocks(now.dim, *now.lengths, unit);
+}
+
+// The same split of each block between the heads that a view opens it to, of which some ranks then
+// hold one more than others; whole if there are fewer heads than ranks.
+Placement split_between_heads(const Placement& now, int64_t block,
+                              const std::vector<int64_t>& opened, int64_t n_ranks) {
+  if (now.lengths || now.grain > 1) return {};
+  int64_t inner = c10::multiply_integers(opened);
+  for (int64_t length : opened) {
+    const bool is_block = inner == block;
+    inner /= length;
+    if (is_block && inner > 1 && length >= n_ranks)
+      return Placement::shard(now.dim, now.block, inner);
+  }
+  return {};
 }
 
 // Attention cannot keep a split within one head, which a view can give it.
@@ -133,26 +135,30 @@ std::string why_gathered(const Call& call, at::IntArrayRef sizes, int64_t dim, i
 
 ForwardWatcher::ForwardWatcher(std::vector<TracedParameter>& parameters,
                                std::shared_ptr<const Mesh> mesh)
-    : parameters_(parameters), mesh_(std::move(mesh)), n_(mesh_->size(mp)) {}
+    : WithoutValues(std::move(mesh)), parameters_(parameters), n_(this->mesh()->size(mp)) {}
 
 at::Tensor ForwardWatcher::stand_in(int parameter) {
   at::Tensor tensor = whole_like(parameters_[size_t(parameter)].given);
-  remember(tensor, parameter);
+  remember(tensor, origin_of(tensor, parameter));
   return tensor;
 }
 
 void ForwardWatcher::before(Call& call) {
-  imagine(call);
+  WithoutValues::before(call);
   bool is_handed_on = call.op.is_view || call.op.facts.passes_through;
   // Weights before what is added to their product: a bias follows.
   for (bool is_weight : {true, false}) {
     for (size_t i = 0; i < call.tensors.size(); ++i) {
       auto seen = origins_.find(call.tensors[i].impl);
       if (seen == origins_.end() || (call.tensors[i].tensor.dim() > 1) != is_weight) continue;
-      TracedParameter& parameter = parameters_[size_t(seen->second)];
+      TracedParameter& parameter = parameters_[size_t(seen->second.parameter)];
       parameter.is_multiplied |= is_weight && call.op.facts.is_product;
       if (!parameter.placement) {
         if (is_handed_on) continue;
+        if (is_of_parameters(call)) {
+          parameter.reason = "used with other parameters alone: whole";
+          continue;
+        }
         decide(call, i, parameter);
       }
       lay_out(call, i, parameter);
@@ -160,21 +166,9 @@ void ForwardWatcher::before(Call& call) {
   }
 }
 
-void ForwardWatcher::run(const Call& call, const CallPlan& plan, torch::jit::Stack& local) {
-  if (call.op.name == "aten::_local_scalar_dense") {
-    local = {at::Scalar(1)};  // no placement depends on the value
-    return;
-  }
-  call_without_values(local, [&](torch::jit::Stack& stack) {
-    if (plan.run)
-      plan.run(call.op, stack, *call.mesh);
-    else
-      call.op.handle.callBoxed(&stack);
-  });
-}
-
 void ForwardWatcher::after(const Call& call, const CallPlan& plan,
                            c10::ArrayRef<c10::IValue> results) {
+  WithoutValues::after(call, plan, results);
   bool is_handed_on = call.op.is_view || call.op.facts.passes_through;
   bool is_elementwise = is_handed_on || is_pointwise(call.op);
   Lineage made;
@@ -182,19 +176,21 @@ void ForwardWatcher::after(const Call& call, const CallPlan& plan,
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     const TensorArgument& argument = call.tensors[i];
     const Placement &now = argument.placements[mp], &target = plan.inputs[i][mp];
-    bytes_moved_ += redistribution_cost(now, target, part_bytes(argument, *mesh_), n_);
     // The product with a corrected weight that stays whole; replaces what its input says.
     auto seen = origins_.find(argument.impl);
     if (seen != origins_.end() && argument.tensor.dim() > 1 && call.op.facts.is_product)
-      made.of_whole = parameters_[size_t(seen->second)].was_corrected && now.is_replicated();
+      made.of_whole =
+          parameters_[size_t(seen->second.parameter)].was_corrected && now.is_replicated();
     Lineage& own = lineages_[argument.impl];
+    if (now.is_sharded() && target != now) moved_.insert(own.split.begin(), own.split.end());
+    if (now.is_sharded() && call.op.facts.regroups) note_view(call, own.split);
     if (now.is_sharded() && target.is_replicated() && call.op.facts.regroups)
       correct(call, i, own.split);
     if (now.is_sharded() && target.is_replicated() && call.op.name == "aten::slice")
       note_slice(call, own.split);
     if (splits_a_head(call, argument) && target.is_replicated())
       for (int weight : own.split) {
-        if (parameters_[size_t(weight)].is_by_rule) continue;
+        if (parameters_[size_t(weight)].is_fixed()) continue;
         const std::optional<Placement>& placement = parameters_[size_t(weight)].placement;
         corrections_.emplace(weight, between_heads(placement.value_or(Placement()), n_));
       }
@@ -206,10 +202,20 @@ void ForwardWatcher::after(const Call& call, const CallPlan& plan,
     if (target.is_sharded()) needed_split_.insert(summed.begin(), summed.end());
     if (target.is_replicated() && is_elementwise) made.summed.insert(summed.begin(), summed.end());
   }
+  // The product of two activations, such as attention's scores, whose sums each rank has a part of.
+  if (call.op.facts.is_product && plan.outputs[0].placements[mp].is_partial() &&
+      std::ranges::none_of(call.tensors,
+                           [&](const auto& input) { return origins_.contains(input.impl); }))
+    moved_.insert(made.split.begin(), made.split.end());
   auto origin = call.tensors.empty() ? origins_.end() : origins_.find(call.tensors[0].impl);
+  const bool is_of_weights = is_of_parameters(call);
   const auto keep = [&](const at::Tensor& tensor) {
     note(tensor, made);
-    if (is_handed_on && origin != origins_.end()) remember(tensor, origin->second);
+    if (is_handed_on && origin != origins_.end())
+      remember(tensor, call.op.is_view ? of_view(origin->second, call.tensors[0].tensor, tensor)
+                                       : origin->second);
+    else if (is_of_weights)
+      remember_made(tensor, call);
   };
   for (const c10::IValue& result : results) {
     if (result.isTensor())
@@ -220,25 +226,34 @@ void ForwardWatcher::after(const Call& call, const CallPlan& plan,
 }
 
 at::Tensor ForwardWatcher::whole_like(const at::Tensor& tensor) {
-  return wrap(whole_meta(tensor), {}, mesh_, dense_geometry(tensor.sizes(), tensor.strides()));
+  return wrap(whole_meta(tensor), {}, mesh(), dense_geometry(tensor.sizes(), tensor.strides()));
 }
 
-// Replaces arguments that were sharded before the search. Their parts differ between processes,
-// which must all decide alike.
-void ForwardWatcher::imagine(Call& call) const {
-  for (TensorArgument& argument : call.tensors) {
-    if (!argument.impl || argument.impl->mesh() == mesh_) continue;
-    argument.tensor = shard(whole_meta(argument.tensor), mesh_, argument.placements);
-    argument.impl = sharded_impl(argument.tensor);
-    argument.placements = argument.impl->placements();
-  }
-  if (call.mesh) call.mesh = mesh_;
-}
-
-void ForwardWatcher::remember(const at::Tensor& tensor, int parameter) {
+void ForwardWatcher::remember(const at::Tensor& tensor, Origin origin) {
   if (!sharded_impl(tensor)) return;
-  origins_[tensor.unsafeGetTensorImpl()] = parameter;
+  origins_[tensor.unsafeGetTensorImpl()] = std::move(origin);
   alive_.push_back(tensor);
+}
+
+// What is computed from parameters alone, such as a weight divided by its norm, is their weight: it
+// is decided where it meets the data.
+bool ForwardWatcher::is_of_parameters(const Call& call) const {
+  const OperatorFacts& facts = call.op.facts;
+  if (!facts.rule || facts.is_product || facts.looks_up_rows || call.tensors.empty()) return false;
+  return std::ranges::all_of(call.tensors, [&](const TensorArgument& argument) {
+    if (!argument.impl) return argument.tensor.dim() == 0;
+    return origins_.contains(argument.impl) || of_parameters_.contains(argument.impl);
+  });
+}
+
+void ForwardWatcher::remember_made(const at::Tensor& tensor, const Call& call) {
+  if (!tensor.defined() || !sharded_impl(tensor)) return;
+  of_parameters_.insert(tensor.unsafeGetTensorImpl());
+  for (const TensorArgument& argument : call.tensors) {
+    auto origin = origins_.find(argument.impl);
+    if (origin == origins_.end() || argument.sizes() != tensor.sizes()) continue;
+    return remember(tensor, origin->second);
+  }
 }
 
 void ForwardWatcher::note(const at::Tensor& tensor, const Lineage& lineage) {
@@ -250,29 +265,29 @@ void ForwardWatcher::note(const at::Tensor& tensor, const Lineage& lineage) {
   (placements_of(tensor)[mp].is_replicated() ? own.split : own.summed).clear();
 }
 
-bool ForwardWatcher::decide_as(TracedParameter& parameter, const at::Tensor& seen,
-                               Placement placement, std::string reason) {
-  int dim = dim_of_parameter(seen, placement.dim, parameter.given);
-  if (dim < 0) {
+bool ForwardWatcher::decide_as(TracedParameter& parameter, const TensorArgument& seen,
+                               const Placement& wanted, std::string reason) {
+  const std::optional<Placement> placement =
+      on_parameter(origins_.at(seen.impl), wanted, parameter.given, n_);
+  if (!placement) {
     parameter.reason = "used reshaped, so that none of its dimensions can be split: whole";
     return false;
   }
-  int64_t size = parameter.given.size(dim);
-  int64_t longest = placement.lengths ? std::ranges::max(*placement.lengths) / placement.grain
-                                      : placement.block_length(size);
+  int64_t size = parameter.given.size(placement->dim);
+  int64_t longest = placement->lengths ? std::ranges::max(*placement->lengths) / placement->grain
+                                       : placement->block_length(size);
   if (longest < n_) {
-    parameter.reason = "its dimension " + std::to_string(dim) + " is shorter than the " +
+    parameter.reason = "its dimension " + std::to_string(placement->dim) + " is shorter than the " +
                        std::to_string(n_) + " ranks: whole";
     return false;
   }
-  placement.dim = dim;
   parameter.placement = placement;
   parameter.reason = std::move(reason);
   return true;
 }
 
 void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
-  const at::Tensor& seen = call.tensors[i].tensor;
+  const TensorArgument& seen = call.tensors[i];
   if (call.op.facts.looks_up_rows && i == 0) {
     parameter.is_embedding = true;
     if (!decide_as(parameter, seen, Placement::shard(0), "embedding: split along its rows"))
@@ -285,7 +300,7 @@ void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
     return;
   }
   const Placement& wanted = plan->inputs[i][mp];
-  bool is_weight = call.op.facts.is_product && seen.dim() > 1;
+  bool is_weight = call.op.facts.is_product && seen.tensor.dim() > 1;
   if (is_weight && parameter.adapter && (!parameter.adapter->is_first || !wanted.is_sharded())) {
     follow_weight(parameter);
   } else if (wanted.is_sharded()) {
@@ -299,8 +314,6 @@ void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
   } else if (is_weight && comes_of_whole(call)) {
     // Splitting it would save no reduction and cost a gather.
     keep_whole(parameter, "its input comes from outputs that stay whole: whole");
-  } else if (is_weight && !parameter.why_outputs_whole.empty()) {
-    keep_whole(parameter, parameter.why_outputs_whole);
   } else if (is_weight) {
     split_outputs(call, i, parameter);
   } else {
@@ -309,11 +322,12 @@ void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
   }
 }
 
-std::set<std::set<int>> ForwardWatcher::shared_sources() const {
-  std::set<std::set<int>> shared;
+std::set<int> ForwardWatcher::suspects() const {
+  std::set<int> all = moved_;
+  all.insert(needed_split_.begin(), needed_split_.end());
   for (const auto& [sources, weights] : readers_)
-    if (weights.size() > 1) shared.insert(sources);
-  return shared;
+    if (weights.size() > 1 || !moved_.empty()) all.insert(sources.begin(), sources.end());
+  return all;
 }
 
 bool ForwardWatcher::comes_of_whole(const Call& call) const {
@@ -333,7 +347,7 @@ void ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& paramet
     argument.placements[mp] = Placement::shard(dim);
     std::optional<CallPlan> plan = call.op.facts.rule(call);
     if (!plan || !plan->inputs[i][mp].is_sharded() || !shows_split(*plan)) continue;
-    if (decide_as(parameter, argument.tensor, Placement::shard(dim),
+    if (decide_as(parameter, argument, Placement::shard(dim),
                   "its input is whole: split along its outputs"))
       return;
   }
@@ -360,26 +374,45 @@ void ForwardWatcher::lay_out(Call& call, size_t i, const TracedParameter& parame
   TensorArgument& argument = call.tensors[i];
   if (!parameter.placement || !parameter.placement->is_sharded()) return;
   if (!argument.placements[mp].is_replicated()) return;
-  Placement placement = *parameter.placement;
-  for (int64_t dim = 0; dim < argument.tensor.dim(); ++dim) {
-    if (dim_of_parameter(argument.tensor, dim, parameter.given) != placement.dim) continue;
-    placement.dim = int32_t(dim);
-    Placements placements;
-    placements[Mesh::mp] = placement;
-    Sizes sizes = local_sizes(argument.sizes(), placements, *mesh_);
-    at::IntArrayRef strides = argument.tensor.strides();
-    at::Tensor local = at::empty_strided(sizes, dense_geometry(sizes, strides).strides,
-                                         argument.impl->local().options());
-    Geometry geometry = dense_geometry(argument.sizes(), strides);
-    argument.tensor = wrap(local, placements, mesh_, geometry);
-    argument.impl = sharded_impl(argument.tensor);
-    argument.placements = placements;
-    int index = int(&parameter - parameters_.data());
-    remember(argument.tensor, index);
-    // An adapter is corrected with the weight that it follows.
-    bool follows = parameter.adapter && !parameter.adapter->is_first;
-    lineages_[argument.impl].split = {follows ? parameter.adapter->weight : index};
-    return;
+  const Origin origin = origins_.at(argument.impl);
+  const std::optional<Placement> placement =
+      on_tensor(origin, *parameter.placement, parameter.given, n_);
+  if (!placement) return;
+  Placements placements;
+  placements[Mesh::mp] = *placement;
+  Sizes sizes = local_sizes(argument.sizes(), placements, *mesh());
+  at::IntArrayRef strides = argument.tensor.strides();
+  at::Tensor local = at::empty_strided(sizes, dense_geometry(sizes, strides).strides,
+                                       argument.impl->local().options());
+  Geometry geometry = dense_geometry(argument.sizes(), strides);
+  argument.tensor = wrap(local, placements, mesh(), geometry);
+  argument.impl = sharded_impl(argument.tensor);
+  argument.placements = placements;
+  remember(argument.tensor, origin);
+  // An adapter is corrected with the weight that it follows.
+  bool follows = parameter.adapter && !parameter.adapter->is_first;
+  lineages_[argument.impl].split = {follows ? parameter.adapter->weight : origin.parameter};
+}
+
+// A view that opens a dimension: a split of each of the new ones is one of blocks of the weight's.
+void ForwardWatcher::note_view(const Call& call, const std::set<int>& weights) {
+  const c10::IValue* size = call.find("size");
+  if (!size) return;
+  const TensorArgument& argument = call.tensors[0];
+  const std::vector<int64_t> opened =
+      opened_dimension(argument.sizes(), size->toIntVector(), argument.placements[mp].dim);
+  for (int weight : weights) {
+    const TracedParameter& parameter = parameters_[size_t(weight)];
+    const std::optional<Placement>& now = parameter.placement;
+    if (!now || !now->is_sharded()) continue;
+    int64_t block = parameter.given.size(now->dim);
+    if (block != c10::multiply_integers(opened)) continue;
+    for (int64_t length : opened) {
+      if (length >= n_)
+        splits_in_views_[weight].push_back(
+            Placement::shard(now->dim, block == parameter.given.size(now->dim) ? 0 : block));
+      block /= length;
+    }
   }
 }
 
@@ -406,7 +439,7 @@ void ForwardWatcher::correct_sliced(std::map<int, Correction>& all) const {
   for (const auto& [weight, cuts] : cuts_) {
     const TracedParameter& parameter = parameters_[size_t(weight)];
     const std::optional<Placement>& now = parameter.placement;
-    if (parameter.is_by_rule || !now || !now->is_sharded() || now->lengths) continue;
+    if (parameter.is_fixed() || !now || !now->is_sharded() || now->lengths) continue;
     if (parameter.given.size(now->dim) != cuts.size) continue;
     std::set<int64_t> positions = cuts.positions;
     for (int64_t at = 0; at <= cuts.size; at += now->block_length(cuts.size)) positions.insert(at);
@@ -445,7 +478,7 @@ void ForwardWatcher::correct(const Call& call, size_t i, const std::set<int>& we
   }
   for (int weight : weights) {
     const TracedParameter& parameter = parameters_[size_t(weight)];
-    if (parameter.is_by_rule || !parameter.placement || !parameter.placement->is_sharded())
+    if (parameter.is_fixed() || !parameter.placement || !parameter.placement->is_sharded())
       continue;
     const Placement& now = *parameter.placement;
     Placement placement = split_parts(now, parameter.given.size(now.dim), pieces);
@@ -454,7 +487,14 @@ void ForwardWatcher::correct(const Call& call, size_t i, const std::set<int>& we
       reason << "split along its outputs, each of the " << pieces.size() << " parts fused in it";
     } else if (placement = split_between_units(now, n_); placement.is_sharded()) {
       reason << one_holds_shortest;
-    } else {
+    } else if (regrouped && now.block_length(parameter.given.size(now.dim)) ==
+                                argument.placements[mp].block_length(size)) {
+      placement = split_between_heads(
+          now, argument.placements[mp].block_length(size),
+          opened_dimension(argument.sizes(), regrouped->toIntVector(), split_dim), n_);
+      if (placement.is_sharded()) reason << "split along its outputs between heads";
+    }
+    if (placement.is_replicated()) {
       reason << "whole: its outputs, " << argument.sizes() << ", are "
              << why_gathered(call, argument.sizes(), split_dim, n_);
     }
@@ -463,22 +503,9 @@ void ForwardWatcher::correct(const Call& call, size_t i, const std::set<int>& we
 }
 
 std::map<int, ForwardWatcher::Correction> ForwardWatcher::corrections() const {
-  // These corrections may remove the need for a split sum.
   if (!corrections_.empty()) return corrections_;
   std::map<int, Correction> all;
   correct_sliced(all);
-  if (!all.empty()) return all;
-  for (int table : needed_split_) {
-    const TracedParameter& parameter = parameters_[size_t(table)];
-    // The rows of a table that is also the output head are the classes: keep these split.
-    if (!parameter.is_by_rule && parameter.is_embedding && !parameter.is_multiplied &&
-        parameter.placement == Placement::shard(0) && parameter.given.dim() > 1 &&
-        parameter.given.size(1) >= n_)
-      all.emplace(
-          table,
-          Correction{Placement::shard(1),
-                     "embedding: split along its columns, since its output is needed split"});
-  }
   return all;
 }
 

@@ -2,8 +2,8 @@
 
 #pragma once
 
-#include "../../kernels/training_kernels.h"
-#include "../call/execution.h"
+#include "origin.h"
+#include "without_values.h"
 
 #include <map>
 #include <memory>
@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -24,11 +25,10 @@ struct TracedParameter {
   std::optional<Placement> placement = {};  ///< on mp; nullopt while undecided
   std::string reason = "the traced function does not use it: whole";
   bool is_by_rule = false;     ///< the user decided the placement
+  bool is_tried = false;       ///< the placement comes from a search
   bool was_corrected = false;  ///< the placement comes from a correction
   bool is_embedding = false;   ///< its rows are looked up
   bool is_multiplied = false;  ///< it is the weight of a product
-  /// If not empty: why its outputs must not be split. Its inputs may be.
-  std::string why_outputs_whole = {};
   /// For a matrix of a low-rank adapter: its role, and the indices of the adapted weight and of the
   /// adapter's other matrix.
   struct Adapter {
@@ -36,22 +36,22 @@ struct TracedParameter {
     int weight, other;
   };
   std::optional<Adapter> adapter = {};
+
+  /// Corrections leave it as it is.
+  bool is_fixed() const { return is_by_rule || is_tried; }
 };
 
 /// Decides the placements of parameters over mp by running a forward pass on stand-ins for them:
 /// each at its first use, from the placements of the other arguments there. Observes this thread
 /// while it exists.
-class ForwardWatcher final : public Execution {
+class ForwardWatcher final : public WithoutValues {
  public:
   ForwardWatcher(std::vector<TracedParameter>& parameters, std::shared_ptr<const Mesh> mesh);
 
   /// The stand-in of a parameter, given to the forward pass.
   at::Tensor stand_in(int parameter);
 
-  bool has_values() const override { return false; }
-  std::shared_ptr<const Mesh> mesh() const override { return mesh_; }
   void before(Call& call) override;
-  void run(const Call& call, const CallPlan& plan, torch::jit::Stack& local) override;
   void after(const Call& call, const CallPlan& plan, c10::ArrayRef<c10::IValue> results) override;
 
   struct Correction {
@@ -61,11 +61,13 @@ class ForwardWatcher final : public Execution {
   /// Wrong decisions found, by parameter: repeat the forward pass with these placements.
   std::map<int, Correction> corrections() const;
 
-  /// The bytes that one rank sends.
-  double bytes_moved() const { return bytes_moved_; }
-  /// Sets of parameters whose split outputs are the input of several weights that are split along
-  /// their inputs, so that each of these weights needs a reduction.
-  std::set<std::set<int>> shared_sources() const;
+  /// The parameters of which another placement may move less: what they split is gathered, split
+  /// anew or summed within a product of activations; or it is the input of several weights that are
+  /// split along their inputs, so that each of these needs a reduction. Where anything is gathered,
+  /// all pairs of weights may be paired otherwise.
+  std::set<int> suspects() const;
+  /// Splits of a parameter that views of its outputs have as dimensions.
+  const std::map<int, std::vector<Placement>>& splits_in_views() const { return splits_in_views_; }
 
  private:
   // The parameters that the layout of a tensor goes back to.
@@ -76,10 +78,11 @@ class ForwardWatcher final : public Execution {
   };
 
   at::Tensor whole_like(const at::Tensor& tensor);
-  void imagine(Call& call) const;
-  void remember(const at::Tensor& tensor, int parameter);
+  void remember(const at::Tensor& tensor, Origin origin);
+  bool is_of_parameters(const Call& call) const;
+  void remember_made(const at::Tensor& tensor, const Call& call);
   void note(const at::Tensor& tensor, const Lineage& lineage);
-  bool decide_as(TracedParameter& parameter, const at::Tensor& seen, Placement placement,
+  bool decide_as(TracedParameter& parameter, const TensorArgument& seen, const Placement& wanted,
                  std::string reason);
   void decide(Call& call, size_t i, TracedParameter& parameter);
   bool comes_of_whole(const Call& call) const;
@@ -87,17 +90,17 @@ class ForwardWatcher final : public Execution {
   void follow_weight(TracedParameter& parameter);
   void lay_out(Call& call, size_t i, const TracedParameter& parameter);
   void correct(const Call& call, size_t i, const std::set<int>& weights);
+  void note_view(const Call& call, const std::set<int>& weights);
   void note_slice(const Call& call, const std::set<int>& weights);
   void correct_sliced(std::map<int, Correction>& all) const;
 
   std::vector<TracedParameter>& parameters_;
-  std::shared_ptr<const Mesh> mesh_;
   int64_t n_;
-  std::unordered_map<const void*, int> origins_;  // of parameters and their views
+  std::unordered_map<const void*, Origin> origins_;  // of parameters, their views and the like
+  std::unordered_set<const void*> of_parameters_;    // computed from parameters alone
   std::unordered_map<const void*, Lineage> lineages_;
   std::vector<at::Tensor> alive_;  // keeps the tensors in these maps alive
   std::map<int, Correction> corrections_;
-  std::set<int> needed_split_;  // parameters whose sum was needed split
   // Where slices that need all of it cut the dimension that a weight's split is on.
   struct Cuts {
     int64_t size = 0, step = 1;  // step: the least common multiple of the slices
@@ -105,10 +108,10 @@ class ForwardWatcher final : public Execution {
   };
   std::map<int, Cuts> cuts_;
   std::map<std::set<int>, std::set<int>>
-      readers_;  // weights split along inputs, by the source of the input
-  double bytes_moved_ = 0;
-  kernels::TrainingKernels training_kernels_;
-  WithExecution watching_{this};
+      readers_;                 // weights split along inputs, by the source of the input
+  std::set<int> moved_;         // parameters whose split is gathered or changed
+  std::set<int> needed_split_;  // parameters whose sum is needed split
+  std::map<int, std::vector<Placement>> splits_in_views_;
 };
 
 }  // namespace redco::sharding

@@ -223,15 +223,19 @@ std::optional<CallPlan> view(const Call& call) {
 
 }  // namespace
 
+std::vector<int64_t> opened_dimension(at::IntArrayRef in, const std::vector<int64_t>& out,
+                                      int64_t dim) {
+  const std::vector<int64_t> sizes = resolved_sizes(out, product(in, 0, in.size()));
+  for (const Run& run : matching_runs(in, sizes))
+    if (run.in_first == size_t(dim) && run.in_last == size_t(dim) + 1)
+      return {sizes.begin() + int64_t(run.out_first), sizes.begin() + int64_t(run.out_last)};
+  return {};
+}
+
 int64_t fused_parts(at::IntArrayRef in, at::IntArrayRef out, int64_t dim, int64_t n_inputs) {
-  std::vector<int64_t> sizes = resolved_sizes(out.vec(), product(in, 0, in.size()));
-  for (const Run& run : matching_runs(in, sizes)) {
-    if (run.in_first != size_t(dim) || run.in_last != size_t(dim) + 1) continue;
-    size_t n_dims = run.out_last - run.out_first;
-    bool is_fused = n_dims >= 3 || (n_dims == 2 && sizes[run.out_first + 1] == n_inputs);
-    return is_fused ? sizes[run.out_first] : 0;
-  }
-  return 0;
+  const std::vector<int64_t> opened = opened_dimension(in, out.vec(), dim);
+  bool is_fused = opened.size() >= 3 || (opened.size() == 2 && opened[1] == n_inputs);
+  return is_fused ? opened[0] : 0;
 }
 
 const RuleTable& reshaping_rules() {

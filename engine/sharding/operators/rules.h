@@ -65,6 +65,10 @@ std::optional<std::vector<int64_t>> dimension_order(const Call& call);
 /// output to [parts, heads, size] or [parts, n_inputs]; 0 if none.
 int64_t fused_parts(at::IntArrayRef in, at::IntArrayRef out, int64_t dim, int64_t n_inputs);
 
+/// The dimensions that a view to `out` makes of dimension `dim`; none if it joins it to others.
+std::vector<int64_t> opened_dimension(at::IntArrayRef in, const std::vector<int64_t>& out,
+                                      int64_t dim);
+
 /// Letters `first`, `first` + 1, ... for the dimensions of a tensor.
 Letters letters(int64_t n_dims, int first = 0);
 

@@ -57,8 +57,8 @@ std::string to_string(const Placement& placement) {
         for (size_t i = 0; i < placement.lengths->size(); ++i)
           text << (i == 0 ? ", block = {" : ", ") << (*placement.lengths)[i];
         text << "}";
-        if (placement.grain > 1) text << ", grain = " << placement.grain;
       }
+      if (placement.grain > 1) text << ", grain = " << placement.grain;
       text << ")";
       break;
     case Placement::partial:

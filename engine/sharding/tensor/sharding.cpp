@@ -48,8 +48,14 @@ Placements effective(const Placements& placements, const Mesh& mesh, at::IntArra
                                                             placement.lengths->end(), int64_t{0}),
               "placement ", to_string(placement), ": dimension ", placement.dim, " of shape ",
               sizes, " is not the sum of the blocks");
-      if (!placement.is_in_blocks()) placement.grain = 1;
       if (placement.block == size) placement.block = 0;
+      if (!placement.lengths) {
+        const int64_t block = placement.block_length(size);
+        require(placement.grain > 0 && block % placement.grain == 0, "placement ",
+                to_string(placement), ": ", block, " of dimension ", placement.dim, " of shape ",
+                sizes, " is not a multiple of ", placement.grain, ", the grain");
+        if (block % (placement.grain * mesh.size(dim)) == 0) placement.grain = 1;
+      }
     }
     if (mesh.size(dim) == 1) placement = {};
     MeshDims over = splitting_with(result, dim);

@@ -19,7 +19,7 @@ function processes.lay_out(deployer, model, params)
     local decisions = deployer:get_sharding_rules(params, function(imagined)
       local ids = torch.zeros({ 1, 2 }, { dtype = "int64" })
       local hidden = model.hidden_states(imagined, { input_ids = ids })
-      model.logits(imagined, hidden:select(1, -1))
+      return model.logits(imagined, hidden:select(1, -1))
     end)
     for _, decision in ipairs(decisions) do placements[decision[1]] = decision[2] end
   end

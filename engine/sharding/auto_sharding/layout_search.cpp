@@ -1,0 +1,197 @@
+// Descends to the layout that moves least: tries other placements of one kind of parameter at a
+// time, by tracing the step again. Alpa's search within operators (arXiv 2201.12023) solves the
+// same problem for all at once, from rules for each pair of operators.
+
+#include "layout_search.h"
+
+#include "../report/in_bytes.h"
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+namespace redco::sharding {
+
+namespace {
+
+// A collective counts as these bytes more: of layouts that move about the same, fewer are better.
+constexpr double launch_bytes = 4096;
+// Operations in the time in which a device sends a byte: an H100 multiplies 5e14 numbers and sends
+// 4.5e11 bytes a second. What every rank computes alike costs more than most moves.
+constexpr double flops_per_byte = 1000;
+// A device may hold this part of the model beyond its even one: what is small stays whole. A tenth
+// more than that costs what the whole first layout moves.
+constexpr double free_part = 0.05, price_of_part = 10;
+// A search traces the step anew until it has called so many operators: a few seconds.
+constexpr int64_t most_calls = 150000;
+// Less is not worth another layout than the one that follows from the operators.
+constexpr double least_gain = 0.005;
+
+struct Measured {
+  WatchedForward::Layout layout;
+  WatchedForward::StepCost cost;
+  double held = 1;   // the part of the model on a device
+  double price = 0;  // of bytes
+};
+
+double held_by(const std::vector<TracedParameter>& parameters, int64_t n_ranks) {
+  double all = 0, held = 0;
+  for (const TracedParameter& parameter : parameters) {
+    all += double(parameter.given.nbytes());
+    held +=
+        double(bytes_of_part(parameter.given, parameter.placement.value_or(Placement()), n_ranks));
+  }
+  return all > 0 ? held / all : 1;
+}
+
+std::string text_of(const Measured& measured) {
+  std::ostringstream text;
+  text << in_bytes(int64_t(measured.cost.bytes)) << " in " << measured.cost.collectives
+       << " collectives";
+  return text.str();
+}
+
+class Search {
+ public:
+  Search(WatchedForward& forward, std::vector<TracedParameter> decided)
+      : forward_(forward), decided_(std::move(decided)) {}
+
+  std::vector<TracedParameter> best() {
+    WatchedForward::Layout first = forward_.follow(decided_);
+    if (!first.is_complete || kinds_to_try(first).empty()) return std::move(first.parameters);
+    std::vector<TracedParameter> otherwise = first.parameters;
+    std::optional<Measured> measured = measure(std::move(first));
+    if (!measured || measured->cost.bytes == 0) return otherwise;
+    best_ = *std::move(measured);
+    first_price_ = best_.price;
+    for (bool is_better = true; is_better && forward_.n_calls() < most_calls;) {
+      is_better = false;
+      for (const Change& change : promising_changes()) is_better |= take(change);
+    }
+    return std::move(best_.layout.parameters);
+  }
+
+ private:
+  double limit() const { return 1.0 / double(forward_.n_ranks()) + free_part; }
+
+  std::optional<Measured> measure(WatchedForward::Layout layout) {
+    if (!layout.is_complete) return std::nullopt;
+    std::optional<WatchedForward::StepCost> cost = forward_.cost(layout.parameters);
+    if (!cost) return std::nullopt;
+    Measured result{std::move(layout), *cost};
+    result.held = held_by(result.layout.parameters, forward_.n_ranks());
+    const double excess = std::max(0.0, result.held - limit());
+    result.price =
+        cost->bytes + launch_bytes * double(cost->collectives) + cost->flops / flops_per_byte;
+    result.price += price_of_part * excess * (first_price_ > 0 ? first_price_ : result.price);
+    return result;
+  }
+
+  // The parameters of each kind of which another placement may be better: those that make others
+  // move, and, where too much is held, those that are whole.
+  std::vector<std::vector<int>> kinds_to_try(const WatchedForward::Layout& layout) const {
+    const std::vector<TracedParameter>& all = layout.parameters;
+    const bool holds_much = held_by(all, forward_.n_ranks()) > limit();
+    std::map<std::string, std::vector<int>> kinds;
+    std::vector<std::string> order;
+    auto kind_of = [](const TracedParameter& parameter) {
+      return with_stars(parameter.name) + c10::str(parameter.given.sizes());
+    };
+    for (int i = 0; i < int(all.size()); ++i) {
+      const TracedParameter& parameter = all[size_t(i)];
+      if (parameter.is_by_rule || parameter.adapter || parameter.given.dim() < 2) continue;
+      bool is_whole = !parameter.placement || parameter.placement->is_replicated();
+      bool is_tried = layout.suspects.contains(i) || (holds_much && is_whole);
+      if (is_tried && kinds.try_emplace(kind_of(parameter)).second)
+        order.push_back(kind_of(parameter));
+    }
+    for (int i = 0; i < int(all.size()); ++i) {
+      auto kind = kinds.find(kind_of(all[size_t(i)]));
+      if (kind != kinds.end() && !all[size_t(i)].is_by_rule) kind->second.push_back(i);
+    }
+    std::vector<std::vector<int>> result;
+    for (const std::string& name : order) result.push_back(kinds[name]);
+    return result;
+  }
+
+  std::vector<Placement> candidates(int index) const {
+    const TracedParameter& parameter = best_.layout.parameters[size_t(index)];
+    std::vector<Placement> all;
+    if (parameter.given.is_floating_point())
+      for (int64_t dim = 0; dim < parameter.given.dim(); ++dim)
+        if (parameter.given.size(dim) >= forward_.n_ranks()) all.push_back(Placement::shard(dim));
+    auto in_views = best_.layout.splits_in_views.find(index);
+    if (in_views != best_.layout.splits_in_views.end())
+      for (const Placement& placement : in_views->second)
+        if (std::ranges::find(all, placement) == all.end()) all.push_back(placement);
+    all.push_back(Placement::replicate());  // last: of equals, what is split
+    std::erase(all, parameter.placement.value_or(Placement()));
+    return all;
+  }
+
+  struct Change {
+    std::vector<int> kind;
+    Placement placement;
+    double price;  // of the layout with this change
+  };
+
+  // The best change of each kind that gains by itself, those that gain most first.
+  std::vector<Change> promising_changes() {
+    std::vector<Change> changes;
+    for (const std::vector<int>& kind : kinds_to_try(best_.layout)) {
+      Change best{kind, {}, (1 - least_gain) * best_.price};
+      bool is_better = false;
+      for (const Placement& candidate : candidates(kind[0])) {
+        if (forward_.n_calls() >= most_calls) break;
+        std::optional<Measured> measured = measure(forward_.follow(with({kind, candidate, 0})));
+        if (!measured || measured->price >= best.price) continue;
+        best.placement = candidate;
+        best.price = measured->price;
+        is_better = true;
+      }
+      if (is_better) changes.push_back(std::move(best));
+    }
+    std::ranges::stable_sort(changes, {}, &Change::price);
+    return changes;
+  }
+
+  std::vector<TracedParameter> with(const Change& change) const {
+    std::vector<TracedParameter> changed = decided_;
+    for (int index : change.kind) {
+      changed[size_t(index)].placement = change.placement;
+      changed[size_t(index)].is_tried = true;
+    }
+    return changed;
+  }
+
+  // Changes taken before may have taken its gain.
+  bool take(const Change& change) {
+    std::vector<TracedParameter> changed = with(change);
+    std::optional<Measured> measured = measure(forward_.follow(changed));
+    if (!measured || measured->price > (1 - least_gain) * best_.price) return false;
+    for (int index : change.kind) {
+      std::string& reason = measured->layout.parameters[size_t(index)].reason;
+      reason = "searched: a step moves " + text_of(*measured) + "; " +
+               to_string(best_.layout.parameters[size_t(index)].placement.value_or(Placement())) +
+               " would move " + text_of(best_);
+      changed[size_t(index)].reason = reason;
+    }
+    best_ = *std::move(measured);
+    decided_ = std::move(changed);
+    return true;
+  }
+
+  WatchedForward& forward_;
+  std::vector<TracedParameter> decided_;  // by rules and by this search
+  Measured best_;
+  double first_price_ = 0;
+};
+
+}  // namespace
+
+std::vector<TracedParameter> least_moving_layout(WatchedForward& forward,
+                                                 std::vector<TracedParameter> decided) {
+  return Search(forward, std::move(decided)).best();
+}
+
+}  // namespace redco::sharding
