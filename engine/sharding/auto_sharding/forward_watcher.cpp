@@ -326,7 +326,14 @@ std::set<int> ForwardWatcher::suspects() const {
   std::set<int> all = moved_;
   all.insert(needed_split_.begin(), needed_split_.end());
   for (const auto& [sources, weights] : readers_)
-    if (weights.size() > 1 || !moved_.empty()) all.insert(sources.begin(), sources.end());
+    if (weights.size() > 1) all.insert(sources.begin(), sources.end());
+  return all;
+}
+
+std::set<int> ForwardWatcher::partners() const {
+  std::set<int> all;
+  if (moved_.empty()) return all;
+  for (const auto& [sources, weights] : readers_) all.insert(sources.begin(), sources.end());
   return all;
 }
 

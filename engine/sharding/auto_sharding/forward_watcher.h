@@ -63,9 +63,10 @@ class ForwardWatcher final : public WithoutValues {
 
   /// The parameters of which another placement may move less: what they split is gathered, split
   /// anew or summed within a product of activations; or it is the input of several weights that are
-  /// split along their inputs, so that each of these needs a reduction. Where anything is gathered,
-  /// all pairs of weights may be paired otherwise.
+  /// split along their inputs, so that each of these needs a reduction.
   std::set<int> suspects() const;
+  /// The first weights of pairs, if anything is gathered: the weights may be paired otherwise.
+  std::set<int> partners() const;
   /// Splits of a parameter that views of its outputs have as dimensions.
   const std::map<int, std::vector<Placement>>& splits_in_views() const { return splits_in_views_; }
 

@@ -23,7 +23,7 @@ constexpr double flops_per_byte = 1000;
 // more than that costs what the whole first layout moves.
 constexpr double free_part = 0.05, price_of_part = 10;
 // A search traces the step anew until it has called so many operators: a few seconds.
-constexpr int64_t most_calls = 150000;
+constexpr int64_t most_calls = 100000;
 // Less is not worth another layout than the one that follows from the operators.
 constexpr double least_gain = 0.005;
 
@@ -58,16 +58,15 @@ class Search {
 
   std::vector<TracedParameter> best() {
     WatchedForward::Layout first = forward_.follow(decided_);
-    if (!first.is_complete || kinds_to_try(first).empty()) return std::move(first.parameters);
+    if (!first.is_complete || kinds_to_try(first, first.suspects).empty())
+      return std::move(first.parameters);
     std::vector<TracedParameter> otherwise = first.parameters;
     std::optional<Measured> measured = measure(std::move(first));
     if (!measured || measured->cost.bytes == 0) return otherwise;
     best_ = *std::move(measured);
     first_price_ = best_.price;
-    for (bool is_better = true; is_better && forward_.n_calls() < most_calls;) {
-      is_better = false;
-      for (const Change& change : promising_changes()) is_better |= take(change);
-    }
+    while (forward_.n_calls() < most_calls)
+      if (!improve(best_.layout.suspects) && !improve(best_.layout.partners)) break;
     return std::move(best_.layout.parameters);
   }
 
@@ -89,7 +88,8 @@ class Search {
 
   // The parameters of each kind of which another placement may be better: those that make others
   // move, and, where too much is held, those that are whole.
-  std::vector<std::vector<int>> kinds_to_try(const WatchedForward::Layout& layout) const {
+  std::vector<std::vector<int>> kinds_to_try(const WatchedForward::Layout& layout,
+                                             const std::set<int>& suspects) const {
     const std::vector<TracedParameter>& all = layout.parameters;
     const bool holds_much = held_by(all, forward_.n_ranks()) > limit();
     std::map<std::string, std::vector<int>> kinds;
@@ -101,7 +101,7 @@ class Search {
       const TracedParameter& parameter = all[size_t(i)];
       if (parameter.is_by_rule || parameter.adapter || parameter.given.dim() < 2) continue;
       bool is_whole = !parameter.placement || parameter.placement->is_replicated();
-      bool is_tried = layout.suspects.contains(i) || (holds_much && is_whole);
+      bool is_tried = suspects.contains(i) || (holds_much && is_whole);
       if (is_tried && kinds.try_emplace(kind_of(parameter)).second)
         order.push_back(kind_of(parameter));
     }
@@ -135,10 +135,17 @@ class Search {
     double price;  // of the layout with this change
   };
 
+  // Returns whether changes of these parameters gained.
+  bool improve(const std::set<int>& suspects) {
+    bool is_better = false;
+    for (const Change& change : promising_changes(suspects)) is_better |= take(change);
+    return is_better;
+  }
+
   // The best change of each kind that gains by itself, those that gain most first.
-  std::vector<Change> promising_changes() {
+  std::vector<Change> promising_changes(const std::set<int>& suspects) {
     std::vector<Change> changes;
-    for (const std::vector<int>& kind : kinds_to_try(best_.layout)) {
+    for (const std::vector<int>& kind : kinds_to_try(best_.layout, suspects)) {
       Change best{kind, {}, (1 - least_gain) * best_.price};
       bool is_better = false;
       for (const Placement& candidate : candidates(kind[0])) {

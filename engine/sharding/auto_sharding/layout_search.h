@@ -32,8 +32,8 @@ class WatchedForward {
 
   struct Layout {
     std::vector<TracedParameter> parameters;
-    bool is_complete = false;  ///< the forward pass ran to its end
-    std::set<int> suspects = {};
+    bool is_complete = false;                    ///< the forward pass ran to its end
+    std::set<int> suspects = {}, partners = {};  ///< see ForwardWatcher
     std::map<int, std::vector<Placement>> splits_in_views = {};
   };
 

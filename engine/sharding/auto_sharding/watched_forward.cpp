@@ -70,6 +70,7 @@ WatchedForward::Layout WatchedForward::follow(std::vector<TracedParameter> decid
     const auto corrections = watcher.corrections();
     if (corrections.empty()) {
       found.suspects = watcher.suspects();
+      found.partners = watcher.partners();
       found.splits_in_views = watcher.splits_in_views();
       return found;
     }
