@@ -17,16 +17,14 @@ end
 
 local function placement_of(word)
   if word == "replicate" then return nil end
-  local dim, block = word:match "^shard%((%d+), block = (%d+)%)$"
-  if dim then return { dim = tonumber(dim), block = tonumber(block) } end
-  local lengths, rest
-  dim, lengths, rest = word:match "^shard%((%d+), block = {(.-)}(.*)%)$"
-  if dim then
-    local list = {}
-    for length in lengths:gmatch "%d+" do list[#list + 1] = tonumber(length) end
-    return { dim = tonumber(dim), block = list, grain = tonumber(rest:match "grain = (%d+)") }
+  local dim, rest = word:match "^shard%((%d+)(.*)%)$"
+  if not dim or rest == "" then return tonumber(dim) or false end
+  local block, lengths = tonumber(rest:match "block = (%d+)"), rest:match "block = {(.-)}"
+  if lengths then
+    block = {}
+    for length in lengths:gmatch "%d+" do block[#block + 1] = tonumber(length) end
   end
-  return tonumber(word:match "^shard%((%d+)%)$") or false
+  return { dim = tonumber(dim), block = block, grain = tonumber(rest:match "grain = (%d+)") }
 end
 
 --- The tolerance of the least precise dtype among the tensors: the others are made of it.

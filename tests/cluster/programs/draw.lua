@@ -51,6 +51,9 @@ function Draw:placement(sizes, may_be_sum)
         word = ("{ dim = %d, block = %s }"):format(dim, size % 2 == 0 and self.random:chance(0.5)
           and size / 2 or ("{ %d, %d }"):format(first, size - first))
         if axis == "dp" then self.is_blocked = dim end
+      elseif size > 3 and size % 2 == 0 and dims.dp ~= dim and self.random:chance(0.1) then
+        word = ("{ dim = %d, grain = 2 }"):format(dim)
+        if axis == "dp" then self.is_blocked = dim end
       end
       if axis == "mp" and dims.dp == dim and self.is_blocked == dim then word = nil end
       dims[axis] = dim

@@ -141,7 +141,8 @@ function environment.sharded(mesh)
           n, whole[axis] = n * mesh[axis], 0
         else
           rest_of[axis] = dim
-          whole[axis] = type(dim) == "table" and { dim = dim.dim + 1, block = dim.block } or dim + 1
+          whole[axis] = type(dim) ~= "table" and dim + 1
+            or { dim = dim.dim + 1, block = dim.block, grain = dim.grain }
         end
       end
       if n == 1 then return redco.shard(x, rest_of) end
