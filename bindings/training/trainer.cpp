@@ -534,7 +534,8 @@ Creates a Trainer, which trains a tree of parameters in place.
     {"*.q_proj.weight", 0}. A placement is the dimension that is split over the model shards,
     "replicate" or {dim = 1, block = 768, grain = 64}: the dimension consists of blocks of this
     length, or of the lengths in a list, each of which is split, between units of `grain` elements.
-    `block` and `grain` may be left out. The first match counts. Parameters without a match are planned from one observed call of loss_fn
+    `block` and `grain` may be left out. The first match counts. Parameters without a match are
+    planned from calls of loss_fn without values
   recompute: with "blocks" the layers of `redco.models`, and what the script calls by `nn.block`, keep
     only their inputs for the backward pass, which computes the rest again: less memory, about a
     third more time

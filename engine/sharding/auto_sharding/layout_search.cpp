@@ -7,6 +7,7 @@
 #include "../report/in_bytes.h"
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 #include <utility>
 
@@ -47,7 +48,7 @@ double held_by(const std::vector<TracedParameter>& parameters, int64_t n_ranks) 
 std::string text_of(const Measured& measured) {
   std::ostringstream text;
   text << in_bytes(int64_t(measured.cost.bytes)) << " in " << measured.cost.collectives
-       << " collectives";
+       << " collectives and holds " << std::lround(100 * measured.held) << " % of the model";
   return text.str();
 }
 
@@ -178,9 +179,9 @@ class Search {
     if (!measured || measured->price > (1 - least_gain) * best_.price) return false;
     for (int index : change.kind) {
       std::string& reason = measured->layout.parameters[size_t(index)].reason;
-      reason = "searched: a step moves " + text_of(*measured) + "; " +
+      reason = "searched: a step sends " + text_of(*measured) + "; " +
                to_string(best_.layout.parameters[size_t(index)].placement.value_or(Placement())) +
-               " would move " + text_of(best_);
+               ": " + text_of(best_);
       changed[size_t(index)].reason = reason;
     }
     best_ = *std::move(measured);
