@@ -20,9 +20,9 @@ for _, key in ipairs {
   "num_local_experts", "num_mel_bins", "num_stages", "original_max_position_embeddings",
   "patch_size", "pooler_hidden_size", "pooler_output_size", "projection_dim", "projection_size",
   "q_lora_rank", "qk_head_dim", "qk_nope_head_dim", "qk_rope_head_dim",
-  "relative_attention_max_distance", "relative_attention_num_buckets", "rotary_dim",
-  "shared_expert_intermediate_size", "state_size", "v_head_dim", "vocab_size", "window_size",
-  "word_embed_proj_dim",
+  "relative_attention_max_distance", "relative_attention_num_buckets", "rotary_dim", "scale_factor",
+  "shared_expert_intermediate_size", "spatial_merge_size", "state_size", "v_head_dim", "vocab_size",
+  "window_size", "word_embed_proj_dim",
 } do sizes[key] = 1 end
 
 -- Those that may be smaller.

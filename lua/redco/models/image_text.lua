@@ -12,8 +12,16 @@ local tower = require "redco.models.tower"
 
 local prefix = "model."
 
+-- The number of the image token, which families call by two names.
+local function image_token(c) return c.image_token_index or c.image_token_id end
+
+-- The prefixes of the parameters of the parts, unless the row has others.
+local usual_names = { text = "model.language_model.", image = "model.vision_tower.",
+  projector = "model.multi_modal_projector." }
+
 -- Returns the family of a part, "text_config" or "vision_config".
 local function part_of(family, kind, config)
+  if kind == "vision_config" and family.tower_of_images then return family.tower_of_images end
   local model_type = type(config) == "table" and config.model_type or family.parts[kind]
   local found = families[model_type]
   local part = found and (kind == "text_config" and found.is_llama_like and found or
@@ -23,25 +31,26 @@ local function part_of(family, kind, config)
 end
 
 -- The names that a decoder has by itself, and here.
-local function name_of_text(name)
-  return name:find "^model%." and prefix .. "language_model." .. name:sub(#prefix + 1) or name
+local function name_of_text(family, name)
+  return name:find "^model%." and family.names.text .. name:sub(#prefix + 1) or name
 end
 
-local function with_names_of_text(params)
+local function with_names_of_text(family, params)
   local names = {}
   return setmetatable({}, { __index = function(_, name)
-    names[name] = names[name] or name_of_text(name)
+    names[name] = names[name] or name_of_text(family, name)
     return params[names[name]]
   end })
 end
 
 -- The names in older folders, and in those whose model of images has no prefix.
-local function current_name(name)
+local function current_name(family, name)
   local renamed = name:gsub("^language_model%.model%.", "model.language_model.")
     :gsub("^language_model%.lm_head%.", "lm_head."):gsub("^vision_tower%.", "model.vision_tower.")
     :gsub("^multi_modal_projector%.", "model.multi_modal_projector.")
+    :gsub("^image_newline$", "model.image_newline")
   local rest = renamed:match "^model%.vision_tower%.(.*)"
-  if rest and not rest:find "^vision_model%." then
+  if rest and not rest:find "^vision_model%." and not family.tower_of_images then
     return prefix .. "vision_tower.vision_model." .. rest
   end
   return renamed
@@ -81,32 +90,53 @@ end
 
 --- Returns a family. A row has the fields of a family, and
 ---   parts: the model_types of text_config and vision_config that have none
+---   tower_of_images: the tower of its model of images, if there is only one; its vision_config may
+---     have any model_type
+---   names: the prefixes of the parameters, { text = ..., image = ..., projector = ... }, if others
+---     than LLaVA's; then files have these names, too
 ---   default_parts: their configurations where the whole has none
 ---   is_tied: the default of tie_word_embeddings in version 5 of transformers, and is_tied_by_text:
 ---     whether true in text_config is enough there
 ---   new_projector(c, image): { add_parameters(c, add), forward(params, kept, last, o) ->
 ---     features [n, F, size] }, with the parameters' names behind "multi_modal_projector."; `kept`
 ---     are the hidden states before and after each layer of the model of images, `last` its output
----   n_features(c): how many features an image has
----   image_text(c, token_of): the word for an image in texts, and what stands for it in rows;
----     token_of(id) is the text of a token
+---   n_features(c): how many features an image or a tile has
+---   image_text(c, token_of): the word for an image in texts, and what stands for it in rows, a
+---     text or function(a table of the image processor's info): the text; token_of(id) is the text
+---     of a token
 ---   n_image_layers(c): how many layers of the model of images are read, or nil for all
----   sees_spans: whether the tokens of an image see each other
+---   spans_of(inputs, is_image, o): the spans of tokens that see each other (masks.lua), or nil
+---   image_inputs: names of inputs about the images beside pixel_values
+---   image_dims: how many dimensions pixel_values of a list of images have; 4 unless they have tiles
+---   new_splice(c): function(params, x, is_image, features, images), in place of splice.features;
+---     `images` has the inputs of the images, without the dimension of rows, and n_real (splice.lua)
+---   add_own_parameters(c, add): parameters of no part
+---
+--- pixel_values are [n, ...], of the images or tiles in the order of their tokens, or [B, k, ...]:
+--- each row has its own. In a row with fewer than k images the last ones are zeros. So a batch can
+--- be split over processes by its rows, whatever their numbers of images.
 return function(row)
   local family = {
     base_model_prefix = "model", reads_images = true, nullable = { "text_config", "vision_config" },
     inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids", "pixel_values" },
-    prompt_inputs = { "pixel_values" }, default_parts = {}, current_name = current_name,
-    file_name = file_name,
+    prompt_inputs = { "pixel_values" }, default_parts = {}, names = usual_names,
+    image_inputs = {}, image_dims = 4,
     optional = { "tie_word_embeddings" },
     ignored = { "%.position_ids$", "%.rotary_emb%.inv_freq$" },
   }
   function family.image_text(c, token_of)
-    local word = token_of(c.image_token_index)
+    local word = token_of(image_token(c))
     return word, word:rep(family.n_features(c))
   end
 
   for key, value in pairs(row) do family[key] = value end
+  if family.names == usual_names then
+    function family.current_name(name) return current_name(family, name) end
+    family.file_name = file_name
+  end
+  for _, name in ipairs(family.image_inputs) do
+    for _, list in ipairs { family.inputs, family.prompt_inputs } do list[#list + 1] = name end
+  end
   family.defaults = { text_config = {}, vision_config = {} }
   for key, value in pairs(row.defaults) do family.defaults[key] = value end
 
@@ -125,12 +155,12 @@ return function(row)
   function family.add_parameters(c, add)
     local image = part_of(family, "vision_config", c.vision_config)
     tower.add_parameters(image, c.vision_config,
-      blocks.add_with_prefix(add, prefix .. "vision_tower."))
-    family.new_projector(c).add_parameters(
-      blocks.add_with_prefix(add, prefix .. "multi_modal_projector."))
+      blocks.add_with_prefix(add, family.names.image))
+    family.new_projector(c).add_parameters(blocks.add_with_prefix(add, family.names.projector))
+    if family.add_own_parameters then family.add_own_parameters(c, add) end
     local text = setmetatable({ tie_word_embeddings = c.tie_word_embeddings },
       { __index = c.text_config })
-    text_of(c).add_parameters(text, function(name, ...) add(name_of_text(name), ...) end)
+    text_of(c).add_parameters(text, function(name, ...) add(name_of_text(family, name), ...) end)
   end
 
   -- Only the product: transformers leaves out what a decoder alone does to its logits.
@@ -141,44 +171,58 @@ return function(row)
       fail("%s: its text_config has model_type '%s', whose last layer has a bias, which is not "
         .. "supported", family.model_type, c.text_config.model_type)
     end
-    return name_of_text(weight)
+    return name_of_text(family, weight)
   end
 
-  -- Returns function(params, pixel_values [n, ...] or [B, k, ...], o) -> features [n, F, size].
+  -- Returns function(params, images, o) -> features [n, F, size].
   local function new_features(c)
     local image = part_of(family, "vision_config", c.vision_config)
     local n_layers = family.n_image_layers and family.n_image_layers(c)
     local run = tower.new(image, setmetatable({ num_hidden_layers = n_layers,
       vision_use_head = false }, { __index = c.vision_config }))
     local projector = family.new_projector(c)
-    return function(params, pixels, o)
-      if pixels:dim() == 5 then pixels = pixels:flatten(0, 1) end
+    return function(params, images, o)
       local kept = {}
-      local last = run(blocks.with_prefix(params, prefix .. "vision_tower."),
-        { pixel_values = pixels }, o, kept)
-      return projector.forward(
-        blocks.with_prefix(params, prefix .. "multi_modal_projector."), kept, last, o)
+      local last = run(blocks.with_prefix(params, family.names.image), images, o, kept)
+      return projector.forward(blocks.with_prefix(params, family.names.projector), kept, last, o)
     end
+  end
+
+  -- Returns what the inputs say of the images, without the dimension of rows.
+  local function images_of(inputs)
+    local images, pixels = {}, inputs.pixel_values
+    local has_rows = pixels:dim() > family.image_dims
+    for _, name in ipairs { "pixel_values", unpack(family.image_inputs) } do
+      images[name] = has_rows and inputs[name] and inputs[name]:flatten(0, 1) or inputs[name]
+    end
+    if has_rows then images.n_real = splice.n_real(pixels) end
+    return images
+  end
+
+  local function splice_equal(_, x, is_image, features, images)
+    return splice.features(family.model_type, x, is_image, features, images.n_real)
   end
 
   function family.new_forward(c)
     local decode, features_of = text_of(c).new_forward(c.text_config), new_features(c)
+    local put = family.new_splice and family.new_splice(c) or splice_equal
     return function(params, inputs, o)
-      local ids = inputs.input_ids
-      local is_image = ids:eq(c.image_token_index)
+      local ids, token = inputs.input_ids, image_token(c)
+      local is_image = ids:eq(token)
       local given = { attention_mask = inputs.attention_mask, position_ids = inputs.position_ids,
         segment_ids = inputs.segment_ids, input_ids = ids }
-      if c.image_token_index >= c.text_config.vocab_size then
+      if token >= c.text_config.vocab_size then
         given.input_ids = ids:masked_fill(is_image, 0)
       end
+      if family.spans_of then given.image_spans = family.spans_of(inputs, is_image, o) end
       if inputs.pixel_values then
-        if family.sees_spans then given.image_spans = splice.spans(is_image) end
         function given.spliced(x)
-          return splice.features(family.model_type, x, is_image,
-            features_of(params, inputs.pixel_values, { train = o.train, rng = o.rng }))
+          local images = images_of(inputs)
+          return put(params, x, is_image,
+            features_of(params, images, { train = o.train, rng = o.rng }), images)
         end
       end
-      return decode(with_names_of_text(params), given, o)
+      return decode(with_names_of_text(family, params), given, o)
     end
   end
 

@@ -3,6 +3,7 @@
 --- key; in a configuration null means no value. transformers refuses {} where it expects [], and 50
 --- where it expects 50.0. The metatables of the decoded tables hold these facts.
 local native = require "redco.native"
+local sizes = require "redco.models.config_sizes"
 
 local json = {}
 
@@ -12,6 +13,7 @@ local reals = { "^init", "_multiplier$", "_noise$", "_scaling$", "_theta$", "coe
   "^clip_qkv$", "^temperature$", "_p$", "_pct$", "_prob$", "softcapping$", "_std$" }
 
 local function is_real(key)
+  if sizes[key] then return false end
   for _, pattern in ipairs(type(key) == "string" and reals or {}) do
     if key:find(pattern) then return true end
   end

@@ -110,7 +110,7 @@ def write_case(folder, seed, family):
         prompt = own_ids.shape[1] if own_ids is not None else 1
         for i, (kind, options) in enumerate(
                 new_generations(draw, vocab_size, prompt, "input_ids" in prompts)):
-            fit(options, model.generation_config)
+            fit(options, model.generation_config, prompts)
             if family == "whisper":
                 options.pop("eos_token_id", None)
             case["generations"].append(dict(kind=kind, options=options, prompt_length=prompt))

@@ -59,7 +59,7 @@ JUSTIFIED = re.compile("|".join([
     "no place for the weights", "is missing",        # the weights contradict the configuration
     "expected a probability", "must (be|turn)", "entries, but",  # what no model can have
     "expected a whole number from", "expected a table", "expected the number of a token",
-    r"numbers, expected head_dim / 2", "unknown problem_type", "is not a multiple of",
+    r"numbers, expected head_dim / 2", "pixel_values are ", "unknown problem_type", "is not a multiple of",
 ]))
 
 

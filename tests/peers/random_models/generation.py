@@ -69,9 +69,17 @@ def new_generations(draw, vocab_size, prompt, is_text):
     return found
 
 
-def fit(options, given):
+BEAMS = ("num_beams", "num_return_sequences", "length_penalty", "early_stopping")
+
+
+def fit(options, given, prompts):
     """Drops options that contradict generation_config.json: what it bans has -inf, to which one of
-    them adds infinity, and version 5 refuses to force what is suppressed."""
+    them adds infinity, and version 5 refuses to force what is suppressed. Drops beams where version
+    4 gives each beam the images of another row."""
+    pixels, ids = prompts.get("pixel_values"), prompts.get("input_ids")
+    if IS_OLD and pixels is not None and ids is not None and len(pixels) > len(ids):
+        for key in BEAMS:
+            options.pop(key, None)
     if given.suppress_tokens:
         options.pop("forced_bos_token_id", None)
         options.pop("forced_eos_token_id", None)
@@ -93,7 +101,7 @@ def processed(model, options, prompt, scores, ids, encoder_ids):
 def prompts_of(inputs, is_encoder_decoder, pad_token_id):
     prompts = {key: value.clone() for key, value in inputs.items()
                if key in ("input_ids", "attention_mask", "pixel_values", "input_features",
-                           "token_type_ids")}
+                           "token_type_ids", "image_sizes", "pixel_attention_mask")}
     if is_encoder_decoder:
         for key in ("decoder_input_ids", "decoder_attention_mask"):
             if key in inputs:

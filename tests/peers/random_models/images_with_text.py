@@ -69,29 +69,50 @@ def n_features(config):
     return n + has_class - (config["vision_feature_select_strategy"] == "default")
 
 
-def with_images(draw, config, ids):
-    """Rows with the tokens of images, and pixel values; the last token is one of a text."""
-    token, n = config["image_token_index"], n_features(config)
-    ids = ids.masked_fill(ids == token, (token + 1) % config["text_config"]["vocab_size"])
-    rows, is_even = [], draw.maybe(0.6)
-    n_images = 0
-    counts = [draw.randint(1, 2)] * len(ids) if is_even else [draw.randint(0, 2) for _ in ids]
+def image_token(config):
+    return config.get("image_token_index", config.get("image_token_id"))
+
+
+def counts_of(draw, n_rows, most=2):
+    """How many images each row has; at least one."""
+    counts = [draw.randint(0, most) for _ in range(n_rows)]
+    if draw.maybe(0.6):
+        counts = [draw.randint(1, most)] * n_rows
     if sum(counts) == 0:
         counts[0] = 1
-    length = max(counts) * (n + 1) + ids.shape[1]
-    for row, count in zip(ids, counts):
+    return counts
+
+
+def rows_with(draw, config, ids, lengths):
+    """The rows with the tokens of images, `lengths` of each; the last token is one of a text."""
+    token = image_token(config)
+    ids = ids.masked_fill(ids == token, (token + 1) % config["text_config"]["vocab_size"])
+    most = max(sum(own) + len(own) for own in lengths) + ids.shape[1]
+    rows = []
+    for row, own in zip(ids, lengths):
         tokens = row.tolist()
-        for _ in range(count):
+        for n in reversed(own):
             place = draw.randint(0, len(row) - 1)
             tokens = tokens[:place] + [token] * n + tokens[place:]
-        while len(tokens) < length:
-            tokens.append(4)
-        rows.append(tokens)
-        n_images += count
-    size = config["vision_config"]["image_size"]
+        rows.append(tokens + [4] * (most - len(tokens)))
+    return torch.tensor(rows)
+
+
+def some_pixels(draw, *shape):
     generator = torch.Generator().manual_seed(draw.randrange(2 ** 31))
-    found = dict(input_ids=torch.tensor(rows),
-                 pixel_values=torch.randn(n_images, 3, size, size, generator=generator))
+    return torch.randn(*shape, generator=generator)
+
+
+def with_images(draw, config, ids):
+    """Rows with the tokens of images, and pixel values."""
+    n, size = n_features(config), config["vision_config"]["image_size"]
+    counts = counts_of(draw, len(ids))
+    found = dict(input_ids=rows_with(draw, config, ids, [[n] * count for count in counts]),
+                 pixel_values=some_pixels(draw, sum(counts), 3, size, size))
     if "mm_tokens_per_image" in config:
-        found["token_type_ids"] = (found["input_ids"] == token).long()
+        found["token_type_ids"] = (found["input_ids"] == image_token(config)).long()
     return found
+
+
+# The inputs of families whose images differ: functions as with_images.
+INPUTS = {}

@@ -3,7 +3,7 @@ import torch
 
 from .families import (ANY_SIZE, CLASSIFIERS, ENCODER_DECODERS, IMAGE_TEXT, OF_IMAGES, OF_SAMPLES,
                        OF_TEXTS, PAIRED, is_encoder, takes_positions)
-from .images_with_text import with_images
+from .images_with_text import INPUTS, image_token, with_images
 from .states import padding_leaks
 
 
@@ -130,7 +130,7 @@ def new_inputs(draw, config, vocab_size, family):
     else:
         inputs["input_ids"] = tokens(rows, length)
         if family in IMAGE_TEXT:
-            inputs.update(with_images(draw, config, inputs["input_ids"]))
+            inputs.update(INPUTS.get(family, with_images)(draw, config, inputs["input_ids"]))
             length = inputs["input_ids"].shape[1]
         # When the library computes a text of Phi-3 anew, its mask shows later tokens.
         is_restarted = family == "phi3" and config["rope_scaling"]
@@ -144,7 +144,7 @@ def new_inputs(draw, config, vocab_size, family):
             sides = ["left", "right"][family.startswith("deberta") or is_counted:]
             inputs["attention_mask"] = mask_of(draw, rows, length, draw.choice(sides))
             if family in IMAGE_TEXT:  # which are no padding
-                is_image = inputs["input_ids"] == config["image_token_index"]
+                is_image = inputs["input_ids"] == image_token(config)
                 inputs["attention_mask"][is_image] = 1
     task = family.partition(".")[2]
     if is_encoder(family) and config.get("type_vocab_size", 1) > 1 and draw.maybe():

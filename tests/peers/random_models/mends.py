@@ -70,6 +70,18 @@ def activations_in_full():
                               for value in make.__defaults__)
 
 
+def positions_of_patches():
+    """Version 4 counts those of Idefics 3 as 0, 0, 1, ..., as the models were not trained."""
+    from transformers.models.idefics3 import modeling_idefics3 as idefics3
+    from transformers.models.smolvlm import modeling_smolvlm as smolvlm
+
+    def forward(self, pixel_values, patch_attention_mask):
+        patches = self.patch_embedding(pixel_values).flatten(2).transpose(1, 2)
+        return patches + self.position_embedding.weight
+    for kind in (idefics3.Idefics3VisionEmbeddings, smolvlm.SmolVLMVisionEmbeddings):
+        kind.forward = forward
+
+
 def mend():
     weights_in_double()
     gelu_of_gemma()
@@ -78,3 +90,4 @@ def mend():
         router_in_double()
         mask_in_double()
         activations_in_full()
+        positions_of_patches()

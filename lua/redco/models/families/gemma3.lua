@@ -5,6 +5,7 @@ local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local new_family = require "redco.models.image_text"
 local norms = require "redco.models.norms"
+local splice = require "redco.models.splice"
 
 local gemma3 = {
   model_type = "gemma3",
@@ -12,7 +13,7 @@ local gemma3 = {
   architecture = "Gemma3ForConditionalGeneration",
   parts = { text_config = "gemma3_text", vision_config = "siglip_vision_model" },
   is_tied = true,
-  sees_spans = true,
+  spans_of = function(inputs, is_image) return inputs.pixel_values and splice.spans(is_image) end,
   inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids", "token_type_ids",
     "pixel_values" },
   defaults = {

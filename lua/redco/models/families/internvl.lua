@@ -1,0 +1,80 @@
+--- InternVL 3 (Zhu et al., 2025), as Hugging Face's `InternVLForConditionalGeneration`: squares of
+--- patches of the tiles of an image, joined, are projected to the embeddings of a decoder.
+local blocks = require "redco.models.blocks"
+local fail = require "redco.fail"
+local new_family = require "redco.models.image_text"
+local squares = require "redco.models.patch_squares"
+local vision = require "redco.models.internvl_vision"
+
+local internvl = {
+  model_type = "internvl",
+  models = "InternVL 2.5, 3 and 3.5, in the folders that end in -hf",
+  remarks = "films are not read",
+  architecture = "InternVLForConditionalGeneration",
+  parts = { text_config = "qwen2" },
+  tower_of_images = vision,
+  is_tied = true,
+  is_tied_by_text = true,
+  defaults = {
+    image_token_id = 151667,
+    image_seq_length = 256,
+    downsample_ratio = 0.5,
+    projector_hidden_act = "gelu",
+    vision_feature_layer = -1,
+    vision_feature_select_strategy = "default",
+  },
+  optional = { "tie_word_embeddings", "image_token_index" },
+}
+
+-- Returns how many patches a side of a tile has, and a side of a square.
+local function sides_of(c)
+  local n_rows, side = vision.n_rows(c.vision_config), 1 / c.downsample_ratio
+  if side % 1 ~= 0 or n_rows % side ~= 0 then
+    fail("internvl: downsample_ratio is %s, which gives no squares of %d x %d patches",
+      c.downsample_ratio, n_rows, n_rows)
+  end
+  return n_rows, side
+end
+
+function internvl.check(c)
+  sides_of(c)
+  if c.vision_feature_layer ~= -1 or c.vision_feature_select_strategy ~= "default" then
+    fail "internvl: only vision_feature_layer = -1 and vision_feature_select_strategy = 'default' are supported"
+  end
+end
+
+function internvl.n_features(c)
+  local n_rows, side = sides_of(c)
+  return (n_rows / side) ^ 2
+end
+
+function internvl.image_text(c, token_of)
+  local word = token_of(c.image_token_id)
+  local part = word:rep(internvl.n_features(c))
+  return word, function(info) return "<img>" .. part:rep(info.n_tiles) .. "</img>" end
+end
+
+function internvl.new_projector(c)
+  local n_rows, side = sides_of(c)
+  local size, inner = c.text_config.hidden_size, c.vision_config.hidden_size * side ^ 2
+  local activation = blocks.activation("internvl", c.projector_hidden_act)
+  local projector = {}
+
+  function projector.add_parameters(add)
+    local normal = blocks.normal(c.text_config.initializer_range)
+    blocks.add_layer_norm(add, "layer_norm", inner)
+    blocks.add_linear(add, "linear_1", inner, size, normal)
+    blocks.add_linear(add, "linear_2", size, size, normal)
+  end
+
+  function projector.forward(params, _, last, o)
+    local patches = last:narrow(1, 1, last:size(1) - 1)
+    local x = squares(patches, n_rows, n_rows, side):flatten(2)
+    x = blocks.linear(params, "linear_1", blocks.layer_norm(params, "layer_norm", x, 1e-5), o)
+    return blocks.linear(params, "linear_2", activation(x), o)
+  end
+
+  return projector
+end
+
+return new_family(internvl)
