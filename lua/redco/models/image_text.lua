@@ -79,6 +79,10 @@ local function complete(family, c, is_file)
     if c[kind] ~= nil and type(c[kind]) ~= "table" then
       fail("%s: the configuration's %s is no table", family.model_type, kind)
     end
+    if family.settle and c[kind] then
+      c[kind] = json.copy(c[kind])
+      family.settle(kind, c[kind])
+    end
     local part = part_of(family, kind, c[kind])
     c[kind] = complete_config(part, c[kind] or family.default_parts[kind] or {}, is_file)
   end
@@ -110,6 +114,7 @@ end
 ---   image_dims: how many dimensions pixel_values of a list of images have; 4 unless they have tiles
 ---   new_splice(c): function(params, x, is_image, features, images), in place of splice.features;
 ---     `images` has the inputs of the images, without the dimension of rows, and n_real (splice.lua)
+---   settle(kind, config): changes the given configuration of a part
 ---   add_own_parameters(c, add): parameters of no part
 ---
 --- pixel_values are [n, ...], of the images or tiles in the order of their tokens, or [B, k, ...]:

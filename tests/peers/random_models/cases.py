@@ -103,6 +103,8 @@ def write_case(folder, seed, family):
     if is_generative(family):
         prompts = prompts_of(inputs, model.config.is_encoder_decoder,
                              config.get("pad_token_id"))
+        if family == "paligemma":  # version 4 does so
+            prompts["token_type_ids"].zero_()
         encoder_ids = next(prompts[key] for key in ("input_ids", "pixel_values", "input_features")
                            if key in prompts)
         own_ids = (inputs.get("decoder_input_ids") if model.config.is_encoder_decoder
@@ -141,7 +143,8 @@ def write_case(folder, seed, family):
     known = {key: value for key, value in with_positions(inputs, model, family).items()
              if "." not in key and "labels" not in key and "_positions" not in key}
     is_text = model.config.is_encoder_decoder and is_generative(family)
-    if is_text and "decoder_input_ids" not in known:
+    # PaliGemma reads its token_type_ids in version 4 only beside labels.
+    if is_text and "decoder_input_ids" not in known or family == "paligemma":
         known["labels"] = inputs["labels"]
     prompts = {key.removeprefix("prompt."): value for key, value in inputs.items()
                if key.startswith("prompt.")}

@@ -20,9 +20,8 @@ local internvl = {
     image_seq_length = 256,
     downsample_ratio = 0.5,
     projector_hidden_act = "gelu",
-    vision_feature_layer = -1,
-    vision_feature_select_strategy = "default",
   },
+  only = { vision_feature_layer = -1, vision_feature_select_strategy = "default" },
   optional = { "tie_word_embeddings", "image_token_index" },
 }
 
@@ -36,12 +35,7 @@ local function sides_of(c)
   return n_rows, side
 end
 
-function internvl.check(c)
-  sides_of(c)
-  if c.vision_feature_layer ~= -1 or c.vision_feature_select_strategy ~= "default" then
-    fail "internvl: only vision_feature_layer = -1 and vision_feature_select_strategy = 'default' are supported"
-  end
-end
+function internvl.check(c) sides_of(c) end
 
 function internvl.n_features(c)
   local n_rows, side = sides_of(c)

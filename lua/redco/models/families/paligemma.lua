@@ -28,6 +28,11 @@ local paligemma = {
   aliases = { image_token_id = "image_token_index" },
 }
 
+-- Version 5 of transformers writes that tokens see each other; which do, the inputs say.
+function paligemma.settle(kind, config)
+  if kind == "text_config" then config.use_bidirectional_attention = nil end
+end
+
 function paligemma.check(c)
   if c.projection_dim ~= c.text_config.hidden_size then
     fail("paligemma: projection_dim is %d, but text_config.hidden_size is %d", c.projection_dim,
