@@ -41,7 +41,10 @@ local vit = merged(image, { model_type = "vit", hidden_dropout_prob = 0,
   attention_probs_dropout_prob = 0 })
 local siglip_text = merged(text, { projection_size = 16 })
 
+-- An image has four features, whose token is 31.
 local text_and_image = { text_config = merged(grouped, { vocab_size = 32 }), vision_config = image }
+local of_tiles = merged(text_and_image, { image_token_id = 31,
+  vision_config = merged(image, { patch_size = 2 }) })
 
 local mixture = { n_routed_experts = 4, n_group = 1, topk_group = 1, num_experts_per_tok = 2,
   moe_intermediate_size = 8, first_k_dense_replace = 1 }
@@ -125,6 +128,9 @@ local configs = {
   hubert = sound,
   hunyuan_v1_dense = with_head_size,
   kimi_k2 = deepseek,
+  idefics3 = of_tiles,
+  internvl = merged(of_tiles, { vision_config = merged(image, { patch_size = { 2, 2 },
+    image_size = { 8, 8 } }) }),
   jamba = merged(grouped, { attn_layer_period = 2, attn_layer_offset = 1, num_experts = 4,
     mamba_d_state = 4, pad_token_id = 0 }),
   lfm2 = merged(grouped, { full_attn_idxs = { 1 }, block_multiple_of = 8, conv_bias = true }),
@@ -135,6 +141,10 @@ local configs = {
     interleave_moe_layer_step = 2, attention_chunk_size = 3, no_rope_layer_interval = 2,
     floor_scale = 2 }),
   llava = merged(text_and_image, { image_token_index = 31, vision_feature_layer = -2 }),
+  llava_next = merged(text_and_image, { image_token_index = 31,
+    image_grid_pinpoints = { { 8, 8 } } }),
+  llava_onevision = merged(text_and_image, { image_token_index = 31,
+    image_grid_pinpoints = { { 8, 8 } }, vision_aspect_ratio = "anyres_max_9" }),
   m2m_100 = bart,
   mamba = { hidden_size = 16, num_hidden_layers = 2, state_size = 4, use_bias = true },
   mamba2 = { hidden_size = 16, num_hidden_layers = 2, num_heads = 4, head_dim = 8, state_size = 4,
@@ -144,6 +154,8 @@ local configs = {
   minimax_m2 = merged(with_head_size, { num_experts_per_tok = 2, num_local_experts = 4 }),
   ministral3 = with_head_size,
   mistral = grouped,
+  mistral3 = merged(text_and_image, { image_token_index = 31,
+    vision_config = merged(image, { patch_size = 2 }) }),
   mixtral = merged(grouped, { num_experts_per_tok = 2, num_local_experts = 4 }),
   modernbert = merged(usual, { intermediate_size = 24, pad_token_id = 0, bos_token_id = 1,
     eos_token_id = 2, cls_token_id = 1, sep_token_id = 2, global_attn_every_n_layers = 2,
@@ -163,6 +175,8 @@ local configs = {
   olmoe = merged(grouped, { num_experts = 4, num_experts_per_tok = 2 }),
   opt = merged(usual, { ffn_dim = 24, max_position_embeddings = 32, word_embed_proj_dim = 16,
     dropout = 0 }),
+  paligemma = merged(text_and_image, { image_token_index = 31, projection_dim = 16,
+    text_config = merged(with_head_size, { vocab_size = 32 }) }),
   pegasus = bart,
   phi = merged(grouped, { qk_layernorm = true }),
   phi3 = merged(grouped, { resid_pdrop = 0, pad_token_id = 0 }),
@@ -183,6 +197,7 @@ local configs = {
   siglip_text_model = siglip_text,
   siglip_vision_model = image,
   smollm3 = merged(grouped, { pad_token_id = 0 }),
+  smolvlm = of_tiles,
   stablelm = merged(grouped, { num_attention_heads = 2, qk_layernorm = true,
     partial_rotary_factor = 0.5 }),
   starcoder2 = merged(grouped, { residual_dropout = 0, embedding_dropout = 0 }),
@@ -321,12 +336,19 @@ function tiny.inputs(name, model)
     inputs.attention_mask:narrow(0, 1, 2):narrow(1, 0, 2):fill_(0)
   end
   if model.family.reads_images then  -- each row has one
-    local n = model.family.n_features(model.config)
-    local tokens_of_image = torch.full({ n_rows, n }, model.config.image_token_index,
-      { dtype = "int64" })
+    local n = 4
+    if model.family.image_dims == 5 then  -- the whole and a tile, of which two rows have an end
+      n, inputs.pixel_values = 10, numbers(2, 3, 8, 8)
+      inputs.image_sizes = torch.full({ n_rows, 2 }, 8, { dtype = "int64" })
+    end
+    local tokens_of_image = torch.full({ n_rows, n }, 31, { dtype = "int64" })
     local function words(n_words) return tokens(n_words):clamp(nil, 30) end
     inputs.input_ids = torch.cat({ words(2), tokens_of_image, words(length) }, 1)
     inputs.labels = tokens(2 + n + length)
+    if reads(model, "token_type_ids") then
+      inputs.token_type_ids = torch.ones_like(inputs.input_ids)
+      inputs.token_type_ids:narrow(1, 0, 2 + n):fill_(0)
+    end
     return inputs
   end
   local labels = labels_of[task]

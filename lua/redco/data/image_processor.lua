@@ -1,8 +1,9 @@
 --- Prepares images for a vision model as Hugging Face's image processors do with Pillow: resize,
---- centre-crop, rescale, normalise.
+--- centre-crop or cut into tiles, rescale, normalise.
 local fail = require "redco.fail"
 local names_of = require "redco.names_of"
 local native = require "redco.native"
+local processors = require "redco.data.image_processors"
 local readers = require "redco.data.readers"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
@@ -28,42 +29,34 @@ local function target_size(size, height, width)
   return new_long, size.shortest_edge
 end
 
-local half = { 0.5, 0.5, 0.5 }
-local defaults = {
-  do_resize = true, resample = 2, do_center_crop = false, do_rescale = true,
-  rescale_factor = 1 / 255, do_normalize = true, image_mean = half, image_std = half,
-  size = 224, crop_size = 224,
-}
-
--- The processors of transformers that do these steps in this order: whether they crop, whether they
--- scale the shorter side, and the defaults that differ.
-local processors = {
-  ViTImageProcessor = { crops = false, defaults = {} },
-  DeiTImageProcessor = { crops = true, defaults = { size = 256, resample = 3,
-    do_center_crop = true } },
-  CLIPImageProcessor = { crops = true, scales_shorter_side = true,
-    defaults = { resample = 3, do_center_crop = true,
-      image_mean = { 0.48145466, 0.4578275, 0.40821073 },
-      image_std = { 0.26862954, 0.26130258, 0.27577711 } } },
-  SiglipImageProcessor = { crops = false, defaults = { resample = 3 } },
-  Gemma3ImageProcessor = { crops = false, defaults = {} },
-}
+local are_sizes = { size = true, crop_size = true, patch_size = true, max_image_size = true }
 
 -- Keys that do not change an image.
 local harmless = { "_valid_processor_keys", "auto_map", "data_format", "default_to_square",
   "device", "disable_grouping", "do_convert_rgb", "feature_extractor_type", "image_processor_type",
-  "image_seq_length", "input_data_format", "processor_class", "return_tensors" }
+  "image_seq_length", "input_data_format", "processor_class", "return_row_col_info",
+  "return_tensors", "video_sampling" }
 
 local function processor_of(where, config)
   local kind = config.image_processor_type or config.feature_extractor_type
-  if kind == nil then return nil end
+  if kind == nil then return { defaults = {} } end
   local name = tostring(kind):gsub("FeatureExtractor$", "ImageProcessor"):gsub("Fast$", "")
-  return processors[name] or fail("%s: the processor %s is not supported, only %s", where,
-    kind, table.concat(names_of(processors), ", "))
+    :gsub("Pil$", "")
+  return processors.list[name] or fail("%s: the processor %s is not supported, only %s", where,
+    kind, table.concat(names_of(processors.list), ", ")), kind
+end
+
+-- Returns the defaults of all options.
+local function defaults_of(processor)
+  local found = {}
+  for _, list in ipairs { processors.defaults, processor.defaults } do
+    for key, value in pairs(list) do found[key] = value end
+  end
+  return found
 end
 
 -- Refuses unknown keys: they may stand for a step that is not supported.
-local function refuse_unknown(where, config)
+local function refuse_unknown(where, config, defaults)
   local known = {}
   for key in pairs(defaults) do known[key] = true end
   for _, key in ipairs(harmless) do known[key] = true end
@@ -76,52 +69,73 @@ end
 
 local function is_count(n) return type(n) == "number" and n >= 1 and n % 1 == 0 end
 
--- Returns {height, width} or {shortest_edge}. A size is such a table, a list of two numbers or, in
--- older files, one number.
-local function size_of(where, key, size, allows_shortest, number_is_shortest)
+-- Returns {height, width}, or a table with the key `edge`. A size is such a table, a list of two
+-- numbers or, in older files, one number.
+local function size_of(where, key, size, edge, number_is_edge)
   local found = size
   if type(size) == "number" then
-    found = number_is_shortest and { shortest_edge = size } or { height = size, width = size }
+    found = number_is_edge and { [edge] = size } or { height = size, width = size }
   elseif type(size) == "table" and #size == 2 then
     found = { height = size[1], width = size[2] }
   end
   local is_known = type(found) == "table"
   if is_known then
     for name in pairs(found) do
-      is_known = is_known and (name == "height" or name == "width" or name == "shortest_edge")
+      is_known = is_known and (name == "height" or name == "width" or name == edge)
     end
-    local is_box = is_count(found.height) and is_count(found.width) and not found.shortest_edge
-    local is_shortest = allows_shortest and is_count(found.shortest_edge)
-      and not (found.height or found.width)
-    is_known = is_known and (is_box or is_shortest)
+    local has_edge = edge and found[edge]
+    local is_box = is_count(found.height) and is_count(found.width) and not has_edge
+    local is_edge = has_edge and is_count(has_edge) and not (found.height or found.width)
+    is_known = is_known and (is_box or is_edge)
   end
   return is_known and found or fail("%s: %s: expected {height, width}%s in pixels", where, key,
-    allows_shortest and " or {shortest_edge}" or "")
+    edge and (" or {%s}"):format(edge) or "")
 end
 
---- Reads the options of a preprocessor_config.json.
+local function check_grid(where, sizes)
+  for _, size in ipairs(sizes) do
+    if type(size) ~= "table" or not is_count(size[1]) or not is_count(size[2]) then
+      fail("%s: image_grid_pinpoints: expected pairs of a height and a width in pixels", where)
+    end
+  end
+end
+
+-- Reads the options that are sizes. Without a processor's name, a number is the length of the
+-- shorter side if the image is cropped.
+local function read_sizes(where, o, processor, kind)
+  local edge = processor.has_longest and "longest_edge"
+    or (not kind or processor.scales_shorter_side) and "shortest_edge"
+  local number_is_edge = processor.scales_shorter_side
+  if not kind then number_is_edge = o.do_center_crop end
+  o.size = size_of(where, "size", o.size, edge, number_is_edge)
+  for _, key in ipairs { "crop_size", "patch_size" } do
+    if o[key] then o[key] = size_of(where, key, o[key]) end
+  end
+  if o.max_image_size then
+    o.max_image_size = size_of(where, "max_image_size", o.max_image_size, "longest_edge", true)
+    if not o.max_image_size.longest_edge then
+      fail("%s: max_image_size: expected {longest_edge} in pixels", where)
+    end
+  end
+  if o.image_grid_pinpoints then check_grid(where, o.image_grid_pinpoints) end
+end
+
+--- Reads the options of a preprocessor_config.json. Returns them and the processor's facts.
 local function read_config(where, config)
-  local processor = processor_of(where, config)
-  refuse_unknown(where, config)
-  local own, o = processor and processor.defaults or {}, {}
+  local processor, kind = processor_of(where, config)
+  local defaults, o = defaults_of(processor), {}
+  refuse_unknown(where, config, defaults)
   for key, default in pairs(defaults) do
-    if own[key] ~= nil then default = own[key] end
     o[key] = config[key]
     if o[key] == nil then o[key] = default end
-    if key ~= "size" and key ~= "crop_size" and type(o[key]) ~= type(default) then
+    if not are_sizes[key] and type(o[key]) ~= type(default) then
       fail("%s: %s: expected a %s, got %s", where, key, type(default), native.describe(o[key]))
     end
   end
-  if processor and o.do_center_crop and not processor.crops then
-    fail("%s: do_center_crop: a %s does not crop", where,
-      config.image_processor_type or config.feature_extractor_type)
+  if kind and o.do_center_crop and not processor.crops then
+    fail("%s: do_center_crop: a %s does not crop", where, kind)
   end
-  -- Without a processor's name, a number is the length of the shorter side if the image is cropped.
-  local is_shortest = o.do_center_crop
-  if processor then is_shortest = processor.scales_shorter_side end
-  o.size = size_of(where, "size", o.size, not processor or processor.scales_shorter_side,
-    is_shortest)
-  o.crop_size = size_of(where, "crop_size", o.crop_size, false, false)
+  read_sizes(where, o, processor, kind)
   if not filters[o.resample] then
     fail("%s: resample: unknown filter %s; expected 1 (Lanczos), 2 (bilinear) or 3 (bicubic)",
       where, o.resample)
@@ -129,7 +143,7 @@ local function read_config(where, config)
   for _, key in ipairs { "image_mean", "image_std" } do
     if #o[key] ~= 3 then fail("%s: %s: expected three numbers, got %d", where, key, #o[key]) end
   end
-  return o
+  return o, processor
 end
 
 local function check_image(image)
@@ -148,44 +162,116 @@ local function list_of(images)
   return torch.unbind(images)
 end
 
+-- Returns images of different sizes as one tensor, with zeros at the right and at the bottom.
+local function padded(images)
+  local height, width = 0, 0
+  for _, image in ipairs(images) do
+    height, width = math.max(height, image:size(1)), math.max(width, image:size(2))
+  end
+  for i, image in ipairs(images) do
+    images[i] = torch.constant_pad_nd(image,
+      { 0, width - image:size(2), 0, height - image:size(1) })
+  end
+  return torch.stack(images)
+end
+
+-- Returns the tiles of each image, [images, most, 3, height, width], with zeros behind them.
+local function by_image(tiles, infos)
+  local most, images, first = 0, {}, 0
+  for _, info in ipairs(infos) do most = math.max(most, info.n_tiles) end
+  local all = torch.stack(tiles)
+  for i, info in ipairs(infos) do
+    images[i] = torch.constant_pad_nd(all:narrow(0, first, info.n_tiles),
+      { 0, 0, 0, 0, 0, 0, 0, most - info.n_tiles })
+    first = first + info.n_tiles
+  end
+  return torch.stack(images)
+end
+
+local function stacked(tiles) return torch.stack(tiles) end
+
+local layouts = { padded = padded, by_image = by_image }
+
+local function exists(path)
+  local file = io.open(path)
+  if file then file:close() end
+  return file ~= nil
+end
+
+-- Returns a folder's options, in the form of version 4 or 5 of transformers.
+local function config_in(dir)
+  local where, newer = dir .. "/preprocessor_config.json", dir .. "/processor_config.json"
+  if exists(where) or not exists(newer) then return readers.json(where), where end
+  return readers.json(newer).image_processor, newer .. ": image_processor"
+end
+
+local function with_changes(config, changes)
+  local found = {}
+  for _, list in ipairs { config, changes } do
+    for key, value in pairs(list) do found[key] = value end
+  end
+  return found
+end
+
 return registry.define("redco.data.image_processor", [[
-image_processor(config: string or table) -> function(images) -> Tensor [batch, 3, height, width]
+image_processor(config: string or table, changes: table = nil) -> function(images) -> Tensor [batch, 3, height, width], infos: list of tables
 Returns a function that prepares images for a model. It takes uint8 images [3, height, width], as a
 list or a batch, and returns a float32 batch.
 
-`config` is a folder with a preprocessor_config.json, or a table with the same keys. Supported
-processors of transformers are ViTImageProcessor, DeiTImageProcessor, CLIPImageProcessor,
-SiglipImageProcessor and Gemma3ImageProcessor without pan and scan. Other processors, and keys that
-stand for other steps, raise an error. The result equals Pillow's bit for bit. A processor whose name
-ends in Fast gives the result of the slow one.]], function(config)
+`config` is a folder with a preprocessor_config.json, or with a processor_config.json of version 5
+of transformers, or a table with the same keys. `changes` has keys that count instead of those.
+Supported processors of transformers are ViTImageProcessor, DeiTImageProcessor, CLIPImageProcessor, SiglipImageProcessor, and
+Gemma3ImageProcessor without pan and scan. Idefics3ImageProcessor, SmolVLMImageProcessor and
+GotOcr2ImageProcessor, of InternVL, cut images into tiles: the batch has the tiles of one image
+behind those of the other. LlavaNextImageProcessor and LlavaOnevisionImageProcessor do so, too; the
+result is [images, most tiles, 3, height, width] with zeros for missing tiles. PixtralImageProcessor
+keeps the sizes of images; zeros fill the batch at the right and at the bottom. `infos` has a table
+for each image: n_tiles; `rows` and `columns` of tiles; image_sizes, {height, width}.
+
+Other processors, and keys that stand for other steps, raise an error. The result equals Pillow's bit
+for bit. A processor whose name ends in Fast gives the result of the slow one.]],
+function(config, changes)
   local where = "image_processor"
-  if type(config) == "string" then
-    where = config .. "/preprocessor_config.json"
-    config = readers.json(where)
-  end
+  if type(config) == "string" then config, where = config_in(config) end
   if type(config) ~= "table" then
     fail("%s: expected a folder or a table, got %s", where, native.describe(config))
   end
-  local o = read_config(where, config)
+  local o, processor = read_config(where, with_changes(config, changes))
   local mean = torch.tensor(o.image_mean, { dtype = "float32" }):view { 3, 1, 1 }
   local std = torch.tensor(o.image_std, { dtype = "float32" }):view { 3, 1, 1 }
 
-  local function prepared(image)
-    check_image(image)
+  local function resize(image, height, width)
+    if image:size(1) == height and image:size(2) == width then return image end
+    return native.image_resize(image:contiguous(), height, width, o.resample)
+  end
+
+  local function resized_and_cropped(image)
     if o.do_resize then
-      local height, width = target_size(o.size, image:size(1), image:size(2))
-      image = native.image_resize(image:cpu(), height, width, o.resample)
+      image = resize(image, target_size(o.size, image:size(1), image:size(2)))
     end
-    if o.do_center_crop then image = centre_crop(image, o.crop_size.height, o.crop_size.width) end
+    return o.do_center_crop and centre_crop(image, o.crop_size.height, o.crop_size.width) or image
+  end
+
+  local cut = processor.cut or function(image) return { resized_and_cropped(image) }, {} end
+
+  local function rescaled(image)
     if o.do_rescale then image = image:double() * o.rescale_factor end
     image = image:float()
     return o.do_normalize and (image - mean) / std or image
   end
 
-  return function(images)
-    local batch = {}
-    for i, image in ipairs(list_of(images)) do batch[i] = prepared(image) end
-    if #batch == 0 then fail("image_processor: there are no images") end
-    return torch.stack(batch)
+  return function(images, are_single)
+    local tiles, infos = {}, {}
+    for i, image in ipairs(list_of(images)) do
+      check_image(image)
+      local own, info = cut(image:cpu(), o, resize, are_single and are_single[i])
+      for _, tile in ipairs(own) do
+        if processor.crops and processor.cut then tile = resized_and_cropped(tile) end
+        tiles[#tiles + 1] = rescaled(tile)
+      end
+      info.n_tiles, infos[i] = #own, info
+    end
+    if #infos == 0 then fail("image_processor: there are no images") end
+    return (layouts[processor.layout] or stacked)(tiles, infos), infos
   end
 end)

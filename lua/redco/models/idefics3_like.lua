@@ -72,6 +72,7 @@ return function(row)
     tower_of_images = new_tower(row.vision_type),
     names = { text = "model.text_model.", image = "model.", projector = "model.connector." },
     image_inputs = { "pixel_attention_mask" },
+    has_rows = true,
     is_tied = false,
     is_tied_by_text = true,
     default_parts = { text_config = { model_type = "llama", rms_norm_eps = 1e-5 } },

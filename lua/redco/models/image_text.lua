@@ -101,19 +101,24 @@ end
 ---   default_parts: their configurations where the whole has none
 ---   is_tied: the default of tie_word_embeddings in version 5 of transformers, and is_tied_by_text:
 ---     whether true in text_config is enough there
----   new_projector(c, image): { add_parameters(c, add), forward(params, kept, last, o) ->
+---   new_projector(c, image): { add_parameters(c, add), forward(params, kept, last, o, images) ->
 ---     features [n, F, size] }, with the parameters' names behind "multi_modal_projector."; `kept`
 ---     are the hidden states before and after each layer of the model of images, `last` its output
 ---   n_features(c): how many features an image or a tile has
 ---   image_text(c, token_of): the word for an image in texts, and what stands for it in rows, a
 ---     text or function(a table of the image processor's info): the text; token_of(id) is the text
 ---     of a token
+---   image_options(c): options of the image processor that count instead of the folder's
+---   prompts(texts, options, tokens, word, counts) -> texts: changes the options of the tokenizer;
+---     `counts` are the numbers of images, if each text has a list
+---   has_rows: whether pixel_values of the processor always have a dimension of rows
 ---   n_image_layers(c): how many layers of the model of images are read, or nil for all
 ---   spans_of(inputs, is_image, o): the spans of tokens that see each other (masks.lua), or nil
 ---   image_inputs: names of inputs about the images beside pixel_values
----   image_dims: how many dimensions pixel_values of a list of images have; 4 unless they have tiles
+---   image_dims: how many dimensions pixel_values of a list of images have; 4, or 5 if an image is
+---     [tiles, 3, height, width]: then the features [n, F, size] are those of all tiles
 ---   new_splice(c): function(params, x, is_image, features, images), in place of splice.features;
----     `images` has the inputs of the images, without the dimension of rows, and n_real (splice.lua)
+---     `images` has the inputs of the images without the dimension of rows, and n_real (splice.lua)
 ---   settle(kind, config): changes the given configuration of a part
 ---   add_own_parameters(c, add): parameters of no part
 ---
@@ -187,9 +192,15 @@ return function(row)
       vision_use_head = false }, { __index = c.vision_config }))
     local projector = family.new_projector(c)
     return function(params, images, o)
-      local kept = {}
+      local kept, n_tiles = {}, family.image_dims == 5 and images.pixel_values:size(1)
+      if n_tiles then
+        images = setmetatable({ pixel_values = images.pixel_values:flatten(0, 1) },
+          { __index = images })
+      end
       local last = run(blocks.with_prefix(params, family.names.image), images, o, kept)
-      return projector.forward(blocks.with_prefix(params, family.names.projector), kept, last, o)
+      local x = projector.forward(blocks.with_prefix(params, family.names.projector), kept, last, o,
+        images)
+      return n_tiles and x:unflatten(0, { x:size(0) / n_tiles, n_tiles }):flatten(1, 2) or x
     end
   end
 
@@ -198,7 +209,8 @@ return function(row)
     local images, pixels = {}, inputs.pixel_values
     local has_rows = pixels:dim() > family.image_dims
     for _, name in ipairs { "pixel_values", unpack(family.image_inputs) } do
-      images[name] = has_rows and inputs[name] and inputs[name]:flatten(0, 1) or inputs[name]
+      local value = inputs[name]
+      images[name] = has_rows and value and value:dim() > 1 and value:flatten(0, 1) or value
     end
     if has_rows then images.n_real = splice.n_real(pixels) end
     return images

@@ -1,5 +1,5 @@
---- InternVL's model of images (Chen et al., 2023), as Hugging Face's `InternVLVisionModel`: ViT with
---- a scale behind each layer. Its output is behind the last norm, unless means of it are used.
+--- InternVL's model of images (Chen et al., 2023), as Hugging Face's `InternVLVisionModel`: ViT
+--- with a scale behind each layer. Its output is behind the last norm, unless means of it are used.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local nn = require "redco.nn"
@@ -80,7 +80,8 @@ function vision.add_parameters(c, add)
       add(layer .. "lambda_" .. k, { size }, blocks.constant(c.layer_scale_init_value))
     end
     for _, part in ipairs { "q", "k", "v" } do
-      linear(layer .. "attention." .. part .. "_proj", size, size, c.attention_bias and blocks.zeros)
+      linear(layer .. "attention." .. part .. "_proj", size, size,
+        c.attention_bias and blocks.zeros)
     end
     linear(layer .. "attention.projection_layer", size, size)
     for _, part in ipairs(c.use_qk_norm and { "q", "k" } or {}) do
@@ -134,7 +135,9 @@ function vision.new_tower(c)
     end
 
     local function apply_layer(layer, x)
-      local function norm(name) return norm_kind.apply(params, layer .. name, x, c.layer_norm_eps) end
+      local function norm(name)
+        return norm_kind.apply(params, layer .. name, x, c.layer_norm_eps)
+      end
       x = x + attend(layer .. "attention", norm "layernorm_before") * params[layer .. "lambda_1"]
       local inner = activation(blocks.linear(params, layer .. "mlp.fc1", norm "layernorm_after", o))
       local y = drop(blocks.linear(params, layer .. "mlp.fc2", inner, o), c.hidden_dropout_prob)

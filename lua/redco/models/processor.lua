@@ -18,33 +18,79 @@ local function count_of(text, word)
   end
 end
 
--- Returns the text with `instead` in place of each `word`.
-local function replaced(text, word, instead)
-  return (text:gsub(word:gsub("%p", "%%%0"), (instead:gsub("%%", "%%%%"))))
+-- Returns a text with what stands in place of each word; next_text() returns these one by one.
+local function replaced(text, word, next_text)
+  return (text:gsub(word:gsub("%p", "%%%0"), function() return next_text() end))
 end
 
--- Returns a list of the images of one text or of several, which may be a list each.
+-- Returns a list of the images of one text or of several, which may be a list each, and how many
+-- images each list has, if there are lists.
 local function flat(images)
-  local list = {}
-  for _, image in ipairs(torch.is_tensor(images) and { images } or images) do
+  local list, counts = {}, {}
+  for i, image in ipairs(torch.is_tensor(images) and { images } or images) do
     if torch.is_tensor(image) and image:dim() == 3 then
       list[#list + 1] = image
     else
-      for _, own in ipairs(torch.is_tensor(image) and torch.unbind(image) or image) do
-        list[#list + 1] = own
-      end
+      local own = torch.is_tensor(image) and torch.unbind(image) or image
+      for _, one in ipairs(own) do list[#list + 1] = one end
+      counts[i] = #own
     end
   end
-  return list
+  return list, #counts > 0 and not torch.is_tensor(images) and counts or nil
 end
 
--- Returns the pixel values [n, ...], or [texts, k, ...] of several images for each text.
-local function pixels_of(prepare, images, counts)
-  local pixels, first = prepare(images), counts[1]
-  for _, count in ipairs(counts) do
-    if count ~= first then return pixels end
+-- Returns t [n, ...] as [rows, most, ...]: `counts` of each row, and zeros behind them.
+local function in_rows(t, counts)
+  local rows, first, most, pads = {}, 0, math.max(unpack(counts)), {}
+  for i = 1, 2 * t:dim() - 1 do pads[i] = 0 end
+  for i, count in ipairs(counts) do
+    pads[2 * t:dim()] = most - count
+    rows[i], first = torch.constant_pad_nd(t:narrow(0, first, count), pads), first + count
   end
-  return first > 1 and pixels:unflatten(0, { #counts, first }) or pixels
+  return torch.stack(rows)
+end
+
+-- Returns how many images or tiles of pixel_values each text has.
+local function units_of(counts, infos, n)
+  if n == #infos then return counts end
+  local units, image = {}, 0
+  for i, count in ipairs(counts) do
+    units[i] = 0
+    for _ = 1, count do
+      image = image + 1
+      units[i] = units[i] + infos[image].n_tiles
+    end
+  end
+  return units
+end
+
+-- Adds what a model reads about images to a batch. Unless each text has one image or tile, each has
+-- a row of them. `own` are the lengths of lists of images, if there are lists.
+local function add_images(family, batch, pixels, infos, counts, own)
+  local units, has_rows = units_of(counts, infos, pixels:size(0)), family.has_rows
+  for _, n in ipairs(units) do has_rows = has_rows or n ~= 1 end
+  local function put(name, t) batch[name] = has_rows and in_rows(t, units) or t end
+  put("pixel_values", pixels)
+  for _, name in ipairs(family.image_inputs) do
+    if name == "pixel_attention_mask" then
+      put(name, torch.ones({ pixels:size(0), pixels:size(2), pixels:size(3) }, { dtype = "int64" }))
+    elseif name == "batch_num_images" then
+      batch[name] = own and torch.tensor(own, { dtype = "int64" })
+    elseif infos[1][name] then
+      local rows = {}
+      for i, info in ipairs(infos) do rows[i] = info[name] end
+      put(name, torch.tensor(rows, { dtype = "int64" }))
+    end
+  end
+end
+
+-- Returns for each image whether it is alone in its text.
+local function singles(counts)
+  local list = {}
+  for _, count in ipairs(counts) do
+    for _ = 1, count do list[#list + 1] = count == 1 end
+  end
+  return list
 end
 
 return registry.define("redco.models.processor", [[
@@ -55,10 +101,15 @@ has features for an image. The word is that of the chat template, "<image>" of L
 "<start_of_image>" of Gemma 3.
 
 `images` are uint8 tensors [3, height, width], in the order of their words, in one list or a list for
-each text. `options` are those of the tokenizer. The batch has input_ids, attention_mask and
-pixel_values [images, 3, height, width], or [texts, k, 3, height, width] if each text has k > 1
-images, so that a batch can be split by texts. `dir` is the folder of the model, with its tokenizer
-and preprocessor_config.json.]], function(dir)
+each text. `options` are those of the tokenizer. The batch has input_ids, attention_mask, what the
+model reads about images, such as image_sizes, and pixel_values, those of `redco.data.image_processor`.
+If each text has one image or tile, pixel_values are [texts, 3, height, width], else
+[texts, k, 3, height, width] with zeros where a text has fewer than k images, so that a batch can be
+split by texts. `dir` is the folder of the model, with its tokenizer and preprocessor_config.json.
+
+PaliGemma's texts get their images in front if they have no word for them; options.suffix, a text for
+each of `texts`, is an answer, for which the batch has `labels`. LLaVA-OneVision cuts an image into
+tiles if it is alone in its list, or if there are no lists.]], function(dir)
   if type(dir) ~= "string" then
     fail("models.processor: expected a model's folder, got %s", native.describe(dir))
   end
@@ -69,23 +120,43 @@ and preprocessor_config.json.]], function(dir)
     fail("models.processor: %s: a %s reads no images with texts", dir, tostring(config.model_type))
   end
   config = complete_config(family, config, true)
-  local tokens, prepare = native.Tokenizer.from_pretrained(dir), new_image_processor(dir)
+  local tokens = native.Tokenizer.from_pretrained(dir)
+  local prepare = new_image_processor(dir, family.image_options and family.image_options(config))
   local word, instead = family.image_text(config, function(id)
     return tokens:convert_ids_to_tokens(id)
   end)
 
+  local function expanded(texts, infos)
+    local list, i = {}, 0
+    for k, text in ipairs(texts) do
+      list[k] = replaced(text, word, function()
+        i = i + 1
+        return type(instead) == "string" and instead or instead(infos[i])
+      end)
+    end
+    return list
+  end
+
   return function(texts, images, options)
+    local o, list, own = {}, flat(images or {})
+    for key, value in pairs(options or {}) do o[key] = value end
     if type(texts) == "string" then texts = { texts } end
-    local expanded, counts, total, list = {}, {}, 0, images and flat(images) or {}
+    if family.prompts then texts = family.prompts(texts, o, tokens, word, own) end
+    local counts, total = {}, 0
     for i, text in ipairs(texts) do
       counts[i] = count_of(text, word)
-      total, expanded[i] = total + counts[i], images and replaced(text, word, instead) or text
+      total = total + counts[i]
     end
     if images and total ~= #list then
       fail("models.processor: the texts have '%s' %d times for %d images", word, total, #list)
     end
-    local batch = tokens(expanded, options)
-    if #list > 0 then batch.pixel_values = pixels_of(prepare, list, counts) end
+    if #list == 0 then return tokens(texts, o) end
+    local pixels, infos = prepare(list, own and singles(own))
+    local batch = tokens(expanded(texts, infos), o)
+    if o.text_pair then
+      batch.labels = batch.input_ids:masked_fill(batch.token_type_ids:eq(0), -100)
+    end
+    add_images(family, batch, pixels, infos, counts, own)
     return batch
   end
 end)

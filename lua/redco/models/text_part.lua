@@ -27,7 +27,7 @@ end
 
 -- Returns the name that a weight of the folder has in the text model, or nil.
 local function own_name(name)
-  local rest = name:match "^model%.language_model%.(.*)"
+  local rest = name:match "^model%.language_model%.(.*)" or name:match "^model%.text_model%.(.*)"
   if rest then return "model." .. rest end
   return name:match "^language_model%.(.*)" or name:match "^lm_head%..*"
 end

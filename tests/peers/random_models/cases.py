@@ -10,6 +10,7 @@ from .changes import write_changed
 from .draw import Draw
 from .families import HAVE_POOLER, HEADLESS, OF_TEXTS, PAIRED, is_generative
 from .generation import fit, generated, new_generations, processed, prompts_of
+from .images_with_text import image_token
 from .inputs import new_inputs
 from .mends import mend
 from .models import new_model, with_pooling
@@ -112,7 +113,7 @@ def write_case(folder, seed, family):
         prompt = own_ids.shape[1] if own_ids is not None else 1
         for i, (kind, options) in enumerate(
                 new_generations(draw, vocab_size, prompt, "input_ids" in prompts)):
-            fit(options, model.generation_config, prompts)
+            fit(options, model.generation_config, prompts, image_token(config))
             if family == "whisper":
                 options.pop("eos_token_id", None)
             case["generations"].append(dict(kind=kind, options=options, prompt_length=prompt))

@@ -72,14 +72,32 @@ def new_generations(draw, vocab_size, prompt, is_text):
 BEAMS = ("num_beams", "num_return_sequences", "length_penalty", "early_stopping")
 
 
-def fit(options, given, prompts):
+def mixes_images(prompts, image_token):
+    """Whether version 4 gives beams the images of other rows: it repeats each of a list of images,
+    which is right if each row has one."""
+    pixels, ids = prompts.get("pixel_values"), prompts.get("input_ids")
+    if not IS_OLD or pixels is None or ids is None or image_token is None:
+        return False
+    return len(pixels) != len(ids) or not ids.eq(image_token).any(1).all()
+
+
+def has_padding(prompts, pad_token_id):
+    mask, ids = prompts.get("attention_mask"), prompts.get("input_ids")
+    if mask is not None:
+        return not mask.all()
+    return ids is not None and pad_token_id is not None and ids.eq(pad_token_id).any()
+
+
+def fit(options, given, prompts, image_token=None):
     """Drops options that contradict generation_config.json: what it bans has -inf, to which one of
     them adds infinity, and version 5 refuses to force what is suppressed. Drops beams where version
-    4 gives each beam the images of another row."""
-    pixels, ids = prompts.get("pixel_values"), prompts.get("input_ids")
-    if IS_OLD and pixels is not None and ids is not None and len(pixels) > len(ids):
+    4 gives each beam the images of another row, and the penalty of repetition where version 5
+    leaves out padding."""
+    if mixes_images(prompts, image_token):
         for key in BEAMS:
             options.pop(key, None)
+    if not IS_OLD and has_padding(prompts, given.pad_token_id):
+        options["repetition_penalty"] = 1.0
     if given.suppress_tokens:
         options.pop("forced_bos_token_id", None)
         options.pop("forced_eos_token_id", None)
@@ -101,7 +119,8 @@ def processed(model, options, prompt, scores, ids, encoder_ids):
 def prompts_of(inputs, is_encoder_decoder, pad_token_id):
     prompts = {key: value.clone() for key, value in inputs.items()
                if key in ("input_ids", "attention_mask", "pixel_values", "input_features",
-                           "token_type_ids", "image_sizes", "pixel_attention_mask")}
+                           "token_type_ids", "image_sizes", "pixel_attention_mask",
+                           "batch_num_images")}
     if is_encoder_decoder:
         for key in ("decoder_input_ids", "decoder_attention_mask"):
             if key in inputs:

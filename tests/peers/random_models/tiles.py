@@ -1,11 +1,13 @@
 """Random configurations and inputs of models that read images as tiles or in any size."""
+import math
+
 import torch
+from transformers.models.llava_next import modeling_llava_next as llava_next_model
 
 from .decoders import gemma, gemma2, llama, mistral, qwen2, qwen3
 from .draw import ACTIVATIONS, heads
-from .images_with_text import (INPUTS, counts_of, image_token, of_images, rows_with, some_pixels,
-                               with_type)
-from .pictures import siglip_image
+from .images_with_text import (INPUTS, counts_of, of_images, rows_with, some_pixels, with_type)
+from .pictures import clip_image, siglip_image
 from .states import IS_OLD
 
 
@@ -115,3 +117,112 @@ def with_some_tiles(draw, config, ids):
 
 
 INPUTS.update(paligemma=with_prefix, internvl=with_some_tiles)
+
+
+@of_images
+def mistral3(draw):
+    text = some_text(draw, [("mistral", mistral), ("llama", llama)])
+    n_heads = draw.randint(1, 3)
+    patch = draw.randint(2, 3)
+    vision = dict(
+        model_type="pixtral", hidden_size=n_heads * 4 * draw.randint(1, 2),
+        num_hidden_layers=draw.randint(1, 3), num_attention_heads=n_heads,
+        intermediate_size=draw.randint(3, 30), hidden_act=draw.choice(ACTIVATIONS),
+        image_size=patch * 8, patch_size=patch, rope_theta=draw.choice([100.0, 10000.0]))
+    n = vision["num_hidden_layers"]
+    return dict(
+        text_config=text, vision_config=vision, projector_hidden_act=draw.choice(ACTIVATIONS),
+        image_token_index=draw.token(text["vocab_size"] - 6) + 6,
+        # Version 5 takes the number 0 for none.
+        vision_feature_layer=draw.choice([-1, -1, draw.randint(-n - 1, n) or 1]),
+        multimodal_projector_bias=draw.maybe(), spatial_merge_size=draw.randint(1, 2),
+        tie_word_embeddings=text["tie_word_embeddings"])
+
+
+def with_sizes(draw, config, ids):
+    """Images of different sizes, padded at the right and at the bottom."""
+    patch, merge = config["vision_config"]["patch_size"], config["spatial_merge_size"]
+    counts = counts_of(draw, len(ids))
+    sizes = torch.tensor([[patch * merge * draw.randint(1, 3) + draw.randint(0, patch - 1)
+                           for _ in range(2)] for _ in range(sum(counts))])
+    pixels = some_pixels(draw, sum(counts), 3, *sizes.max(0).values.tolist())
+    for image, (height, width) in zip(pixels, sizes):
+        image[:, height:] = 0
+        image[:, :, width:] = 0
+    lengths = (sizes // (patch * merge)).prod(1).split(counts)
+    return dict(input_ids=rows_with(draw, config, ids, [own.tolist() for own in lengths]),
+                pixel_values=pixels, image_sizes=sizes)
+
+
+INPUTS.update(mistral3=with_sizes)
+
+
+def some_grid(draw, size):
+    return [[size * draw.randint(1, 3), size * draw.randint(1, 3)]
+            for _ in range(draw.randint(1, 4))]
+
+
+@of_images
+def llava_next(draw):
+    text = some_text(draw, [("llama", llama), ("mistral", mistral), ("qwen2", qwen2)])
+    is_clip = draw.maybe()
+    vision = with_type(clip_image(draw) if is_clip else siglip_image(draw),
+                       "clip_vision_model" if is_clip else "siglip_vision_model")
+    vision["num_channels"] = 3
+    vision["image_size"] = vision["patch_size"] * draw.randint(1, 2) + draw.randint(0, 1)
+    n = vision["num_hidden_layers"]
+    places = [draw.randint(-n - 1, n) for _ in range(draw.randint(1, 3))]
+    return dict(
+        text_config=text, vision_config=vision, projector_hidden_act=draw.choice(ACTIVATIONS),
+        image_token_index=draw.token(text["vocab_size"] - 6) + 6,
+        # Version 5 takes the number 0 for none.
+        vision_feature_layer=places if draw.maybe(0.3) else places[0] or 1,
+        vision_feature_select_strategy="default" if is_clip else "full",
+        multimodal_projector_bias=draw.maybe(),
+        image_grid_pinpoints=some_grid(draw, vision["image_size"]),
+        tie_word_embeddings=text["tie_word_embeddings"])
+
+
+@of_images
+def llava_onevision(draw):
+    return dict(llava_next(draw), vision_aspect_ratio=f"anyres_max_{draw.choice([1, 2, 9])}")
+
+
+def tokens_of(config, size):
+    """How many tokens and tiles an image has."""
+    vision = config["vision_config"]
+    side = vision["image_size"] // vision["patch_size"]
+    rows, columns = llava_next_model.get_anyres_image_grid_shape(
+        size, config["image_grid_pinpoints"], vision["image_size"])
+    kept = llava_next_model.unpad_image(torch.zeros(1, rows * side, columns * side), size)
+    n_tiles = rows * columns + 1
+    _, rows, columns = kept.shape
+    if "vision_aspect_ratio" in config:
+        most = int(config["vision_aspect_ratio"].removeprefix("anyres_max_"))
+        ratio = math.sqrt(rows * columns / (most * side ** 2))
+        if ratio > 1.1:
+            rows, columns = int(rows // ratio), int(columns // ratio)
+    return side ** 2 + rows * (columns + 1), n_tiles
+
+
+def with_grids(draw, config, ids):
+    """Images of different sizes, each as the whole and a grid of tiles, and zeros behind them."""
+    vision, counts = config["vision_config"], counts_of(draw, len(ids))
+    size, found = vision["image_size"], {}
+    sizes = [[draw.randint(size // 2 + 1, 3 * size) for _ in range(2)] for _ in range(sum(counts))]
+    lengths, n_tiles = zip(*(tokens_of(config, own) for own in sizes))
+    lengths = list(torch.tensor(lengths).split(counts))
+    if "vision_aspect_ratio" in config and draw.maybe():
+        found["batch_num_images"] = torch.tensor([count for count in counts if count])
+        alone = torch.tensor([count == 1 for count in counts for _ in range(count)])
+        n_tiles = torch.tensor(n_tiles).where(alone, 1).tolist()
+        base = (size // vision["patch_size"]) ** 2 + 1
+        lengths = [own if len(own) == 1 else torch.full_like(own, base) for own in lengths]
+    tiles = torch.zeros(len(sizes), max(n_tiles), 3, size, size)
+    for image, n in zip(tiles, n_tiles):
+        image[:n] = some_pixels(draw, n, 3, size, size)
+    return dict(found, image_sizes=torch.tensor(sizes), pixel_values=tiles,
+                input_ids=rows_with(draw, config, ids, [own.tolist() for own in lengths]))
+
+
+INPUTS.update(llava_next=with_grids, llava_onevision=with_grids)

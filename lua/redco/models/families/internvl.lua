@@ -42,6 +42,13 @@ function internvl.n_features(c)
   return (n_rows / side) ^ 2
 end
 
+function internvl.prompts(texts, options)
+  options.padding_side = options.padding_side or "left"
+  return texts
+end
+
+function internvl.image_options() return { crop_to_patches = true } end
+
 function internvl.image_text(c, token_of)
   local word = token_of(c.image_token_id)
   local part = word:rep(internvl.n_features(c))

@@ -33,12 +33,13 @@ function llava.complete(c)
 end
 
 -- Returns the places of the hidden states that are read, 0 being those before the first layer.
-local function places_of(c)
+function llava.feature_places(c)
   local given, n, places = c.vision_feature_layer, c.vision_config.num_hidden_layers, {}
   for i, place in ipairs(type(given) == "table" and given or { given }) do
     local is_known = type(place) == "number" and place % 1 == 0 and place >= -n - 1 and place <= n
     if not is_known then
-      fail("llava: vision_feature_layer is %s, expected numbers from %d to %d", place, -n - 1, n)
+      fail("%s: vision_feature_layer is %s, expected numbers from %d to %d", c.model_type, place,
+        -n - 1, n)
     end
     places[i] = place < 0 and n + 1 + place or place
   end
@@ -49,17 +50,20 @@ end
 local function is_cut(c)
   local strategy = c.vision_feature_select_strategy
   if strategy ~= "default" and strategy ~= "full" then
-    fail("llava: vision_feature_select_strategy is '%s', expected 'default' or 'full'", strategy)
+    fail("%s: vision_feature_select_strategy is '%s', expected 'default' or 'full'", c.model_type,
+      strategy)
   end
   return strategy == "default"
 end
 
 function llava.check(c)
   is_cut(c)
-  if #places_of(c) == 0 then fail "llava: vision_feature_layer is an empty list" end
+  if #llava.feature_places(c) == 0 then
+    fail("%s: vision_feature_layer is an empty list", c.model_type)
+  end
 end
 
-function llava.n_image_layers(c) return math.max(unpack(places_of(c))) end
+function llava.n_image_layers(c) return math.max(unpack(llava.feature_places(c))) end
 
 function llava.n_features(c)
   local has_class = c.vision_config.model_type == "clip_vision_model"
@@ -67,8 +71,8 @@ function llava.n_features(c)
 end
 
 function llava.new_projector(c)
-  local places, text = places_of(c), c.text_config
-  local activation = blocks.activation("llava", c.projector_hidden_act)
+  local places, text = llava.feature_places(c), c.text_config
+  local activation = blocks.activation(c.model_type, c.projector_hidden_act)
   local projector = {}
 
   function projector.add_parameters(add)

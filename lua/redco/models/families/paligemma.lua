@@ -1,6 +1,6 @@
 --- PaliGemma (Beyer et al., 2024), as Hugging Face's `PaliGemmaForConditionalGeneration`: one layer
---- projects SigLIP's hidden states to the embeddings of Gemma, where the tokens of a prompt see each
---- other. Those of an answer, where token_type_ids are 1, see only what is before them.
+--- projects SigLIP's hidden states to the embeddings of Gemma, where the tokens of a prompt see
+--- each other. Those of an answer, where token_type_ids are 1, see only what is before them.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local families = require "redco.models.family_table"
@@ -42,12 +42,31 @@ end
 
 function paligemma.n_features(c) return layers.n_patches(c.vision_config) end
 
+-- The images are in front of a text, and options.suffix, the answer, is behind it.
+function paligemma.prompts(texts, options, tokens, word, counts)
+  local has_words, list, suffix = false, {}, options.suffix
+  for _, text in ipairs(texts) do has_words = has_words or text:find(word, 1, true) ~= nil end
+  for i, text in ipairs(texts) do
+    if not has_words then text = word:rep(counts and counts[i] or 1) .. text end
+    local first = (text:reverse():find(word:reverse(), 1, true) or #text + 1) - 1
+    list[i] = text:sub(1, #text - first) .. tokens.bos_token .. text:sub(#text - first + 1) .. "\n"
+  end
+  options.add_special_tokens, options.suffix = false, nil
+  if suffix then
+    options.text_pair, options.return_token_type_ids = {}, true
+    for i, text in ipairs(type(suffix) == "table" and suffix or { suffix }) do
+      options.text_pair[i] = text .. tokens.eos_token
+    end
+  end
+  return list
+end
+
 -- One span of the whole prompt, -1 for the answer.
 function paligemma.spans_of(inputs, is_image, o)
   local types = inputs.token_type_ids
   if types then return -types:ne(0):to "int64" end
   if inputs.labels then
-    fail "paligemma: a loss needs token_type_ids: 0 for the tokens of the prompt, 1 for the answer's"
+    fail "paligemma: a loss needs token_type_ids: 0 for tokens of the prompt, 1 for the answer's"
   end
   return blocks.past(o) == 0 and is_image:to "int64" * 0 or nil
 end

@@ -1,0 +1,69 @@
+--- The image processors of transformers that image_processor.lua knows, with
+---   crops: whether they crop
+---   scales_shorter_side: whether they scale the shorter side
+---   cut: what makes tiles or sizes of an image (image_tiles.lua), in place of a resize and a crop
+---   layout: "by_image" if an image's tiles have a dimension, "padded" if images differ in size
+---   defaults: those that differ, and options of `cut`
+---   has_longest: whether `size` may be {longest_edge}
+local tiles = require "redco.data.image_tiles"
+
+local half = { 0.5, 0.5, 0.5 }
+local clip = { image_mean = { 0.48145466, 0.4578275, 0.40821073 },
+  image_std = { 0.26862954, 0.26130258, 0.27577711 }, resample = 3 }
+
+local function with(defaults, more)
+  for key, value in pairs(defaults) do
+    if more[key] == nil then more[key] = value end
+  end
+  return more
+end
+
+-- Sizes in steps of `side`, up to so many of them.
+local function squares(side, n)
+  local list = {}
+  for i = 1, n do
+    for j = 1, n do list[#list + 1] = { side * i, side * j } end
+  end
+  return list
+end
+
+-- Its tiles are of crop_size.
+local function llava_next(image, o, resize)
+  return tiles.with_whole_first(image, o, resize, true, o.crop_size.height)
+end
+
+local processors = {
+  ViTImageProcessor = {},
+  DeiTImageProcessor = { crops = true, defaults = { size = 256, resample = 3,
+    do_center_crop = true } },
+  CLIPImageProcessor = { crops = true, scales_shorter_side = true,
+    defaults = with(clip, { do_center_crop = true }) },
+  SiglipImageProcessor = { defaults = { resample = 3 } },
+  Gemma3ImageProcessor = {},
+  Idefics3ImageProcessor = { cut = tiles.with_whole_last, has_longest = true,
+    defaults = { resample = 1, size = { longest_edge = 1456 },
+      max_image_size = { longest_edge = 364 }, do_image_splitting = true } },
+  GotOcr2ImageProcessor = { cut = tiles.nearest_shape,
+    defaults = with(clip, { size = 384, crop_to_patches = false, min_patches = 1,
+      max_patches = 12 }) },
+  PixtralImageProcessor = { cut = tiles.whole_patches, layout = "padded", has_longest = true,
+    defaults = with(clip, { size = { longest_edge = 1024 },
+      patch_size = { height = 16, width = 16 } }) },
+  LlavaNextImageProcessor = { cut = llava_next, layout = "by_image", crops = true,
+    scales_shorter_side = true, defaults = with(clip, { size = { shortest_edge = 224 },
+      do_center_crop = true, image_grid_pinpoints = { { 336, 672 }, { 672, 336 }, { 672, 672 },
+        { 1008, 336 }, { 336, 1008 } } }) },
+  LlavaOnevisionImageProcessor = { cut = tiles.with_whole_first, layout = "by_image",
+    defaults = with(clip, { size = 384, image_grid_pinpoints = squares(384, 6) }) },
+}
+processors.SmolVLMImageProcessor = processors.Idefics3ImageProcessor
+for _, processor in pairs(processors) do
+  processor.defaults = processor.defaults or {}
+  if processor.cut then processor.defaults.do_pad = true end
+end
+
+return { list = processors, defaults = {
+  do_resize = true, resample = 2, do_center_crop = false, do_rescale = true,
+  rescale_factor = 1 / 255, do_normalize = true, image_mean = half, image_std = half,
+  size = 224, crop_size = 224,
+} }

@@ -1,0 +1,126 @@
+--- Mistral Small 3.1 and 3.2 and Ministral 3 (Mistral AI, 2025), as Hugging Face's
+--- `Mistral3ForConditionalGeneration`: squares of Pixtral's patches, merged, are projected to the
+--- embeddings of Mistral. Images keep their sizes.
+local blocks = require "redco.models.blocks"
+local fail = require "redco.fail"
+local llava = require "redco.models.families.llava"
+local new_family = require "redco.models.image_text"
+local norms = require "redco.models.norms"
+local splice = require "redco.models.splice_varied"
+local squares = require "redco.models.patch_squares"
+local torch = require "redco.torch"
+local vision = require "redco.models.pixtral_vision"
+
+local mistral3 = {
+  model_type = "mistral3",
+  models = "Mistral Small 3.1 and 3.2, Ministral 3",
+  architecture = "Mistral3ForConditionalGeneration",
+  parts = { text_config = "mistral" },
+  tower_of_images = vision,
+  default_parts = {
+    text_config = { model_type = "mistral", head_dim = 128, hidden_size = 5120,
+      intermediate_size = 32768, max_position_embeddings = 131072, num_attention_heads = 32,
+      num_hidden_layers = 40, num_key_value_heads = 8, rms_norm_eps = 1e-5, rope_theta = 1e9,
+      vocab_size = 131072 },
+    vision_config = { model_type = "pixtral", intermediate_size = 4096, hidden_size = 1024,
+      patch_size = 14, image_size = 1540, num_hidden_layers = 24, num_attention_heads = 16 },
+  },
+  is_tied = true,
+  is_tied_by_text = true,
+  image_inputs = { "image_sizes" },
+  defaults = {
+    image_token_index = 10,
+    projector_hidden_act = "gelu",
+    multimodal_projector_bias = false,
+    spatial_merge_size = 2,
+  },
+  optional = { "tie_word_embeddings", "vision_feature_layer" },
+  aliases = { image_token_id = "image_token_index" },
+  n_image_layers = llava.n_image_layers,
+}
+
+function mistral3.complete(c) c.vision_feature_layer = c.vision_feature_layer or -1 end
+
+function mistral3.check(c)
+  if #llava.feature_places(c) ~= 1 then
+    fail "mistral3: vision_feature_layer is a list, expected one number"
+  end
+end
+
+-- Returns the heights and widths [n, 2] of the squares of images, which are those of pixel_values
+-- without sizes.
+local function sizes_of(c, images)
+  local pixels, sizes = images.pixel_values, images.image_sizes
+  if not sizes then
+    sizes = torch.tensor({ { pixels:size(2), pixels:size(3) } }, { device = pixels.device })
+      :expand { pixels:size(0), 2 }
+  end
+  return sizes:div(c.vision_config.patch_size * c.spatial_merge_size, { rounding_mode = "floor" })
+end
+
+function mistral3.image_options(c)
+  local side = c.vision_config.patch_size * c.spatial_merge_size
+  return { patch_size = { height = side, width = side } }
+end
+
+function mistral3.image_text(c, token_of)
+  local word = token_of(c.image_token_index)
+  local side = c.vision_config.patch_size * c.spatial_merge_size
+  return word, function(info)
+    local rows, columns = math.floor(info.image_sizes[1] / side),
+      math.floor(info.image_sizes[2] / side)
+    local row = word:rep(columns)
+    return (row .. "[IMG_BREAK]"):rep(rows - 1) .. row .. "[IMG_END]"
+  end
+end
+
+function mistral3.new_projector(c)
+  local place, size, side = llava.feature_places(c)[1], c.vision_config.hidden_size,
+    c.spatial_merge_size
+  local activation = blocks.activation("mistral3", c.projector_hidden_act)
+  local projector = {}
+
+  function projector.add_parameters(add)
+    local normal = blocks.normal(c.text_config.initializer_range)
+    local bias = c.multimodal_projector_bias and blocks.zeros
+    norms.rms.add(add, "norm", { size })
+    blocks.add_linear(add, "patch_merger.merging_layer", size * side ^ 2, size, normal, false)
+    blocks.add_linear(add, "linear_1", size, c.text_config.hidden_size, normal, bias)
+    blocks.add_linear(add, "linear_2", c.text_config.hidden_size, c.text_config.hidden_size, normal,
+      bias)
+  end
+
+  function projector.forward(params, kept, _, o, images)
+    local patch, x = c.vision_config.patch_size, kept[place + 1]
+    local n_rows = math.floor(images.pixel_values:size(2) / patch)
+    local n_columns = math.floor(images.pixel_values:size(3) / patch)
+    x = blocks.rms_norm(params, "norm", x, c.text_config.rms_norm_eps)
+      :view { x:size(0), n_rows, n_columns, size }
+    n_rows, n_columns = n_rows - n_rows % side, n_columns - n_columns % side
+    x = x:narrow(1, 0, n_rows):narrow(2, 0, n_columns):flatten(1, 2)
+    -- The elements of a patch are apart: the first of all patches come first.
+    x = squares(x, n_rows, n_columns, side):permute { 0, 1, 4, 2, 3 }:flatten(2)
+    x = blocks.linear(params, "patch_merger.merging_layer", x, o)
+    return blocks.linear(params, "linear_2", activation(blocks.linear(params, "linear_1", x, o)), o)
+  end
+
+  return projector
+end
+
+function mistral3.new_splice(c)
+  local side = c.vision_config.patch_size * c.spatial_merge_size
+  return function(_, x, is_image, features, images)
+    local sizes = sizes_of(c, images)
+    local n_columns = math.floor(images.pixel_values:size(3) / side)
+    return splice("mistral3", x, is_image, features, {
+      counts = sizes:prod(1), facts = sizes, has_rows = images.n_real ~= nil,
+      places = function(j, fact)
+        local width = fact(1):clamp(1)
+        local row = j:div(width, { rounding_mode = "floor" })
+        return { { row * n_columns + j - row * width } }
+      end,
+    })
+  end
+end
+
+return new_family(mistral3)

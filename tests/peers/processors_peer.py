@@ -1,0 +1,263 @@
+"""redco.models.processor makes of random images and texts what transformers' processors and Pillow do.
+
+processors_peer.py REDCO_LUA SOURCE [--seed N] [--count N] [--kind NAME ...] [--keep FOLDER]
+"""
+import argparse
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import transformers
+from PIL import Image
+from safetensors.numpy import load_file, save_file
+from transformers.processing_utils import ProcessorMixin
+
+sys.dont_write_bytecode = True
+
+TOKENS = ["<image>", "<fake_token_around_image>", "<global-img>", "[IMG]", "[IMG_BREAK]", "[IMG_END]",
+          "<img>", "</img>", "<IMG_CONTEXT>", *(f"<row_{i}_col_{j}>" for i in range(1, 7)
+                                                for j in range(1, 7))]
+
+
+def new_tokenizer(source):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source / "tests/cases/gpt2")
+    tokenizer.add_special_tokens(dict(additional_special_tokens=TOKENS, pad_token="<pad>"))
+    return tokenizer
+
+
+def named(name):
+    """A class of transformers; in version 5 that which uses Pillow."""
+    return getattr(transformers, name + "Pil", None) or getattr(transformers, name)
+
+
+def colours(draw):
+    return dict(image_mean=[draw.uniform(0, 1) for _ in range(3)],
+                image_std=[draw.uniform(0.2, 1) for _ in range(3)], resample=draw.choice([1, 2, 3]))
+
+
+def bare(kind, **attributes):
+    """A processor without the films that its constructor asks for."""
+    processor = kind.__new__(kind)
+    for name, value in dict(attributes, chat_template=None).items():
+        setattr(processor, name, value)
+    return processor
+
+
+def some_grid(draw, side):
+    return [[side * draw.randint(1, 3), side * draw.randint(1, 3)]
+            for _ in range(draw.randint(1, 5))]
+
+
+def idefics3(draw, tokenizer):
+    patch, factor = draw.randint(3, 4), draw.randint(1, 2)
+    side = patch * factor * draw.randint(2, 3)
+    n = (side // patch // factor) ** 2
+    images = named("Idefics3ImageProcessor")(
+        size=dict(longest_edge=side * draw.randint(1, 4) + draw.randint(0, 5)),
+        max_image_size=dict(longest_edge=side), do_image_splitting=draw.random() < 0.8,
+        **colours(draw))
+    config = dict(model_type=draw.choice(["idefics3", "smolvlm"]), scale_factor=factor,
+                  vision_config=dict(image_size=side, patch_size=patch))
+    return config, transformers.Idefics3Processor(images, tokenizer, image_seq_len=n), "<image>"
+
+
+def internvl(draw, tokenizer):
+    patch, factor = draw.randint(3, 4), draw.randint(1, 2)
+    side = patch * factor * draw.randint(2, 3)
+    n = (side // patch // factor) ** 2
+    least = draw.randint(1, 2)
+    images = named("GotOcr2ImageProcessor")(
+        size=dict(height=side, width=side), min_patches=least, max_patches=draw.randint(least, 6),
+        **dict(colours(draw), resample=3))
+    tokens = {f"{name}_id": tokenizer.convert_tokens_to_ids(token) for name, token in (
+        ("image_token", "<IMG_CONTEXT>"), ("start_image_token", "<img>"),
+        ("end_image_token", "</img>"))}
+    config = dict(model_type="internvl", image_token_id=tokens["image_token_id"],
+                  downsample_ratio=1 / factor, vision_config=dict(
+                      image_size=[side, side], patch_size=[patch, patch]))
+    processor = bare(
+        transformers.InternVLProcessor, image_processor=images, tokenizer=tokenizer, **tokens,
+        image_seq_length=n, start_image_token="<img>", end_image_token="</img>",
+        image_token="<IMG_CONTEXT>", video_token="<video>", image_ids=list(tokens.values()))
+    return config, processor, "<IMG_CONTEXT>"
+
+
+def mistral3(draw, tokenizer):
+    patch, merge = draw.randint(5, 6), draw.randint(1, 2)
+    images = named("PixtralImageProcessor")(
+        size=dict(longest_edge=draw.randint(10, 60)), patch_size=dict(height=16, width=16),
+        **colours(draw))
+    config = dict(model_type="mistral3", spatial_merge_size=merge,
+                  image_token_index=tokenizer.convert_tokens_to_ids("[IMG]"),
+                  vision_config=dict(model_type="pixtral", image_size=64, patch_size=patch))
+    return config, transformers.PixtralProcessor(
+        images, tokenizer, patch_size=patch, spatial_merge_size=merge), "[IMG]"
+
+
+def paligemma(draw, tokenizer):
+    patch = draw.randint(3, 4)
+    side = patch * draw.randint(2, 3)
+    images = named("SiglipImageProcessor")(size=dict(height=side, width=side), **colours(draw))
+    images.image_seq_length = (side // patch) ** 2
+    config = dict(model_type="paligemma", vision_config=dict(
+        model_type="siglip_vision_model", image_size=side, patch_size=patch))
+    kind = transformers.PaliGemmaProcessor
+    kind.tokenizer_class = "AutoTokenizer"
+    return config, kind(images, tokenizer), "<image>"
+
+
+def llava_next(draw, tokenizer):
+    patch = draw.randint(3, 4)
+    side = patch * draw.randint(2, 4)
+    images = named("LlavaNextImageProcessor")(
+        size=dict(shortest_edge=side), crop_size=dict(height=side, width=side),
+        image_grid_pinpoints=some_grid(draw, side), **colours(draw))
+    config = dict(model_type="llava_next", image_grid_pinpoints=images.image_grid_pinpoints,
+                  vision_config=dict(model_type="clip_vision_model", image_size=side,
+                                     patch_size=patch))
+    return config, transformers.LlavaNextProcessor(
+        images, tokenizer, patch_size=patch, vision_feature_select_strategy="default",
+        num_additional_image_tokens=1), "<image>"
+
+
+def llava_onevision(draw, tokenizer):
+    patch = draw.randint(3, 4)
+    side, most = patch * draw.randint(2, 4), draw.choice([1, 2, 9])
+    images = named("LlavaOnevisionImageProcessor")(
+        size=dict(height=side, width=side), image_grid_pinpoints=some_grid(draw, side),
+        **colours(draw))
+    config = dict(model_type="llava_onevision", image_grid_pinpoints=images.image_grid_pinpoints,
+                  vision_aspect_ratio=f"anyres_max_{most}",
+                  vision_config=dict(model_type="siglip_vision_model", image_size=side,
+                                     patch_size=patch))
+    return config, bare(
+        transformers.LlavaOnevisionProcessor, image_processor=images, tokenizer=tokenizer,
+        num_image_tokens=(side // patch) ** 2, vision_feature_select_strategy="full",
+        image_token="<image>", video_token="<video>",
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        vision_aspect_ratio=f"anyres_max_{most}"), "<image>"
+
+
+KINDS = {make.__name__: make for make in (idefics3, internvl, mistral3, paligemma)}
+
+
+def some_texts(draw, word, counts):
+    words = ["a", "red", "heart", "is", "late", "\n", ", "]
+    texts = []
+    for count in counts:
+        parts = [" ".join(draw.choices(words, k=draw.randint(0, 4))) for _ in range(count + 1)]
+        texts.append(word.join(parts))
+    return texts
+
+
+def flat(pixels, counts):
+    """The images or tiles of rows, one behind the other."""
+    return np.concatenate([row[:count] for row, count in zip(pixels, counts)])
+
+
+def write_case(folder, seed, kinds, source):
+    draw = random.Random(f"processors {seed}")
+    make = KINDS[kinds[seed % len(kinds)]]
+    tokenizer = new_tokenizer(source)
+    tokenizer.save_pretrained(folder)
+    config, processor, word = make(draw, tokenizer)
+    config.setdefault("image_token_id" if make in (idefics3,) else "image_token_index",
+                      tokenizer.convert_tokens_to_ids(word))
+    if make is internvl:
+        config.pop("image_token_index")
+    config["text_config"] = dict(vocab_size=len(tokenizer))
+    if make is paligemma:
+        config["text_config"]["hidden_size"] = config["projection_dim"] = 2048
+    (folder / "config.json").write_text(json.dumps(config))
+    processor.image_processor.save_pretrained(folder)
+    counts = [draw.randint(0, 2) for _ in range(draw.randint(1, 3))]
+    if sum(counts) == 0:
+        counts[0] = 1
+    is_listed = draw.random() < 0.5
+    has_words = make is not paligemma or draw.random() < 0.6
+    if not has_words:
+        counts = [1] * len(counts)
+    texts = some_texts(draw, word if has_words else "", counts)
+    generator = np.random.default_rng(seed)
+    # The library takes 1, 3 or 4 rows for channels.
+    images = [generator.integers(0, 256, (draw.randint(5, 70), draw.randint(5, 70), 3), np.uint8)
+              for _ in range(sum(counts))]
+    given = [Image.fromarray(image) for image in images]
+    if is_listed and make in (idefics3, llava_onevision):
+        rest = iter(given)
+        given = [[next(rest) for _ in range(count)] for count in counts]
+    options = dict(padding=True)
+    if draw.random() < 0.6:
+        options["padding_side"] = draw.choice(["left", "right"])
+    if make is paligemma and draw.random() < 0.5:
+        options["suffix"] = some_texts(draw, "", counts)
+    expected = processor(images=given, text=list(texts), return_tensors="np", **options)
+    arrays = {key: np.ascontiguousarray(value) for key, value in expected.items()}
+    save_file(arrays, folder / "expected.safetensors")
+    save_file({str(i): np.ascontiguousarray(image.transpose(2, 0, 1))
+               for i, image in enumerate(images)}, folder / "images.safetensors")
+    (folder / "case.json").write_text(json.dumps(dict(
+        texts=texts, counts=counts, is_listed=given and isinstance(given[0], list),
+        options=options, kind=make.__name__)))
+
+
+def differences(folder):
+    case = json.loads((folder / "case.json").read_text())
+    expected = load_file(folder / "expected.safetensors")
+    result = load_file(folder / "result.safetensors")
+    for name, value in expected.items():
+        found = result.get(name)
+        if found is None:
+            yield f"{name} is missing"
+            continue
+        if name == "batch_num_images":
+            found = found[found > 0]
+        elif found.ndim == value.ndim + 1:  # rows of images, of which transformers has a list
+            counts = case["counts"]
+            if case["kind"] == "internvl":  # tiles
+                counts = [int((row.reshape(len(row), -1) != 0).any(1).sum()) for row in
+                          result["pixel_values"]]
+            found = flat(found, counts)
+        if found.shape != value.shape:
+            yield f"{name} has the shape {found.shape}, expected {value.shape}"
+        elif not np.array_equal(found, value):
+            yield f"{name} is off by {np.abs(found.astype(float) - value).max():.3g}"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("source", type=pathlib.Path)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=24)
+    parser.add_argument("--kind", action="append", choices=list(KINDS))
+    parser.add_argument("--keep", type=pathlib.Path)
+    given = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    ProcessorMixin._check_special_mm_tokens = lambda *arguments, **options: None
+    n_wrong = 0
+    with tempfile.TemporaryDirectory() as out:
+        folders = []
+        for seed in range(given.seed, given.seed + given.count):
+            folders.append((given.keep or pathlib.Path(out)) / str(seed))
+            folders[-1].mkdir(parents=True)
+            write_case(folders[-1], seed, given.kind or list(KINDS), given.source)
+        subprocess.run([given.program, given.source / "tests/peers/processors.lua", *folders],
+                       check=True, env={**os.environ, "REDCO_SOURCE": str(given.source)})
+        for folder in folders:
+            messages = list(differences(folder))
+            if messages:
+                n_wrong += 1
+                print(f"--seed {folder.name} --count 1 ({json.loads((folder / 'case.json').read_text())})")
+                print("\n".join("  " + message for message in messages))
+    print(f"{given.count} random processors, {n_wrong} of them differ")
+    if n_wrong:
+        raise SystemExit(1)
+
+
+main()
