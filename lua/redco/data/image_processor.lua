@@ -32,10 +32,10 @@ end
 local are_sizes = { size = true, crop_size = true, patch_size = true, max_image_size = true }
 
 -- Keys that do not change an image.
-local harmless = { "_valid_processor_keys", "auto_map", "data_format", "default_to_square",
-  "device", "disable_grouping", "do_convert_rgb", "feature_extractor_type", "image_processor_type",
-  "image_seq_length", "input_data_format", "processor_class", "return_row_col_info",
-  "return_tensors", "video_sampling" }
+local harmless = { "_valid_processor_keys", "aspect_ratio_setting", "auto_map", "data_format",
+  "default_to_square", "device", "disable_grouping", "do_convert_rgb", "feature_extractor_type",
+  "image_processor_type", "image_seq_length", "input_data_format", "processor_class",
+  "return_row_col_info", "return_tensors", "video_sampling" }
 
 local function processor_of(where, config)
   local kind = config.image_processor_type or config.feature_extractor_type

@@ -114,6 +114,7 @@ end
 ---   has_rows: whether pixel_values of the processor always have a dimension of rows
 ---   n_image_layers(c): how many layers of the model of images are read, or nil for all
 ---   spans_of(inputs, is_image, o): the spans of tokens that see each other (masks.lua), or nil
+---   first_position: the position of the first token, if not 0
 ---   image_inputs: names of inputs about the images beside pixel_values
 ---   image_dims: how many dimensions pixel_values of a list of images have; 4, or 5 if an image is
 ---     [tiles, 3, height, width]: then the features [n, F, size] are those of all tiles
@@ -230,6 +231,9 @@ return function(row)
         segment_ids = inputs.segment_ids, input_ids = ids }
       if token >= c.text_config.vocab_size then
         given.input_ids = ids:masked_fill(is_image, 0)
+      end
+      if family.first_position and not given.position_ids then
+        given.position_ids = blocks.position_ids(given, o, ids) + family.first_position
       end
       if family.spans_of then given.image_spans = family.spans_of(inputs, is_image, o) end
       if inputs.pixel_values then

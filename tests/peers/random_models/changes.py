@@ -31,7 +31,8 @@ SETTLED = {"architectures", "dtype", "model_type", "transformers_version", "id2l
            "use_cache", "num_stages"}  # version 5 does not read the last one
 if transformers.__version__.startswith("4."):  # GPT-2's fused attention ignores the first two
     SETTLED |= {"scale_attn_weights", "scale_attn_by_inverse_layer_idx",
-                "image_token_id"}  # Idefics 3 does not count its tokens
+                "image_token_id",  # Idefics 3 does not count its tokens
+                "final_logit_softcapping"}  # PaliGemma does not read it
 
 
 def changed(draw, config):
@@ -89,9 +90,10 @@ def write_changed(draw, folder, i, family, inputs, prompts, pooling):
             with_pooling(model, pooling)
         found = {}
         with torch.no_grad():
+            if is_generative(family):  # first: rope_type "dynamic" remembers the longest text
+                found[f"changed.{i}.tokens"] = generated(model.eval(), prompts,
+                                                         dict(max_new_tokens=4))
             found[f"changed.{i}.logits"] = logits_of(model.eval()(**inputs)).clone()
-            if is_generative(family):
-                found[f"changed.{i}.tokens"] = generated(model, prompts, dict(max_new_tokens=4))
         return found
     except Exception:  # whatever it is: there is nothing to compare with
         return {}

@@ -107,7 +107,7 @@ HEADLESS.update({f"{_family}.features": (_draw, modeling_auto.MODEL_MAPPING_NAME
 FAMILIES.update(HEADLESS)
 HAVE_POOLER = {f"{_family}.features" for _family in (
     "bert", "roberta", "xlm-roberta", "camembert", "mpnet", "albert")}
-ATTENTION = dict(gemma2="eager")  # the only one with soft caps
+ATTENTION = dict(gemma2="eager", paligemma="eager")  # which have soft caps
 
 
 def is_encoder(family):

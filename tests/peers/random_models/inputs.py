@@ -146,6 +146,8 @@ def new_inputs(draw, config, vocab_size, family):
             if family in IMAGE_TEXT:  # which are no padding
                 is_image = inputs["input_ids"] == image_token(config)
                 inputs["attention_mask"][is_image] = 1
+        elif family == "paligemma":  # version 4 reads token_type_ids only beside a mask
+            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     task = family.partition(".")[2]
     if is_encoder(family) and config.get("type_vocab_size", 1) > 1 and draw.maybe():
         inputs["token_type_ids"] = torch.randint(config["type_vocab_size"], (rows, length),

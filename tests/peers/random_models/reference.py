@@ -66,7 +66,8 @@ def with_positions(inputs, model, family):
             family.partition(".")[0] in {"opt", "bloom", *ENCODER_DECODERS} or \
             not takes_positions(family):
         return dict(inputs)
-    return dict(inputs, position_ids=(mask.cumsum(1) - 1).clamp(min=0))
+    first = 1 if family == "paligemma" else 0
+    return dict(inputs, position_ids=(mask.cumsum(1) - 1).clamp(min=0) + first)
 
 
 def in_double(inputs):

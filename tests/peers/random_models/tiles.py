@@ -145,6 +145,8 @@ def with_sizes(draw, config, ids):
     counts = counts_of(draw, len(ids))
     sizes = torch.tensor([[patch * merge * draw.randint(1, 3) + draw.randint(0, patch - 1)
                            for _ in range(2)] for _ in range(sum(counts))])
+    if len(sizes) == 1:  # the library fails where there is one feature
+        sizes[0, 0] += patch * merge
     pixels = some_pixels(draw, sum(counts), 3, *sizes.max(0).values.tolist())
     for image, (height, width) in zip(pixels, sizes):
         image[:, height:] = 0

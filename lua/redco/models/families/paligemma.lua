@@ -21,6 +21,7 @@ local paligemma = {
       num_attention_heads = 16, vision_use_head = false },
   },
   is_tied = true,
+  first_position = 1,
   inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids", "token_type_ids",
     "pixel_values" },
   defaults = { image_token_index = 256000, projection_dim = 2048, hidden_size = 2048 },
