@@ -46,6 +46,13 @@ local text_and_image = { text_config = merged(grouped, { vocab_size = 32 }), vis
 local of_tiles = merged(text_and_image, { image_token_id = 31,
   vision_config = merged(image, { patch_size = 2 }) })
 
+-- Of models that read images of any size: four pairs of a head for three positions.
+local any_size = { text = merged(decoder, { vocab_size = 32, num_key_value_heads = 2, head_dim = 8,
+    num_attention_heads = 2, rope_scaling = { mrope_section = { 2, 1, 1 } } }),
+  vision = { depth = 2, num_heads = 2, patch_size = 2, temporal_patch_size = 1, hidden_size = 16,
+    out_hidden_size = 16, intermediate_size = 24, num_position_embeddings = 9,
+    deepstack_visual_indexes = { 0, 1 } } }
+
 local mixture = { n_routed_experts = 4, n_group = 1, topk_group = 1, num_experts_per_tok = 2,
   moe_intermediate_size = 8, first_k_dense_replace = 1 }
 local deepseek = merged(decoder, mixture, { num_key_value_heads = 4, q_lora_rank = 8,
@@ -183,12 +190,22 @@ local configs = {
   qwen2 = grouped,
   qwen2_moe = merged(grouped, { num_experts = 4, num_experts_per_tok = 2,
     moe_intermediate_size = 8, shared_expert_intermediate_size = 8 }),
+  qwen2_5_vl = { image_token_id = 31, text_config = any_size.text,
+    vision_config = { depth = 2, num_heads = 2, patch_size = 2, temporal_patch_size = 1,
+      hidden_size = 16, out_hidden_size = 16, intermediate_size = 24, window_size = 4,
+      fullatt_block_indexes = { 1 } } },
+  qwen2_vl = { image_token_id = 31, text_config = any_size.text,
+    vision_config = { depth = 2, num_heads = 2, patch_size = 2, temporal_patch_size = 1,
+      embed_dim = 16, hidden_size = 16, mlp_ratio = 2 } },
   qwen3 = with_head_size,
   qwen3_moe = merged(with_head_size, { num_experts = 4, num_experts_per_tok = 2,
     moe_intermediate_size = 8 }),
   qwen3_5_text = merged(with_head_size, delta_net),
   qwen3_5_moe_text = merged(with_head_size, delta_net, { num_experts = 4, num_experts_per_tok = 2,
     moe_intermediate_size = 8, shared_expert_intermediate_size = 8 }),
+  qwen3_vl = { image_token_id = 31, text_config = any_size.text, vision_config = any_size.vision },
+  qwen3_vl_moe = { image_token_id = 31, text_config = merged(any_size.text, { num_experts = 4,
+    num_experts_per_tok = 2, moe_intermediate_size = 8 }), vision_config = any_size.vision },
   qwen3_next = merged(with_head_size, delta_net, { num_experts = 4, num_experts_per_tok = 2,
     moe_intermediate_size = 8, shared_expert_intermediate_size = 8 }),
   roberta = encoder,
@@ -307,6 +324,14 @@ for _, kind in ipairs { "sequence", "image", "audio" } do
   end
 end
 
+-- Images of several sizes, one in each row, as patches of n_pixels numbers; n tokens for images.
+local function images_of_sizes(n, n_pixels, numbers)
+  local sides = torch.tensor { { 1, 2, 4 }, { 1, 4, 4 }, { 1, 4, 2 }, { 1, 2, 2 } }
+  local is_real = torch.arange(16):unsqueeze(0):lt(sides:prod(1):unsqueeze(1)):unsqueeze(-1)
+  local is_image = torch.arange(n):unsqueeze(0):lt(sides:prod(1):unsqueeze(1) / 4)
+  return { pixel_values = numbers(16, n_pixels) * is_real, image_grid_thw = sides }, is_image
+end
+
 --- Returns the inputs of a loss: four rows.
 function tiny.inputs(name, model)
   local model_type, task = name:match "^[^.]+", model.family.task
@@ -336,14 +361,17 @@ function tiny.inputs(name, model)
     inputs.attention_mask:narrow(0, 1, 2):narrow(1, 0, 2):fill_(0)
   end
   if model.family.reads_images then  -- each row has one
-    local n = 4
+    local n, is_image = 4, nil
     if model.family.image_dims == 5 then  -- the whole and a tile, of which two rows have an end
       n, inputs.pixel_values = 10, numbers(2, 3, 8, 8)
       inputs.image_sizes = torch.full({ n_rows, 2 }, 8, { dtype = "int64" })
+    elseif reads(model, "image_grid_thw") then
+      inputs, is_image = images_of_sizes(n, 12, numbers)
     end
-    local tokens_of_image = torch.full({ n_rows, n }, 31, { dtype = "int64" })
+    is_image = is_image or torch.ones({ n_rows, n }, { dtype = "bool" })
     local function words(n_words) return tokens(n_words):clamp(nil, 30) end
-    inputs.input_ids = torch.cat({ words(2), tokens_of_image, words(length) }, 1)
+    inputs.input_ids = torch.cat({ words(2), words(n):masked_fill(is_image, 31),
+      words(length) }, 1)
     inputs.labels = tokens(2 + n + length)
     if reads(model, "token_type_ids") then
       inputs.token_type_ids = torch.ones_like(inputs.input_ids)

@@ -212,6 +212,7 @@ end
 --- list of the sizes that `given` lacks, with their defaults. An unknown key is an error in a
 --- script (`is_file` is false); in a file it is kept, to be saved again.
 local function complete_config(family, given, is_file)
+  if family.with_parts then given = family.with_parts(given) end
   if not is_file then refuse_unknown(family, given) end
   local c = json.copy(given)
   for key, value in pairs(family.defaults) do

@@ -23,6 +23,8 @@ local usual_names = { text = "model.language_model.", image = "model.vision_towe
 local function part_of(family, kind, config)
   if kind == "vision_config" and family.tower_of_images then return family.tower_of_images end
   local model_type = type(config) == "table" and config.model_type or family.parts[kind]
+  local decoder = kind == "text_config" and family.decoder
+  if decoder and decoder.model_type == model_type then return decoder end
   local found = families[model_type]
   local part = found and (kind == "text_config" and found.is_llama_like and found or
     kind == "vision_config" and found.tower)
@@ -94,6 +96,7 @@ end
 
 --- Returns a family. A row has the fields of a family, and
 ---   parts: the model_types of text_config and vision_config that have none
+---   decoder: the family of its text_config, if that is no model alone
 ---   tower_of_images: the tower of its model of images, if there is only one; its vision_config may
 ---     have any model_type
 ---   names: the prefixes of the parameters, { text = ..., image = ..., projector = ... }, if others
@@ -122,6 +125,9 @@ end
 ---     `images` has the inputs of the images without the dimension of rows, and n_real (splice.lua)
 ---   settle(kind, config): changes the given configuration of a part
 ---   add_own_parameters(c, add): parameters of no part
+---   read(c, given, inputs, is_image, images, o): adds to `given`, the inputs of the decoder;
+---     `images` is nil in a call without pixel_values
+---   with_parts(config): the configuration with its parts, of one that has their keys elsewhere
 ---
 --- pixel_values are [n, ...], of the images or tiles in the order of their tokens, or [B, k, ...]:
 --- each row has its own. In a row with fewer than k images the last ones are zeros. So a batch can
@@ -236,9 +242,10 @@ return function(row)
         given.position_ids = blocks.position_ids(given, o, ids) + family.first_position
       end
       if family.spans_of then given.image_spans = family.spans_of(inputs, is_image, o) end
-      if inputs.pixel_values then
+      local images = inputs.pixel_values and images_of(inputs)
+      if family.read then family.read(c, given, inputs, is_image, images, o) end
+      if images then
         function given.spliced(x)
-          local images = images_of(inputs)
           return put(params, x, is_image,
             features_of(params, images, { train = o.train, rng = o.rng }), images)
         end

@@ -31,9 +31,9 @@ local model_types = native.embedded_modules "redco.models.families."
 -- Whether only the text model of a folder is read: with a task, or if the family of the whole is
 -- unknown.
 local function reads_text_part(config, task)
-  local own, family = type(config) == "table" and config.text_config, families[config.model_type]
+  local family = families[config.model_type]
   if family and not (task and family.reads_images) then return false end
-  return type(own) == "table" and families[own.model_type or family and family.parts.text_config]
+  return text_part.has_family(config)
 end
 
 -- Returns what to say of an unknown type.
@@ -184,17 +184,16 @@ function(dir, options)
   else
     given = config_of(dir, "models.from_pretrained")
   end
-  local reads_part = reads_text_part(given, o.task)
-  if reads_part then
-    given = text_part.config(given, (families[given.model_type] or { parts = {} }).parts)
-  end
+  given = text_part.with_parts(given)
+  local whole_type, reads_part = given.model_type, reads_text_part(given, o.task)
+  if reads_part then given = text_part.config(given) end
   given = with_changes(given, o.config)
   local family = tasks.choose(family_of(given, dir .. "/config.json"), o.task, given)
   local is_planning = native.is_planning()
   weights = weights or not is_planning and native.open_weights(dir)
   local stored_type, sentences
   weights, stored_type = quantized_folder(given, weights, dir .. "/config.json")
-  if weights and reads_part then weights = text_part.weights(weights) end
+  if weights and reads_part then weights = text_part.weights(weights, whole_type) end
   if family.task == "features" and not family.new_functions then
     sentences, family, weights = sentence_pooling.open(family, weights, dir)
   end

@@ -54,6 +54,7 @@ local llama = {
   chunk = function() end,  -- how many tokens layer i attends within, or nil
   rope = function(_, whole) return whole end,  -- settings of the positions of layer i, or nil
   pairs = rotary.halves,
+  axes = nil,  -- which of several positions turns each pair (rotary.angles)
   -- function(inputs, o, x, rope): a factor of q by position, [B or 1, 1, T, 1], or nil
   query_scale = nil,
   attention = attention,
@@ -126,6 +127,7 @@ end
 local function new_forward(c, facts)
   local mixer_of, mlp_of = mixers_of(c, facts), mlps_of(c, facts)
   local padding_row, whole = blocks.padding_row(c), rotary.settings(c.model_type, c, rotary.size(c))
+  whole.axes = facts.axes
   local mixers, mlps, ropes, has_states = {}, {}, {}, false
   for i = 0, c.num_hidden_layers - 1 do
     local has_state
@@ -187,6 +189,7 @@ local function new_forward(c, facts)
       x, logits, numbers = nn.block(apply_layer, i, x, angles_of(ropes[i]),
         mask_for(i))
       routers[#routers + 1], routers.numbers[#routers.numbers + 1] = logits, numbers
+      if inputs.after_layer then x = inputs.after_layer(i, x) end
     end
     return norm("model." .. facts.last_norm, x), routers
   end

@@ -237,7 +237,8 @@ end
 local function length_of(r, inputs, options, x, positions)
   local same_as = kinds[r.rope_type].same_as
   if not same_as then return end
-  local longest = not inputs.position_ids and same_as(r, blocks.past(options) + x:size(1))
+  local is_usual = not inputs.position_ids and not inputs.axis_position_ids
+  local longest = is_usual and same_as(r, blocks.past(options) + x:size(1))
   if longest and (longest == 1 or not inputs.attention_mask) then return longest end
   return same_as(r, positions:max():item() + 1)
 end
@@ -254,11 +255,15 @@ local function on_device(r, device, length)
 end
 
 --- Returns cos and sin of the angles of the new tokens x [B, T, ...], each [B or 1, 1, T, size /
---- 2].
+--- 2]. With axis_position_ids [B, T, n] a token has n positions, and r.axes says which of them,
+--- from 0, turns each pair.
 function rotary.angles(r, inputs, options, x)
-  local positions = blocks.position_ids(inputs, options, x)
+  local axes = inputs.axis_position_ids
+  local positions = axes or blocks.position_ids(inputs, options, x)
   local steps, factor = on_device(r, positions.device, length_of(r, inputs, options, x, positions))
-  local angles = (positions:float():unsqueeze(-1) * steps):unsqueeze(1)
+  positions = axes and positions:index_select(-1, torch.tensor(r.axes, { device = axes.device }))
+    or positions:unsqueeze(-1)
+  local angles = (positions:float() * steps):unsqueeze(1)
   return (angles:cos() * factor):to(x.dtype), (angles:sin() * factor):to(x.dtype)
 end
 

@@ -14,6 +14,7 @@ from .images_with_text import image_token
 from .inputs import new_inputs
 from .mends import mend
 from .models import new_model, with_pooling
+from .native_images import as_first
 from .reference import in_double, reference, with_positions
 
 CHANGES = 4  # of the configuration, for each model
@@ -53,6 +54,7 @@ def write_config(draw, folder):
         config["torch_dtype"] = config.pop("dtype")
     if draw.maybe(0.4):
         config = of_version_5(config)
+    config = as_first(draw, config)
     place.write_text(json.dumps(config))
 
 

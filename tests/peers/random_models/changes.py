@@ -32,7 +32,8 @@ SETTLED = {"architectures", "dtype", "model_type", "transformers_version", "id2l
 if transformers.__version__.startswith("4."):  # GPT-2's fused attention ignores the first two
     SETTLED |= {"scale_attn_weights", "scale_attn_by_inverse_layer_idx",
                 "image_token_id",  # Idefics 3 does not count its tokens
-                "final_logit_softcapping"}  # PaliGemma does not read it
+                "final_logit_softcapping",  # PaliGemma does not read it
+                "vision_start_token_id"}  # which finds the images of Qwen-VL
 
 
 def changed(draw, config):

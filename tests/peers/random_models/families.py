@@ -6,7 +6,8 @@ import transformers
 from transformers.models.auto import modeling_auto
 
 # These fill the tables of draw.
-from . import decoders, encoder_decoders, encoders, mixtures, states, tiles  # noqa: F401
+from . import (decoders, encoder_decoders, encoders, mixtures, native_images,  # noqa: F401
+               states, tiles)
 from .draw import DECODERS, ENCODER_DECODERS, ENCODERS
 from .encoder_decoders import whisper_classes
 from .encoders import electra

@@ -5,6 +5,7 @@ import functools
 import torch
 import transformers
 
+from .native_images import of_library, padded_on_the_left
 from .states import IS_OLD, STATES
 
 
@@ -92,8 +93,10 @@ def fit(options, given, prompts, image_token=None):
     """Drops options that contradict generation_config.json: what it bans has -inf, to which one of
     them adds infinity, and version 5 refuses to force what is suppressed. Drops beams where version
     4 gives each beam the images of another row, and the penalty of repetition where version 5
-    leaves out padding."""
-    if mixes_images(prompts, image_token):
+    leaves out padding. Only Qwen-VL's default of max_length counts its max_position_embeddings."""
+    if "image_grid_thw" in prompts and options.get("do_sample") is None:
+        options.setdefault("max_new_tokens", 3)
+    elif mixes_images(prompts, image_token):
         for key in BEAMS:
             options.pop(key, None)
     if not IS_OLD and has_padding(prompts, given.pad_token_id):
@@ -120,7 +123,7 @@ def prompts_of(inputs, is_encoder_decoder, pad_token_id):
     prompts = {key: value.clone() for key, value in inputs.items()
                if key in ("input_ids", "attention_mask", "pixel_values", "input_features",
                            "token_type_ids", "image_sizes", "pixel_attention_mask",
-                           "batch_num_images")}
+                           "batch_num_images", "image_grid_thw")}
     if is_encoder_decoder:
         for key in ("decoder_input_ids", "decoder_attention_mask"):
             if key in inputs:
@@ -129,6 +132,7 @@ def prompts_of(inputs, is_encoder_decoder, pad_token_id):
             # Version 4 finds padding among the tokens, version 5 does not.
             prompts["attention_mask"] = torch.ones_like(prompts["input_ids"])
     elif "attention_mask" in prompts:  # that of a prompt is on the left
+        padded_on_the_left(prompts)
         lengths = prompts["attention_mask"].sum(1)
         for row, n in zip(prompts["attention_mask"], lengths):
             row[:] = 0
@@ -149,4 +153,4 @@ def generated(model, prompts, options, is_double=False):
     if "input_features" in prompts and "decoder_input_ids" in prompts:  # as of other models
         generate = functools.partial(transformers.GenerationMixin.generate, own)
     with torch.no_grad():
-        return generate(**prompts, **options)
+        return generate(**of_library(prompts, own), **options)

@@ -6,6 +6,7 @@ import transformers
 
 from .families import (CLASSIFIERS, ENCODER_DECODERS, ENCODERS, HEADLESS, IMAGE_TEXT, OF_SAMPLES,
                        OF_TEXTS, PAIRED, is_encoder, takes_positions)
+from .native_images import of_library
 
 STEPS = 3
 ADAMW = dict(lr=0.02, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)
@@ -28,8 +29,11 @@ def used(model):
             and parameter.requires_grad]
 
 
-def names_in_files(names):
+def names_in_files(names, model_type):
     """Those of models that read images, of version 4."""
+    if model_type in ("qwen2_vl", "qwen2_5_vl"):
+        return [name.replace("model.visual.", "visual.").replace("model.language_model.", "model.")
+                for name in names]
     if not any(name.startswith("model.vision_tower.") for name in names):
         return list(names)
     parts = {"model.language_model.": "language_model.model.", "lm_head.": "language_model.lm_head.",
@@ -42,7 +46,7 @@ def as_in_files(model, tensors):
     """The parameters by the names that they have in files: version 5 stacks those of experts, and
     has two biases of a head that is not tied, of which it uses the decoder's."""
     if not transformers.__version__.startswith("5."):
-        return dict(zip(names_in_files(tensors), tensors.values()))
+        return dict(zip(names_in_files(tensors, model.config.model_type), tensors.values()))
     tensors = dict(tensors)
     for name, other in model.all_tied_weights_keys.items():  # which may be the first of the two
         if name in tensors and other not in tensors:
@@ -62,6 +66,8 @@ def as_in_files(model, tensors):
 def with_positions(inputs, model, family):
     """The inputs with the positions that redco-lua counts in a mask; OPT does it by itself."""
     mask = inputs.get("attention_mask")
+    if "image_grid_thw" in inputs:  # which counts otherwise
+        return of_library(inputs, model)
     if mask is None or is_encoder(family) or family in PAIRED or family in OF_TEXTS or \
             family.partition(".")[0] in {"opt", "bloom", *ENCODER_DECODERS} or \
             not takes_positions(family):
