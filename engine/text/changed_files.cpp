@@ -135,6 +135,7 @@ std::map<std::string, std::string> changed_files(const Tokenizer::State& state) 
   if (state.has_new_template) {
     config.erase("chat_template");
     files.erase("chat_template.jinja");
+    files.erase("chat_template.json");
     const std::string& text = state.settings.chat_template;
     if (!text.empty()) files["chat_template.jinja"] = text;
   }

@@ -96,6 +96,7 @@ constexpr const char* file_names[] = {"tokenizer.json",
                                       "special_tokens_map.json",
                                       "added_tokens.json",
                                       "chat_template.jinja",
+                                      "chat_template.json",
                                       "vocab.txt"};
 
 Folder::Folder(fs::path path) : path_(std::move(path)) {
@@ -141,7 +142,11 @@ void Folder::read_config() {
   }
   settings_.clean_up_tokenization_spaces = config.boolean("clean_up_tokenization_spaces", false);
   settings_.writes_times = class_name_ == "WhisperTokenizer";
-  if (auto chat = config.find("chat_template")) read_template(*chat);
+  if (auto chat = config.find("chat_template")) {
+    read_template(*chat);
+  } else if (auto of_processor = parsed("chat_template.json")) {
+    read_template(JsonField(*of_processor, where("chat_template.json")).at("chat_template"));
+  }
   if (has("chat_template.jinja")) settings_.chat_template = files_.at("chat_template.jinja");
 }
 

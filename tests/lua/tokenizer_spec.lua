@@ -170,13 +170,14 @@ test("a stream gives what decode gives, whatever the text", function()
   end
 end)
 
-local function folder_with(config, tokenizer)
+local function folder_with(config, tokenizer, of_processor)
   local folder = os.tmpname()
   os.remove(folder)
   assert(os.execute("mkdir " .. folder) == 0)
   local text = redco.data.read "../cases/gpt2/tokenizer.json"
   for name, bytes in pairs {
     ["tokenizer_config.json"] = config, ["tokenizer.json"] = tokenizer and tokenizer(text) or text,
+    ["chat_template.json"] = of_processor,
   } do
     local file = assert(io.open(folder .. "/" .. name, "wb"))
     file:write(bytes)
@@ -262,6 +263,16 @@ test("pieces of a fixed length", function()
     expect_equal(list(tok:encode(table.concat(text))), list(ids))
   end
   expect_error(function() with_length ', "length": 0' end, "length", "a number to 65535")
+end)
+
+test("the chat template of a processor counts if the tokenizer has none", function()
+  local of_processor = [[{"chat_template": "{{ messages[0].content }}!"}]]
+  local conversation = { { role = "user", content = "hello" } }
+  for config, expected in pairs { ["{}"] = "hello!", [ [[{"chat_template": "hi"}]] ] = "hi" } do
+    local tok = folder_with(config, nil, of_processor)
+    expect_equal(tok:apply_chat_template(conversation, { tokenize = false }), expected)
+  end
+  expect_error(function() folder_with("{}", nil, "{}") end, "chat_template.json", "chat_template")
 end)
 
 test("a batch of conversations is a list of texts, of ids, or tensors with padding", function()
