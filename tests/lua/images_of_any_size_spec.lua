@@ -24,6 +24,29 @@ test("logits and tokens of reference cases", function()
   end
 end)
 
+test("the processor of a reference case", function()
+  local dir = "../cases/qwen2_5_vl"
+  local expected, process = torch.load(dir .. "/expected.safetensors"),
+    redco.models.processor(dir)
+  local word = redco.Tokenizer.from_pretrained(dir):convert_ids_to_tokens(767)
+  local texts = { word .. "<image>a red heart " .. word .. "<image>", "bone" }
+  local batch = process(texts, { expected.image_0, expected.image_1 }, { padding = true })
+  for _, name in ipairs { "input_ids", "attention_mask" } do
+    expect_equal(batch[name]:equal(expected[name]), true)
+  end
+  -- Each row has its images, the second none.
+  expect_equal(batch.image_grid_thw[0]:equal(expected.image_grid_thw), true)
+  expect_equal(batch.image_grid_thw[1]:ne(0):any():item(), false)
+  local pixels = batch.pixel_values[0]
+  expect_close(torch.cat({ pixels[0], pixels[1]:narrow(0, 0, 8) }, 0), expected.pixel_values,
+    0, 1e-6)
+  expect_equal(batch.pixel_values[1]:ne(0):any():item(), false)
+  local model = redco.models.from_pretrained(dir)
+  expect_close(model(model.params, batch):select(1, -1), expected.logits, 1e-4, 1e-4)
+  expect_error(function() process(texts, { torch.zeros({ 3, 1, 300 }, { dtype = "uint8" }) }) end,
+    "2 times for 1 images")
+end)
+
 local function rows(list) return torch.tensor(list, { dtype = "int64" }) end
 
 local names = { "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe" }

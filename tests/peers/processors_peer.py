@@ -143,7 +143,25 @@ def llava_onevision(draw, tokenizer):
         vision_aspect_ratio=f"anyres_max_{most}"), "<image>"
 
 
-KINDS = {make.__name__: make for make in (idefics3, internvl, mistral3, paligemma)}
+def qwen_vl(draw, tokenizer):
+    name = draw.choice(["Qwen2VL", "Qwen2_5_VL", "Qwen3VL"])
+    patch, merge = draw.randint(3, 6), draw.randint(1, 3)
+    bounds = dict(min_pixels=draw.randint(1, 1500), max_pixels=draw.randint(1500, 4000))
+    if hasattr(transformers, "Qwen2VLImageProcessorPil") and draw.random() < 0.5:
+        bounds = dict(size=dict(zip(("shortest_edge", "longest_edge"), bounds.values())))
+    images = named("Qwen2VLImageProcessor")(
+        patch_size=patch, merge_size=merge, temporal_patch_size=draw.randint(1, 2), **bounds,
+        **colours(draw))
+    types = dict(Qwen2VL="qwen2_vl", Qwen2_5_VL="qwen2_5_vl", Qwen3VL="qwen3_vl")
+    token = tokenizer.convert_tokens_to_ids("<image>")
+    config = dict(model_type=types[name], image_token_id=token,
+                  vision_config=dict(patch_size=patch, spatial_merge_size=merge, window_size=112))
+    return config, bare(
+        getattr(transformers, name + "Processor"), image_processor=images, tokenizer=tokenizer,
+        image_token="<image>", image_token_id=token, video_token="<film>", video_token_id=-1), "<image>"
+
+
+KINDS = {make.__name__: make for make in (idefics3, internvl, mistral3, paligemma, qwen_vl)}
 
 
 def some_texts(draw, word, counts):
@@ -166,7 +184,7 @@ def write_case(folder, seed, kinds, source):
     tokenizer = new_tokenizer(source)
     tokenizer.save_pretrained(folder)
     config, processor, word = make(draw, tokenizer)
-    config.setdefault("image_token_id" if make in (idefics3,) else "image_token_index",
+    config.setdefault("image_token_id" if make in (idefics3, qwen_vl) else "image_token_index",
                       tokenizer.convert_tokens_to_ids(word))
     if make is internvl:
         config.pop("image_token_index")
@@ -197,6 +215,7 @@ def write_case(folder, seed, kinds, source):
     if make is paligemma and draw.random() < 0.5:
         options["suffix"] = some_texts(draw, "", counts)
     expected = processor(images=given, text=list(texts), return_tensors="np", **options)
+    expected.pop("mm_token_type_ids", None)  # which tokens are those of images
     arrays = {key: np.ascontiguousarray(value) for key, value in expected.items()}
     save_file(arrays, folder / "expected.safetensors")
     save_file({str(i): np.ascontiguousarray(image.transpose(2, 0, 1))
@@ -217,6 +236,9 @@ def differences(folder):
             continue
         if name == "batch_num_images":
             found = found[found > 0]
+        elif name == "pixel_values" and case["kind"] == "qwen_vl":  # patches of each image
+            sizes = result["image_grid_thw"].reshape(-1, 3).prod(1)
+            found = flat(found.reshape(len(sizes), *found.shape[-2:]), sizes)
         elif found.ndim == value.ndim + 1:  # rows of images, of which transformers has a list
             counts = case["counts"]
             if case["kind"] == "internvl":  # tiles

@@ -107,7 +107,11 @@ local function read_sizes(where, o, processor, kind)
     or (not kind or processor.scales_shorter_side) and "shortest_edge"
   local number_is_edge = processor.scales_shorter_side
   if not kind then number_is_edge = o.do_center_crop end
-  o.size = size_of(where, "size", o.size, edge, number_is_edge)
+  if processor.read_size then
+    processor.read_size(where, o)
+  else
+    o.size = size_of(where, "size", o.size, edge, number_is_edge)
+  end
   for _, key in ipairs { "crop_size", "patch_size" } do
     if o[key] then o[key] = size_of(where, key, o[key]) end
   end
@@ -225,8 +229,10 @@ Gemma3ImageProcessor without pan and scan. Idefics3ImageProcessor, SmolVLMImageP
 GotOcr2ImageProcessor, of InternVL, cut images into tiles: the batch has the tiles of one image
 behind those of the other. LlavaNextImageProcessor and LlavaOnevisionImageProcessor do so, too; the
 result is [images, most tiles, 3, height, width] with zeros for missing tiles. PixtralImageProcessor
-keeps the sizes of images; zeros fill the batch at the right and at the bottom. `infos` has a table
-for each image: n_tiles; `rows` and `columns` of tiles; image_sizes, {height, width}.
+keeps the sizes of images; zeros fill the batch at the right and at the bottom. Qwen2VLImageProcessor
+makes patches, [images, most patches, numbers], with zeros behind those of smaller images. `infos` has
+a table for each image: n_tiles; `rows` and `columns` of tiles; image_sizes, {height, width};
+image_grid_thw, {1, rows, columns} of patches.
 
 Other processors, and keys that stand for other steps, raise an error. The result equals Pillow's bit
 for bit. A processor whose name ends in Fast gives the result of the slow one.]],
@@ -272,6 +278,7 @@ function(config, changes)
       info.n_tiles, infos[i] = #own, info
     end
     if #infos == 0 then fail("image_processor: there are no images") end
-    return (layouts[processor.layout] or stacked)(tiles, infos), infos
+    local layout = layouts[processor.layout] or processor.layout or stacked
+    return layout(tiles, infos, o), infos
   end
 end)

@@ -2,9 +2,12 @@
 ---   crops: whether they crop
 ---   scales_shorter_side: whether they scale the shorter side
 ---   cut: what makes tiles or sizes of an image (image_tiles.lua), in place of a resize and a crop
----   layout: "by_image" if an image's tiles have a dimension, "padded" if images differ in size
+---   read_size(where, o): reads `size` if it has another meaning
+---   layout: "by_image" if an image's tiles have a dimension, "padded" if images differ in size, or
+---     function(images, infos, options) -> tensor
 ---   defaults: those that differ, and options of `cut`
 ---   has_longest: whether `size` may be {longest_edge}
+local patches = require "redco.data.image_patches"
 local tiles = require "redco.data.image_tiles"
 
 local half = { 0.5, 0.5, 0.5 }
@@ -49,6 +52,9 @@ local processors = {
   PixtralImageProcessor = { cut = tiles.whole_patches, layout = "padded", has_longest = true,
     defaults = with(clip, { size = { longest_edge = 1024 },
       patch_size = { height = 16, width = 16 } }) },
+  Qwen2VLImageProcessor = { cut = patches.in_squares, layout = patches.stacked,
+    read_size = patches.read_size, defaults = with(clip, { min_pixels = 0, max_pixels = 0,
+      patch_size = 14, temporal_patch_size = 2, merge_size = 2 }) },
   LlavaNextImageProcessor = { cut = llava_next, layout = "by_image", crops = true,
     scales_shorter_side = true, defaults = with(clip, { size = { shortest_edge = 224 },
       do_center_crop = true, image_grid_pinpoints = { { 336, 672 }, { 672, 336 }, { 672, 672 },
