@@ -234,7 +234,7 @@ local function whole_of(version, flags, head)
   torch.save(weights, dir .. "/model.safetensors")
   local config = redco.data.json(text .. "/config.json")
   config.tie_word_embeddings = flags.text
-  testing.write(dir .. "/config.json", native.json_encode("x", { model_type = "internvl",
+  testing.write(dir .. "/config.json", native.json_encode("x", { model_type = "glm4v",
     tie_word_embeddings = flags.whole, transformers_version = version, text_config = config }))
   return dir, weights
 end
