@@ -174,16 +174,23 @@ test("experts some of which are quantized, with adapters", function()
   for _, modules in ipairs { ".*%.experts%.[02]%.w[12]", ".*%.experts%..*" } do
     local packed = redco.quant.quantize(model.params, { type = "q8_0", target_modules = modules })
     local floats = redco.quant.dequantize(packed)
-    local function adapted(params)
+    local function adapted(params, use_dora)
       local result = lora.add(params, { r = 2, target_modules = { "w1", "w2" },
-        generator = torch.Generator(3) })
+        lora_dropout = 0.5, use_dora = use_dora, generator = torch.Generator(3) })
       for name, leaf in pairs(result) do
         if name:find "lora_B" then leaf:fill_(0.1) end
       end
       return result
     end
     expect_close(model(packed, batch), model(floats, batch), 1e-5, 1e-5)
-    expect_close(model(adapted(packed), batch), model(adapted(floats), batch), 1e-5, 1e-5)
+    for _, use_dora in ipairs { false, true } do
+      local function trained(params)
+        return model(adapted(params, use_dora), batch, { train = true, rng = torch.Generator(4) })
+      end
+      expect_close(trained(packed), trained(floats), 1e-5, 1e-5)
+      expect_close(model(adapted(packed, use_dora), batch), model(adapted(floats, use_dora), batch),
+        1e-5, 1e-5)
+    end
   end
 end)
 

@@ -131,9 +131,11 @@ function adapter.grouped(params, names, x, y, numbers, options)
   local function product(z, matrices) return native.grouped_linear(z, numbers, matrices) end
   local function base(kept, is_dropped)
     if not is_dropped then return y end
-    local matrices = {}
-    for i, name in ipairs(names) do matrices[i] = params[name .. ".weight"] end
-    return product(kept, matrices)
+    local matrices, types = {}, {}
+    for i, name in ipairs(names) do
+      matrices[i], types[i] = params[name .. ".weight"], params[name .. ".weight_type"]
+    end
+    return weights.grouped(kept, numbers, matrices, types)
   end
   return added(x, y, a, b, {
     scaling = params[first .. ".lora_scaling"], dropout = params[first .. ".lora_dropout"],
