@@ -139,7 +139,7 @@ int dtype(lua_State* L) {
 
 int mapped_tensor(lua_State* L) {
   auto [file, name] = check_named<WeightsObject>(L, "tensor");
-  push_tensor(L, file->tensor(name), 0);
+  push_tensor(L, file->tensor(name));
   return 1;
 }
 
@@ -178,7 +178,7 @@ int packed_tensor(lua_State* L) {
   auto [file, name] = check_named<GgufObject>(L, "blocks");
   const char* type = file->quantized_type(name);
   if (type == nullptr) return 0;
-  push_tensor(L, file->blocks(name), 0);
+  push_tensor(L, file->blocks(name));
   lua_pushstring(L, type);
   return 2;
 }

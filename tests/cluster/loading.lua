@@ -1,5 +1,6 @@
 -- To load its part of a model, a process needs the memory of that part, and about as many pages of
 -- the mapped file. Checks this.
+local checks = require "redco.models.checks"
 local ffi = require "ffi"
 local process_memory = require "process_memory"
 local redco = require "redco"
@@ -81,6 +82,19 @@ testing.test("low_memory: a process's part and no more, at any moment", function
   local mapped = process_memory.bytes("smaps", "Rss", folder)
   -- Rows are pages of their own; the parts of columns share theirs.
   assert(mapped < 0.75 * params.whole, ("%.2f of the file was read"):format(mapped / params.whole))
+end)
+
+testing.test("NaN in the part of one process is an error of all", function()
+  local weight = torch.zeros { 128, 64 }
+  for _, value in ipairs { 0 / 0, math.huge, -math.huge } do
+    for _, row in ipairs { 0, 127 } do
+      local broken = redco.parameter(weight.shape):copy_(weight:index_fill(0, torch.tensor { row },
+        value))
+      local ok, message = pcall(checks.finite, "a file", { "w" }, { w = broken })
+      local found = value ~= value and "the weight w has NaN" or "the weight w has infinity"
+      assert(not ok and tostring(message):find(found, 1, true), message)
+    end
+  end
 end)
 
 testing.test("the parameters are the same in memory or mapped", function()

@@ -37,6 +37,15 @@ test("max_shard_size as a number and as a text, metadata", function()
   expect_equal(#native.open_weights(folder .. "/model.safetensors"):keys(), 3)
 end)
 
+test("tensors that were read are collected by the bytes of the file that they hold", function()
+  native.save_weights(folder .. "/large", { a = torch.zeros { 2 ^ 20 } })
+  local weights, held = native.open_weights(folder .. "/large"), setmetatable({}, { __mode = "k" })
+  for _ = 1, 100 do held[weights:tensor "a"] = true end
+  local n = 0
+  for _ in pairs(held) do n = n + 1 end
+  assert(n < 50, n)
+end)
+
 test("what is wrong is said with the line of the script", function()
   local function save(...)
     local arguments = { ... }

@@ -6,12 +6,12 @@
 #include "../../io/strict_json.h"
 #include "ggml_types.h"
 #include "gguf_format.h"
+#include "mapped_tensor.h"
 
 #include <redco/error.h>
 #include <redco/quantized.h>
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <bit>
@@ -282,13 +282,10 @@ at::Tensor GgufFile::tensor(const std::string& name) const {
   if (quantized_type(name) != nullptr) return dequantize(blocks(name), quantized_type(name));
   const Entry& found = entry(name);
   const ggml::Type type = *ggml::find_type(found.type);
-  at::TensorOptions options(type.dtype);
   std::byte* begin = data_.get() + found.begin;
   bool is_aligned = reinterpret_cast<uintptr_t>(begin) % c10::elementSize(type.dtype) == 0;
-  if (is_aligned)
-    return at::from_blob(
-        begin, found.shape, [owner = data_](void*) {}, options);
-  at::Tensor result = at::empty(found.shape, options);
+  if (is_aligned) return mapped_tensor(data_, begin, found.shape, type.dtype);
+  at::Tensor result = at::empty(found.shape, type.dtype);
   if (result.nbytes() > 0) std::memcpy(result.mutable_data_ptr(), begin, result.nbytes());
   return result;
 }
@@ -305,8 +302,7 @@ at::Tensor GgufFile::blocks(const std::string& name) const {
   std::vector<int64_t> shape = found.shape;
   shape.back() /= type.block_size;
   shape.push_back(type.block_bytes);
-  return at::from_blob(
-      data_.get() + found.begin, shape, [owner = data_](void*) {}, at::kByte);
+  return mapped_tensor(data_, data_.get() + found.begin, shape, at::kByte);
 }
 
 }  // namespace redco

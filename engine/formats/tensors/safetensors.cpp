@@ -4,13 +4,13 @@
 
 #include "../../io/input_file.h"
 #include "../../io/strict_json.h"
+#include "mapped_tensor.h"
 #include "safetensors_format.h"
 #include "torch_file.h"
 
 #include <redco/error.h>
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 
 #include <nlohmann/json.hpp>
 
@@ -203,11 +203,9 @@ at::Tensor SafetensorsFile::tensor(const std::string& name) const {
       fail(path_, ": tensor ", in_quotes(name), ": the boolean at ", wrong - begin, " is ",
            int(*wrong), ", expected 0 or 1");
   }
-  at::TensorOptions options(found.dtype);
   if (reinterpret_cast<uintptr_t>(begin) % c10::elementSize(found.dtype) == 0)
-    return at::from_blob(
-        begin, found.shape, [owner = data_](void*) {}, options);
-  at::Tensor copy = at::empty(found.shape, options);
+    return mapped_tensor(data_, begin, found.shape, found.dtype);
+  at::Tensor copy = at::empty(found.shape, found.dtype);
   if (size > 0) std::memcpy(copy.mutable_data_ptr(), begin, size);
   return copy;
 }

@@ -4,6 +4,7 @@
 
 #include "../../io/input_file.h"
 #include "../../io/strict_json.h"
+#include "mapped_tensor.h"
 #include "safetensors_format.h"
 #include "zip_archive.h"
 
@@ -259,8 +260,7 @@ class TorchFile::TreeMaker {
     std::byte* begin = file_.begins_[index];
     constexpr int64_t widest = 8;
     if (n > 0 && is_aligned(begin, widest)) {
-      storages_[index] = at::from_blob(
-          begin, {n}, [owner = file_.mapping_](void*) {}, at::kByte);
+      storages_[index] = mapped_tensor(file_.mapping_, begin, {n}, at::kByte);
     } else {
       storages_[index] = at::empty({n}, at::kByte);
       if (n > 0) std::memcpy(storages_[index].mutable_data_ptr(), begin, size_t(n));
@@ -335,8 +335,7 @@ at::Tensor TorchWeights::tensor(const std::string& name) const {
   std::byte* begin = storage + first * item_size(found);
   bool can_view = is_aligned(begin, item_size(found));
   if (can_view && is_contiguous(found) && !found.is_shared)
-    return at::from_blob(
-        begin, found.sizes, [owner = file_.mapping()](void*) {}, options);
+    return mapped_tensor(file_.mapping(), begin, found.sizes, found.dtype);
   at::Tensor elements =
       can_view ? at::from_blob(begin, {last - first}, options) : at::empty({last - first}, options);
   if (!can_view) std::memcpy(elements.mutable_data_ptr(), begin, elements.nbytes());

@@ -16,21 +16,26 @@ function checks.dtype(path, name, dtype)
 end
 
 --- Raises an error for NaN or infinity in the tensors of these names; those in `may_be_infinite`
---- may have infinity. Collective if tensors are sharded. Reads each value once.
+--- may have infinity. Collective if tensors are sharded. Reads each value once, and needs no tensor
+--- of the same size.
 function checks.finite(path, names, tensors, may_be_infinite)
-  if #names == 0 then return end
-  local sums = {}
-  for i, name in ipairs(names) do
-    -- A sum propagates NaN and infinity, and needs no tensor of the same size. It may overflow.
-    sums[i] = torch.no_grad(torch.sum, tensors[name]):double()
+  local extremes, checked = {}, {}
+  for _, name in ipairs(names) do
+    if tensors[name]:numel() > 0 then
+      checked[#checked + 1] = name
+      for _, extreme in ipairs { torch.no_grad(torch.aminmax, tensors[name]) } do
+        extremes[#extremes + 1] = extreme:double()
+      end
+    end
   end
-  local is_finite = torch.stack(sums):isfinite():full():tolist()
-  for i, name in ipairs(names) do
+  if #checked == 0 then return end
+  extremes = torch.stack(extremes):full():view { -1, 2 }:tolist()
+  for i, name in ipairs(checked) do
+    local least, most = unpack(extremes[i])
     local found
-    if not is_finite[i] and tensors[name]:isnan():any():item() then
+    if least ~= least or most ~= most then
       found = "NaN"
-    elseif not is_finite[i] and not (may_be_infinite or {})[name]
-      and tensors[name]:isinf():any():item() then
+    elseif (least == -math.huge or most == math.huge) and not (may_be_infinite or {})[name] then
       found = "infinity"
     end
     if found then
