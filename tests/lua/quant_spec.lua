@@ -383,11 +383,30 @@ test("experts of gpt-oss are read from blocks of mxfp4", function()
   blocks[1][5][0]:narrow(0, 0, 1):fill_(0xF3)
   local scales = torch.full({ 2, 32, 1 }, 129, { dtype = "uint8" })
   write(blocks, scales)
-  local read = redco.models.from_pretrained(dir, { dtype = "auto" }).params[name]
+  local read = redco.models.from_pretrained(dir, { dtype = "auto", quantize = false }).params[name]
   expect_equal(read.dtype, "bfloat16")
   expect_equal(read[1][0][5]:item(), 6)
   expect_equal(read[1][1][5]:item(), -24)
   expect_equal(read:count_nonzero():item(), 2)
+
+  -- They stay packed, compute the same, and are written as they were.
+  local floats = redco.models.from_pretrained(dir, { quantize = false })
+  local packed = redco.models.from_pretrained(dir)
+  expect_equal(table.concat(packed.params[name].shape, " "), "2 32 1 17")
+  expect_equal(packed.params[name .. "_type"], "mxfp4")
+  expect_equal(tostring(packed), tostring(floats))
+  local inputs = { input_ids = torch.tensor { { 1, 2, 3 } }, labels = torch.tensor { { 2, 3, 4 } } }
+  expect_close(packed.loss(packed.params, inputs), floats.loss(floats.params, inputs), 1e-6, 0)
+  local dense = quant.dequantize(packed.params, { dtype = "bfloat16" })
+  expect_same(dense[name], read)
+  expect_equal(dense[name .. "_type"], nil)
+  packed.save_pretrained(dir .. "/written")
+  local written = torch.load(dir .. "/written/model.safetensors")
+  expect_same(written[name .. "_blocks"], blocks)
+  expect_same(written[name .. "_scales"], scales)
+  local again = redco.models.from_pretrained(dir .. "/written")
+  expect_same(again.params[name], packed.params[name])
+
   local function open() return redco.models.from_pretrained(dir) end
   write(blocks, nil)
   expect_error(open, name .. "_scales is missing")

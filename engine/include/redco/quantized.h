@@ -50,8 +50,7 @@ REDCO_API at::Tensor quantized_linear(const at::Tensor& x, const at::Tensor& blo
                                       const std::string& type,
                                       const std::optional<at::Tensor>& bias = {});
 
-/// The types of the quantized weights of a tree by path: a text X.weight_type names that of
-/// X.weight.
+/// The types of the quantized weights of a tree by path: a text X_type names that of X.
 REDCO_API std::map<std::string, const BlockType*> quantized_weights(const Tree& params);
 
 /// The numbers of all tensors of a tree, those of tied ones once: elements, or numbers in blocks.

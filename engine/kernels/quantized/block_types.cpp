@@ -212,7 +212,7 @@ std::map<std::string, const BlockType*> quantized_weights(const Tree& params) {
   constexpr std::string_view ending = "_type";
   std::map<std::string, const BlockType*> found;
   for_each_leaf(params, [&](const std::string& path, const Tree& leaf) {
-    if (!leaf.is<std::string>() || !path.ends_with("weight_type")) return;
+    if (!leaf.is<std::string>() || !path.ends_with(ending)) return;
     if (const BlockType* type = find_block_type(leaf.as<std::string>()))
       found[path.substr(0, path.size() - ending.size())] = type;
   });

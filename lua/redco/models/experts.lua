@@ -84,9 +84,9 @@ local function stacked(c, given)
 
   -- Part `part` of the experts chosen for each row: [N, size] or [N, k, size] -> [N, k, size].
   local function linear(params, part, y, numbers)
-    local weights = params[part]
-    if given.is_transposed then weights = weights:transpose(1, 2) end
-    return native.grouped_linear(y, numbers, weights:unbind(0), params[part .. "_type"])
+    local weights, type = params[part], params[part .. "_type"]
+    if given.is_transposed and not type then weights = weights:transpose(1, 2) end
+    return native.grouped_linear(y, numbers, weights:unbind(0), type)
   end
 
   -- The biases of part `part` for each row: [N, k, size].
@@ -99,7 +99,7 @@ local function stacked(c, given)
       local normal = blocks.normal(c.initializer_range)
       local function add_part(part, n_out, n_in)
         add(part, given.is_transposed and { given.n, n_in, n_out } or { given.n, n_out, n_in },
-          normal, not given.is_transposed and "linear" or nil)
+          normal, given.is_transposed and "transposed" or "linear")
         if given.bias then add(part .. "_bias", { given.n, n_out }, blocks.zeros) end
       end
       add_part(name .. joined, 2 * given.inner, c.hidden_size)

@@ -6,6 +6,7 @@ local json = require "redco.models.json"
 local listed = require "redco.models.listed"
 local native = require "redco.native"
 local packed = require "redco.models.packed"
+local quantized = require "redco.quant.weights"
 local quantized_folder = require "redco.quant.written_folders"
 local tell_unused = require "redco.models.unused_weights"
 local ties = require "redco.models.ties"
@@ -226,7 +227,7 @@ end
 function files.check_names(family, config, params)
   local rest, missing = {}, {}
   for name in pairs(params) do
-    if not name:find "%.weight_d?type$" then rest[name] = true end
+    if not quantized.owner(params, name) then rest[name] = true end
   end
   family.add_parameters(config, function(name)
     if not rest[name] then missing[#missing + 1] = name end

@@ -191,8 +191,8 @@ function(dir, options)
   local family = tasks.choose(family_of(given, dir .. "/config.json"), o.task, given)
   local is_planning = native.is_planning()
   weights = weights or not is_planning and native.open_weights(dir)
-  local stored_type, sentences
-  weights, stored_type = quantized_folder(given, weights, dir .. "/config.json")
+  local stored_types, sentences
+  weights, stored_types = quantized_folder(given, weights, dir .. "/config.json")
   if weights and reads_part then weights = text_part.weights(weights, whole_type) end
   if family.task == "features" and not family.new_functions then
     sentences, family, weights = sentence_pooling.open(family, weights, dir)
@@ -212,7 +212,8 @@ function(dir, options)
     local dtype = o.dtype ~= "auto" and o.dtype or "float32"
     local params = files.add_new({}, family, c, dtype, o.generator)
     if o.quantize ~= false then
-      packed.plan(family, c, params, weights, o.quantize or stored_type)
+      if o.quantize then stored_types.linear = o.quantize end
+      packed.plan(family, c, params, weights, stored_types)
     end
     local model = new_model(family, c, params)
     return with_recompute(model, o.recompute, "models.from_pretrained")

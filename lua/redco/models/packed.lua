@@ -65,33 +65,53 @@ function packed.kinds(family, config)
   return kinds
 end
 
--- Returns the blocks of a weight and their type: as the file has them, or rounded to the type
--- `quantize`. Nil if it stays a tensor of floats.
-local function blocks_of(weights, source, kind, quantize)
+-- Returns a weight of floats rounded to a type. Each process reads and rounds its part alone.
+local function rounded(weight, type)
+  local block, sizes = block_type(type), weight.shape
+  local last = #sizes
+  sizes[last], sizes[last + 1] = sizes[last] / block.size, block.size
+  local part = native.parameter(sizes, { dtype = weight.dtype }):copy_(weight:reshape(sizes))
+  sizes[last + 1] = block.bytes
+  return native.parameter(sizes, { dtype = "uint8" })
+    :copy_(native.quantize(part, type):squeeze(-2))
+end
+
+-- Returns the parameter of a weight in blocks and their type: as the file has them, or rounded to
+-- the type `quantize`. Nil if it stays a tensor of floats. options: those of files.load_params.
+local function blocks_of(weights, source, kind, options)
+  local quantize = options.quantize
   if not kind or quantize == false then return nil end
   if weights.blocks then
     local blocks, type = weights:blocks(source)
+    if blocks and not options.low_memory then
+      blocks = native.parameter(blocks.shape, { dtype = "uint8" }):copy_(blocks)
+    end
     if blocks then return blocks, type end
   end
   if not quantize or kind ~= "linear" then return nil end
   local shape = weights:shape(source)
   if shape[#shape] % block_type(quantize).size == 0 then
-    return native.quantize(weights:tensor(source), quantize), quantize
+    return rounded(weights:tensor(source), quantize), quantize
   end
 end
 
---- Replaces new parameters by those of the sizes that packed ones have: of a GGUF file, or of a
---- type, which may be nil.
-function packed.plan(family, config, params, weights, type)
+-- Puts blocks of a type into the params.
+local function put(params, name, kind, blocks, type, dtype)
+  params[name], params[name .. "_type"] = blocks, type
+  if kind == "embedding" then params[name .. "_dtype"] = dtype or "float32" end
+  if kind == "transposed" then params[name .. "_is_transposed"] = true end
+end
+
+--- Replaces new parameters by those of the sizes that packed ones have: of a GGUF file, or of the
+--- types of each kind of weights.
+function packed.plan(family, config, params, weights, types)
   for name, kind in pairs(packed.kinds(family, config)) do
-    local own, sizes = weights and weights:type(name) or kind == "linear" and type,
-      params[name].shape
-    local block = own and block_type(own)
-    if block and sizes[#sizes] % block.size == 0 then
-      sizes[#sizes], sizes[#sizes + 1] = sizes[#sizes] / block.size, block.bytes
-      params[name] = native.parameter(sizes, { dtype = "uint8" })
-      params[name .. "_type"] = own
-      if kind == "embedding" then params[name .. "_dtype"] = "float32" end
+    local own, sizes = weights and weights:type(name) or types[kind], params[name].shape
+    local block, last = own and block_type(own), #sizes
+    if kind == "transposed" then sizes[last - 1], sizes[last] = sizes[last], sizes[last - 1] end
+    if block and sizes[last] % block.size == 0 then
+      sizes[last], sizes[last + 1] = sizes[last] / block.size, block.bytes
+      put(params, name, kind, native.parameter(sizes, { dtype = "uint8" }), own)
     end
   end
 end
@@ -99,12 +119,9 @@ end
 --- Puts a weight into the params if it is packed. Returns whether it is. options: those of
 --- files.load_params.
 function packed.add(params, name, weights, source, kind, options)
-  local blocks, type = blocks_of(weights, source, kind, options.quantize)
+  local blocks, type = blocks_of(weights, source, kind, options)
   if not blocks then return false end
-  params[name] = options.low_memory and blocks
-    or native.parameter(blocks.shape, { dtype = "uint8" }):copy_(blocks)
-  params[name .. "_type"] = type
-  if kind == "embedding" then params[name .. "_dtype"] = options.dtype or "float32" end
+  put(params, name, kind, blocks, type, options.dtype)
   native.set_source(params[name], weights.path, source)
   return true
 end

@@ -154,7 +154,7 @@ local formats = { ["pack-quantized"] = packed_numbers, ["int-quantized"] = whole
   ["float-quantized"] = float8 {}, ["naive-quantized"] = float8 {} }
 
 -- Functions of the configuration and the folder that return the form of weights. A form with
--- `open(weights)` reads them as floats.
+-- `open(weights)` has experts alone in blocks.
 local methods = {
   bitsandbytes = function(config, where)
     if config.load_in_8bit then return eight_bits end
@@ -173,7 +173,7 @@ local methods = {
     return awq
   end,
   fp8 = float8,
-  mxfp4 = function() return { open = mxfp4 } end,
+  mxfp4 = function() return { type = "mxfp4", open = mxfp4 } end,
   ["compressed-tensors"] = function(config, where)
     local form = formats[config.format]
     for _, group in pairs(config.config_groups or {}) do
@@ -276,10 +276,11 @@ function Weights:tensor(name)
 end
 
 --- Takes `quantization_config` out of a configuration. Returns the weights of the folder, nil if
---- none are given, with the quantized ones as blocks, and their type.
+--- none are given, with the quantized ones as blocks, and the type of each kind of weights that is
+--- quantized.
 return function(given, weights, where)
   local config = given.quantization_config
-  if config == nil then return weights end
+  if config == nil then return weights, {} end
   local method = type(config) == "table" and config.quant_method
   local form = methods[method]
   if not form then
@@ -289,5 +290,6 @@ return function(given, weights, where)
   end
   form = form(config, where)
   given.quantization_config = nil
-  return weights and (form.open or new_weights)(weights, form), form.type
+  return weights and (form.open or new_weights)(weights, form),
+    form.open and { transposed = form.type } or { linear = form.type }
 end

@@ -3,7 +3,6 @@ local arguments = require "redco.arguments"
 local choose = require "redco.lora.choose"
 local fail = require "redco.fail"
 local importance = require "redco.quant.importance"
-local layers = require "redco.lora.layers"
 local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
@@ -48,16 +47,7 @@ Returns the tree with floating-point weights in place of quantized ones, to trai
 write them with `model.save_pretrained`. The other tensors are those of `params`.]],
 function(params, options)
   local o, result = dequantize_options(options), copy_of(params)
-  torch.no_grad(function()
-    for _, layer in ipairs(layers.of(result)) do
-      if layer:get "weight_type" then
-        layer:set("weight", weights.dequantized(layer.node, layer.stem, o.dtype))
-        layer:set("weight_type", nil)
-        layer:set("weight_dtype", nil)
-        layer:set("weight_input_scale", nil)
-      end
-    end
-  end)
+  torch.no_grad(weights.dequantize, result, o.dtype)
   return result
 end)
 

@@ -1,7 +1,6 @@
 --- Folders of gpt-oss: X_blocks [experts, out, groups, 16] and X_scales [experts, out, groups]
 --- stand for the weights X [experts, in, out] of experts. Each byte has two neighbours, the first
---- in its lower bits, each group of 32 numbers an exponent. Such weights are read as bfloat16,
---- which has all their numbers.
+--- in its lower bits, each group of 32 numbers an exponent.
 local fail = require "redco.fail"
 local native = require "redco.native"
 local torch = require "redco.torch"
@@ -48,13 +47,27 @@ function Weights:shape(name)
   return { shape[1], (shape[3] or 0) * 32, shape[2] }
 end
 
-function Weights:tensor(name)
-  if not self:is_packed(name) then return self.inner:tensor(name) end
+--- Returns the blocks [experts, out, groups, 17] of a weight and their type; nil for another.
+function Weights:blocks(name)
+  if not self:is_packed(name) then return nil end
   local blocks, scales = parts_of(self, name)
+  local sizes = scales.shape
+  sizes[4] = 17
+  local result = torch.empty(sizes, { dtype = "uint8" })
+  return torch.no_grad(function()
+    for i = 0, blocks:size(0) - 1 do result[i]:copy_(packed(blocks[i], scales[i])) end
+    return result
+  end), "mxfp4"
+end
+
+--- Returns a weight of experts as bfloat16, which has all its numbers.
+function Weights:tensor(name)
+  local blocks, type = self:blocks(name)
+  if not blocks then return self.inner:tensor(name) end
   local result = torch.empty(self:shape(name), { dtype = "bfloat16" })
   return torch.no_grad(function()
     for i = 0, blocks:size(0) - 1 do
-      result[i]:copy_(native.dequantize(packed(blocks[i], scales[i]), "mxfp4"):t())
+      result[i]:copy_(native.dequantize(blocks[i], type, "bfloat16"):t())
     end
     return result
   end)

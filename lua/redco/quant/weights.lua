@@ -1,5 +1,7 @@
 --- Layers whose weight may be quantized: beside `X.weight` [out, n, bytes] of uint8 stands the name
 --- of its type, `X.weight_type`, and maybe the factors of its inputs, `X.weight_input_scale` [in].
+--- `X.weight_is_transposed` marks blocks of a weight that is [..., in, out] as floats. Weights with
+--- other names, such as `X.experts.down_proj`, have the same endings.
 --- `stem` is "X." in a flat table, and "" where the layer is a table.
 local native = require "redco.native"
 local torch = require "redco.torch"
@@ -80,13 +82,45 @@ function weights.quantized(weight, type, importance)
   return packed
 end
 
+local endings = { "_type", "_dtype", "_input_scale", "_is_transposed" }
+
+--- Returns the name of the weight beside which an entry of this name stands, or nil.
+function weights.owner(node, name)
+  for _, ending in ipairs(endings) do
+    local own = name:sub(-#ending) == ending and name:sub(1, -#ending - 1)
+    if own and torch.is_tensor(node[own]) then return own end
+  end
+end
+
+--- Returns a weight as numbers of this dtype, by default float32.
+function weights.values(node, name, dtype)
+  local weight, type = node[name], node[name .. "_type"]
+  if not type then return weight end
+  local scale = node[name .. "_input_scale"]
+  local values = native.dequantize(weight, type, dtype)
+  if scale then values = values * scale:to(values.dtype) end
+  return node[name .. "_is_transposed"] and values:transpose(-1, -2):contiguous() or values
+end
+
 --- Returns W as numbers of this dtype, by default float32.
 function weights.dequantized(node, stem, dtype)
-  local weight, type = node[stem .. "weight"], node[stem .. "weight_type"]
-  if not type then return weight end
-  local scale = node[stem .. "weight_input_scale"]
-  local values = native.dequantize(weight, type, dtype)
-  return scale and values * scale:to(values.dtype) or values
+  return weights.values(node, stem .. "weight", dtype)
+end
+
+--- Puts numbers of this dtype in place of each quantized weight of a tree.
+function weights.dequantize(node, dtype)
+  local names = {}
+  for key, value in pairs(node) do
+    if type(value) == "table" then
+      weights.dequantize(value, dtype)
+    elseif type(key) == "string" and torch.is_tensor(value) and node[key .. "_type"] then
+      names[#names + 1] = key
+    end
+  end
+  for _, name in ipairs(names) do
+    node[name] = weights.values(node, name, dtype)
+    for _, ending in ipairs(endings) do node[name .. ending] = nil end
+  end
 end
 
 return weights

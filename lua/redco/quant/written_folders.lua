@@ -1,5 +1,5 @@
 --- Quantized weights in the forms of Hugging Face's folders, which folders.lua reads:
---- compressed-tensors, and bitsandbytes with 4 bits.
+--- compressed-tensors, bitsandbytes with 4 bits, and gpt-oss's own.
 local fail = require "redco.fail"
 local native = require "redco.native"
 local torch = require "redco.torch"
@@ -44,7 +44,8 @@ local function of_bytes(dtype, format, weights)
   }
 end
 
--- By type: `config`, and write(blocks, put) with the tensors X.ENDING for the weight X.weight.
+-- By type: `config`, and write(blocks, put) with the tensors X.ENDING for the weight X.weight, or
+-- X_ENDING for the weight X of experts where the form is `of_experts`.
 local forms = {
   int8 = of_bytes("int8", "int-quantized", { num_bits = 8, type = "int", symmetric = true }),
   fp8 = of_bytes("float8_e4m3fn", "float-quantized",
@@ -94,6 +95,22 @@ for _, type in ipairs { "nf4", "fp4" } do
   }
 end
 
+forms.mxfp4 = {
+  of_experts = true,
+  config = { quant_method = "mxfp4" },
+  -- blocks [experts, out, groups, 17]. Here a byte has the numbers i and i + 16, there neighbours.
+  write = function(blocks, put)
+    local numbers = blocks:narrow(-1, 1, 16)
+    local pairs = torch.cat({ numbers:bitwise_and(15), numbers:bitwise_right_shift(4) }, -1)
+      :unflatten(-1, { 16, 2 })
+    put("blocks", pairs:select(-1, 0):bitwise_or(pairs:select(-1, 1):bitwise_left_shift(4)))
+    put("scales", blocks:select(-1, 0):contiguous())
+  end,
+}
+
+-- The keys of what stays floats, by method.
+local skipped = { bitsandbytes = "llm_int8_skip_modules", mxfp4 = "modules_to_not_convert" }
+
 -- Whether 8 is the zero of all groups of 4 bits.
 local function are_symmetric(params)
   for name, value in pairs(params) do
@@ -102,25 +119,37 @@ local function are_symmetric(params)
   return true
 end
 
+-- Whether a form can have a weight.
+local function fits(form, params, name)
+  if form.of_experts then return params[name .. "_is_transposed"] == true end
+  return params[name]:dim() == 3 and name:find "%.weight$" ~= nil
+end
+
+-- Lists the types that a folder can have of a weight.
+local function fitting(params, name)
+  local names = {}
+  for type, form in pairs(forms) do
+    if fits(form, params, name) then names[#names + 1] = type end
+  end
+  table.sort(names)
+  return #names > 0 and ", only " .. table.concat(names, ", ") or ""
+end
+
 -- Returns the type of the quantized weights of params, nil without any.
 local function type_of(params)
   local first, found
-  for name, type in pairs(params) do
-    if name:find "%.weight_type$" then
-      if found and found ~= type then
-        fail("save_pretrained: %s is %s and %s is %s: a folder has one type", first, found, name,
-          type)
-      end
-      first, found = name, type
+  for name, value in pairs(params) do
+    local type = torch.is_tensor(value) and params[name .. "_type"]
+    if type and found and found ~= type then
+      fail("save_pretrained: %s is %s and %s is %s: a folder has one type", first, found, name,
+        type)
     end
-  end
-  if found and not forms[found] then
-    local names = {}
-    for name in pairs(forms) do names[#names + 1] = name end
-    table.sort(names)
-    fail("save_pretrained: %s is quantized to %s, which no folder has, only %s: "
-      .. "model.save_gguf(path) writes it, redco.quant.dequantize(params) makes floats", first,
-      found, table.concat(names, ", "))
+    if type and not (forms[type] and fits(forms[type], params, name)) then
+      fail("save_pretrained: %s is quantized to %s, which no folder has%s: "
+        .. "model.save_gguf(path) writes it, redco.quant.dequantize(params) makes floats", name,
+        type, fitting(params, name))
+    end
+    if type then first, found = name, type end
   end
   return found
 end
@@ -135,9 +164,10 @@ return function(params, linear_names, dtype)
   torch.no_grad(function()
     for name, value in pairs(params) do
       local stem = name:match "^(.*)%.weight$"
-      if stem and params[name .. "_type"] then
+      if torch.is_tensor(value) and params[name .. "_type"] then
+        local prefix = form.of_experts and name .. "_" or stem .. "."
         form.write(value:full(), function(ending, tensor)
-          written[stem .. "." .. ending] = tensor
+          written[prefix .. ending] = tensor
         end, dtype, is_symmetric)
       elseif torch.is_tensor(value) then
         written[name] = value
@@ -148,6 +178,6 @@ return function(params, linear_names, dtype)
   table.sort(ignored)
   local config = {}
   for key, value in pairs(is_symmetric and form.symmetric or form.config) do config[key] = value end
-  config[config.quant_method == "bitsandbytes" and "llm_int8_skip_modules" or "ignore"] = ignored
+  config[skipped[config.quant_method] or "ignore"] = ignored
   return written, config
 end
