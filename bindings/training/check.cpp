@@ -6,6 +6,7 @@
 #include "state/object.h"
 #include "state/values.h"
 
+#include <redco/detail/without_statistics.h>
 #include <redco/error.h>
 
 #include <algorithm>
@@ -37,10 +38,12 @@ int is_end(lua_State* L) {
 // The dotted names of the params that the optimizer trains.
 int trained_names(lua_State* L) {
   auto optimizer = check_object<LuaOptimizer>(L, 1, "trained_names");
+  Tree params = check_tree(L, 2);
+  auto trained = without_statistics(optimizer->optimizer, params);
   lua_newtable(L);
   int n = 0;
-  for (const auto& [name, param] : named_tensors(check_tree(L, 2))) {
-    if (!param.is_floating_point() || !optimizer->optimizer->trains(name, param)) continue;
+  for (const auto& [name, param] : named_tensors(params)) {
+    if (!param.is_floating_point() || !trained->trains(name, param)) continue;
     lua_pushstring(L, name.c_str());
     lua_rawseti(L, -2, ++n);
   }

@@ -13,6 +13,7 @@
 
 #include <redco/detail/micro_batches.h>
 #include <redco/detail/recomputing.h>
+#include <redco/detail/without_statistics.h>
 #include <redco/error.h>
 #include <redco/random.h>
 #include <redco/sharding.h>
@@ -91,8 +92,10 @@ TrainStep::TrainStep(const TrainerOptions& options, Custom custom, uint64_t seed
 
 void TrainStep::set_state(SetTrainStateOptions options) {
   const Mesh& mesh = *deployer_->mesh();
-  OptimizerStep optimizer_step(
-      options.optimizer ? std::move(options.optimizer) : optimizer_step_->optimizer(), deployer_);
+  OptimizerStep optimizer_step(without_statistics(options.optimizer ? std::move(options.optimizer)
+                                                                    : optimizer_step_->optimizer(),
+                                                  options.params),
+                               deployer_);
   require(options.step >= 0, "Trainer: step = ", options.step, " must not be negative");
   require(precision_.is_scaled() || !options.loss_scale,
           "Trainer: loss_scale is for compute_dtype = float16; ", precision_.dtype(),

@@ -162,7 +162,7 @@ test("wrong arguments of layers are errors of the line that called", function()
   end
   norm.running_mean:requires_grad_()
   expect_error(function() nn.batch_norm(norm, x, { train = true }) end, "layers_spec.lua:",
-    "running_mean", "redco.optim.freeze")
+    "running_mean", "redco.grad")
   nn.batch_norm(norm, x)  -- in evaluation they are not written
 end)
 

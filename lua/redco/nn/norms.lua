@@ -22,9 +22,8 @@ define("BatchNorm", [[
 BatchNorm(num_features, {affine = true, track_running_stats = true}) -> params
 Returns the parameters of `batch_norm`: {weight, bias, running_mean, running_var}, each
 [num_features]. Without `affine` there are no weight and bias, and without `track_running_stats` no
-running statistics. The running statistics are state that training must not change by gradients:
-wrap the Trainer's optimizer in `redco.optim.freeze(optimizer, nn.is_running_statistic)`. They are
-saved and resumed with the other parameters.]], function(num_features, options)
+running statistics. The running statistics are state: a Trainer does not train them, and saves and
+resumes them with the other parameters.]], function(num_features, options)
   local o = batch(options)
   local params = o.affine and affine_params(num_features) or {}
   if o.track_running_stats then
@@ -37,7 +36,7 @@ end)
 define("is_running_statistic", [[
 is_running_statistic(name) -> boolean
 Returns whether a parameter's dotted name ends in running_mean or running_var, the state of
-`batch_norm`. It is made for `redco.optim.freeze`.]], function(name)
+`batch_norm`, which an optimizer must leave alone. A Trainer does so.]], function(name)
   local last = tostring(name):match "[^.]*$"
   return last == "running_mean" or last == "running_var"
 end)
@@ -47,9 +46,8 @@ end)
 local function check_statistics(params)
   for _, name in ipairs { "running_mean", "running_var" } do
     if params[name] and params[name].requires_grad then
-      fail("nn.batch_norm: %s is trained by gradients; give the Trainer "
-        .. "redco.optim.freeze(optimizer, nn.is_running_statistic), and leave it out of the "
-        .. "argument of redco.grad", name)
+      fail("nn.batch_norm: %s is trained by gradients; leave it out of the argument of redco.grad",
+        name)
     end
   end
 end

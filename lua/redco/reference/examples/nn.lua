@@ -224,8 +224,6 @@ print(nn.init.zeros_(redco.parameter { 2, 2 }))
 local params = nn.BatchNorm(64)
 print(params.weight.shape, params.running_var[0])
 --> torch.Size([64])  tensor(1.)
-local optimizer = redco.optim.freeze(
-  redco.optim.adamw { learning_rate = 1e-3 }, nn.is_running_statistic)
 
 --- redco.nn.batch_norm
 local params = nn.BatchNorm(3)
