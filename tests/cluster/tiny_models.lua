@@ -39,7 +39,11 @@ local patches = { image_size = 8, patch_size = 4, num_channels = 3 }
 local image = merged(usual, patches, { intermediate_size = 24 })
 local vit = merged(image, { model_type = "vit", hidden_dropout_prob = 0,
   attention_probs_dropout_prob = 0 })
+local beit = merged(vit, { model_type = "beit", layer_scale_init_value = 0.5, drop_path_rate = 0,
+  use_relative_position_bias = true, use_absolute_position_embeddings = true })
 local siglip_text = merged(text, { projection_size = 16 })
+local patches_in_rows = merged(usual, { intermediate_size = 24, num_channels = 3, patch_size = 2,
+  num_patches = 9 })
 
 -- An image has four features, whose token is 31.
 local text_and_image = { text_config = merged(grouped, { vocab_size = 32 }), vision_config = image }
@@ -69,6 +73,7 @@ local configs = {
   arcee = grouped,
   bamba = merged(grouped, mamba, { attn_layer_indices = { 1 }, num_attention_heads = 2 }),
   bart = bart,
+  beit = beit,
   bert = encoder,
   blenderbot = bart,
   bloom = { hidden_size = 16, n_layer = 2, n_head = 4, hidden_dropout = 0, attention_dropout = 0 },
@@ -79,6 +84,8 @@ local configs = {
     image_size = 8, num_channels = 3 },
   cohere = merged(grouped, { use_qk_norm = true }),
   cohere2 = merged(grouped, { sliding_window = 3 }),
+  ["data2vec-vision"] = merged(beit, { model_type = "data2vec-vision",
+    use_shared_relative_position_bias = true }),
   deit = merged(vit, { model_type = "deit" }),
   deepseek_v2 = deepseek,
   deepseek_v3 = deepseek,
@@ -208,9 +215,17 @@ local configs = {
     num_experts_per_tok = 2, moe_intermediate_size = 8 }), vision_config = any_size.vision },
   qwen3_next = merged(with_head_size, delta_net, { num_experts = 4, num_experts_per_tok = 2,
     moe_intermediate_size = 8, shared_expert_intermediate_size = 8 }),
+  resnet = { embedding_size = 8, hidden_sizes = { 8, 16 }, depths = { 1, 2 }, image_size = 8,
+    hidden_act = "tanh" },
   roberta = encoder,
   seed_oss = merged(with_head_size, { attention_dropout = 0, residual_dropout = 0 }),
+  segformer = { num_encoder_blocks = 2, depths = { 1, 1 }, sr_ratios = { 2, 1 },
+    hidden_sizes = { 8, 16 }, patch_sizes = { 3, 3 }, strides = { 2, 1 }, mlp_ratios = { 2, 2 },
+    num_attention_heads = { 2, 4 }, decoder_hidden_size = 8, drop_path_rate = 0, image_size = 8,
+    classifier_dropout_prob = 0 },
   siglip = { text_config = siglip_text, vision_config = image },
+  siglip2 = { text_config = siglip_text, vision_config = patches_in_rows },
+  siglip2_vision_model = patches_in_rows,
   siglip_text_model = siglip_text,
   siglip_vision_model = image,
   smollm3 = merged(grouped, { pad_token_id = 0 }),
@@ -244,7 +259,8 @@ local heads = { "bart.sequence_classification", "bert.features", "bert.multiple_
   "dinov2.features", "distilbert.sequence_classification", "electra.replaced_token_detection",
   "gpt2.token_classification", "llama.features", "llama.sequence_classification",
   "mixtral.features", "modernbert.features", "modernbert.sequence_classification",
-  "roberta.sequence_classification", "siglip.image_classification", "t5.features",
+  "roberta.sequence_classification", "segformer.semantic_segmentation",
+  "siglip.image_classification", "siglip2.image_classification", "t5.features",
   "umt5.token_classification", "vit.features", "wav2vec2.audio_classification",
   "wav2vec2.features", "whisper.audio_classification" }
 
@@ -277,7 +293,8 @@ end
 function tiny.new(name)
   local model_type, task = name:match "^([^.]+)%.?(.*)$"
   local config = tiny.config(model_type)
-  if not config.text_config and not config.image_size and not config.encoder then
+  local reads_images = config.image_size or config.num_patches
+  if not config.text_config and not reads_images and not config.encoder then
     config.vocab_size = 32
   end
   if task == "sequence_classification" then
@@ -302,7 +319,7 @@ local function reads(model, name)
   return false
 end
 
-local are_compared = { clip = true, siglip = true }
+local are_compared = { clip = true, siglip = true, siglip2 = true }
 local n_rows, length = 4, 5
 
 -- What a loss needs besides the model's inputs, by task; all others have labels of tokens.
@@ -314,6 +331,9 @@ local labels_of = {
   question_answering = function()
     return { start_positions = torch.tensor { 0, 1, 2, 3 },
       end_positions = torch.tensor { 1, 1, 4, 3 } }
+  end,
+  semantic_segmentation = function()
+    return { labels = torch.arange(n_rows * 30):view { n_rows, 5, 6 } % 2 }
   end,
   token_classification = function(tokens) return { labels = tokens(length) % 2 } end,
   replaced_token_detection = function(tokens) return { labels = tokens(length) % 2 } end,
@@ -341,7 +361,12 @@ function tiny.inputs(name, model)
   end
   local function numbers(...) return torch.randn({ n_rows, ... }, { generator = generator }) end
   local inputs = {}
-  if reads(model, "pixel_values") then
+  if reads(model, "spatial_shapes") then
+    inputs.pixel_values = numbers(6, 12)
+    inputs.spatial_shapes = torch.tensor { { 2, 3 }, { 1, 4 }, { 3, 2 }, { 1, 1 } }
+    inputs.pixel_attention_mask = torch.arange(6):view { 1, 6 }
+      :lt(inputs.spatial_shapes:prod(1, true)):to "int64"
+  elseif reads(model, "pixel_values") then
     inputs.pixel_values = numbers(3, 8, 8)
   elseif reads(model, "input_features") then
     inputs.input_features = numbers(4, 12)

@@ -26,7 +26,6 @@ KINDS = {
 OUTSIDE = {"kimi_k2", "new"}
 # Well-known types that are not there, and what they need.
 NOT_YET = {
-    "beit": "relative positions of patches",
     "clap": "a Swin Transformer over spectra",
     "dbrx": "another form of experts",
     "detr": "a convolutional encoder with batch norm, and matching of boxes",
@@ -39,8 +38,6 @@ NOT_YET = {
     "pixtral": "rotary positions of rows and columns for images of different sizes",
     "rt_detr": "deformable attention, and matching of boxes",
     "sam2": "a model of images with stages, and masks",
-    "segformer": "attention to fewer places, and classes of pixels",
-    "siglip2": "patches of images of different sizes",
     "t5gemma": "an encoder and a decoder built as Gemma",
     "xlm-roberta-xl": "norms before layers",
     "xlnet": "two streams and relative positions",

@@ -107,8 +107,8 @@ local function run(folder)
     result["grad." .. name], result["after." .. name] = nil, nil
   end
   for name in pairs(params) do
-    local is_buffer = name:find "correction_bias$" or name:find "expert_bias$"
-      or name:find "act_fn%.beta$" or name:find "act_fn%.eps$"
+    local is_buffer = redco.nn.is_running_statistic(name) or name:find "correction_bias$"
+      or name:find "expert_bias$" or name:find "act_fn%.beta$" or name:find "act_fn%.eps$"
     if is_buffer then
       result["grad." .. name], result["after." .. name] = nil, nil
     end

@@ -7,7 +7,7 @@ local torch = require "redco.torch"
 
 -- The ends of the names of inputs that are tensors.
 local tensors = { "_ids$", "_mask$", "_values$", "_features$", "^labels$", "_positions$",
-  "_states$", "_sizes$", "_images$", "_thw$" }
+  "_shapes$", "_sizes$", "_states$", "_images$", "_thw$" }
 
 -- Inputs with an element for each token of another: the tokens, and whether tokens of a cache are
 -- among them.

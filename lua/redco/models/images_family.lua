@@ -38,6 +38,7 @@ end
 ---   new_encoder(c): function(params, inputs, o, kept) -> hidden states; appends them all to `kept`
 ---   new_features(c): function(params, hidden, o) -> [B, size], of the class without a head, with
 ---   add_pooler(c, add), complete_model(c) and new_if_missing, or nil
+---   classifier: the name of the last layer, by default "classifier"
 ---   classified(c): the size of what the classifier reads, its initialiser, and a function(params,
 ---   hidden, o) that returns it; params are those of the encoder. Without it there is only the
 ---   class without a head
@@ -53,6 +54,7 @@ return function(row)
   }
   if not row.classified then return new_model(row, shared) end
   local architecture = row.class .. "ForImageClassification"
+  local classifier = row.classifier or "classifier"
   local family = setmetatable({
     architecture = architecture, task = "image_classification",
     ignored = { ("^%s%%.pooler%%."):format(row.prefix), unpack(shared.ignored) },
@@ -62,10 +64,10 @@ return function(row)
   function family.add_parameters(c, add)
     row.add_parameters(c, blocks.add_with_prefix(add, prefix))
     local size, init = row.classified(c)
-    blocks.add_linear(add, "classifier", size, c.num_labels, init)
+    blocks.add_linear(add, classifier, size, c.num_labels, init)
   end
 
-  function family.head() return "classifier.weight", "classifier.bias" end
+  function family.head() return classifier .. ".weight", classifier .. ".bias" end
 
   function family.new_forward(c)
     local encode = row.new_encoder(c)

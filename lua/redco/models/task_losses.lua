@@ -45,6 +45,27 @@ function losses.of_tokens(logits, inputs, _, o)
   return nn.cross_entropy(logits, inputs.labels, o)
 end
 
+--- Of scores of classes [B, classes, H, W] at the pixels of labels [B, rows, columns], to whose
+--- size they are resized. The label semantic_loss_ignore_index is none. With one class it is yes or
+--- no, and the mean is that of all pixels.
+function losses.of_pixels(c, logits, inputs)
+  local labels = inputs.labels
+  if not labels then fail("%s: inputs.labels are missing", c.architectures[1]) end
+  if labels:dim() ~= 3 or labels:size(0) ~= logits:size(0) or not is_integer(labels) then
+    fail("%s: labels are %s [%s], expected the class of each pixel, int64 [%d, height, width]",
+      c.model_type, labels.dtype, table.concat(labels.shape, ", "), logits:size(0))
+  end
+  local dtype, none = blocks.wide_dtype(logits), c.semantic_loss_ignore_index
+  logits = torch.upsample_bilinear2d(logits:to(dtype), { labels:size(1), labels:size(2) }, false)
+  if c.num_labels > 1 then
+    return nn.cross_entropy(logits:permute { 0, 2, 3, 1 }, labels, { ignore_index = none })
+  end
+  local is_known = labels:ge(0):logical_and(labels:ne(none)):to(dtype)
+  local weights = { weight = is_known }
+  return torch.binary_cross_entropy_with_logits(logits:squeeze(1), labels:to(dtype), weights),
+    torch.ones_like(is_known):sum()
+end
+
 -- Positions outside the text are ignored.
 function losses.of_spans(logits, inputs, _, o)
   local length = logits:size(1)

@@ -72,7 +72,7 @@ local function with_classes(family)
   local result = {
     architecture = facts.architecture,
     task = "image_classification",
-    inputs = { "pixel_values" },
+    inputs = image.inputs,
     optional = { "id2label", "label2id", "num_labels", "problem_type" },
     ignored = { "position_ids$", "^text_model%.", "^%a+_projection%.", "^logit_" },
     new_if_missing = { ["classifier.weight"] = true, ["classifier.bias"] = true },
@@ -100,7 +100,12 @@ local function with_classes(family)
   end
 
   function result.new_head_input()
-    return function(_, hidden)
+    return function(_, hidden, inputs)
+      local mask = inputs.pixel_attention_mask
+      if mask then
+        local weights = mask:to(hidden.dtype):unsqueeze(-1)
+        return (hidden * weights):sum { 1 } / weights:sum { 1 }
+      end
       return hidden:narrow(1, facts.first_patch, hidden:size(1) - facts.first_patch):mean { 1 }
     end
   end
@@ -119,7 +124,7 @@ return function(facts)
   local family = {
     base_model_prefix = facts.model_type,
     task = "similarity",
-    inputs = { "input_ids", "attention_mask", "position_ids", "pixel_values" },
+    inputs = { "input_ids", "attention_mask", "position_ids", unpack(facts.image.inputs) },
     nullable = { "text_config", "vision_config" },
     defaults = { text_config = {}, vision_config = {} },
   }

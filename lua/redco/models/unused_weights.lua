@@ -4,11 +4,11 @@ local ties = require "redco.models.ties"
 local warn = require "redco.warn"
 
 -- Weights that no model misses: tables and masks that are computed, which old files have, the
--- layers of DeepSeek-V3 that predict a second token, and keys and values of Gemma 3n's last layers,
--- which transformers does not use either.
+-- numbers of batches that batch norms have seen, the layers of DeepSeek-V3 that predict a second
+-- token, and keys and values of Gemma 3n's last layers, which transformers does not use either.
 local useless = {
   "position_ids$", "%.attn%.bias$", "%.attention%.bias$", "masked_bias$", "%.inv_freq$",
-  "%.relative_position_index$",
+  "%.relative_position_index$", "%.num_batches_tracked$",
   "coder%.version$", "coder%.embed_positions%.weight$",
   "%.EncDecAttention%.relative_attention_bias%.weight$", "^model%.layers%.61%.",
   "%.language_model%..*%.self_attn%.[kv]_",

@@ -59,7 +59,9 @@ JUSTIFIED = re.compile("|".join([
     "no place for the weights", "is missing",        # the weights contradict the configuration
     "expected a probability", "must (be|turn)", "entries, but",  # what no model can have
     "expected a whole number from", "expected a table", "expected the number of a token",
-    r"numbers, expected head_dim / 2", "pixel_values are ", "unknown problem_type", "is not a multiple of",
+    r"numbers, expected head_dim / 2", "pixel_values are ", "unknown problem_type",
+    "is not a multiple of", "numbers, expected num_",
+    "projection_size .* differs from vision_config",
 ]))
 
 

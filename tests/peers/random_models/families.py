@@ -12,9 +12,9 @@ from .draw import DECODERS, ENCODER_DECODERS, ENCODERS
 from .encoder_decoders import whisper_classes
 from .encoders import electra
 from .images_with_text import IMAGE_TEXT
-from .pictures import (classifier, clip, clip_image, clip_text, convnext, convnextv2, dinov2,
-                       dinov2_with_registers, dinov3, siglip, siglip_image, siglip_text, swin, vit,
-                       vit_features)
+from .pictures import (beit, classifier, clip, clip_image, clip_text, convnext, convnextv2, dinov2,
+                       dinov2_with_registers, dinov3, resnet, segformer, segments, siglip, siglip2,
+                       siglip2_image, siglip_image, siglip_text, swin, vit, vit_features)
 from .sound import classes, hubert, wav2vec2, wavlm
 
 for _family in {*DECODERS} - {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}:
@@ -41,7 +41,11 @@ for _family, (_draw, _) in list(FAMILIES.items()):
     for _task, _names in HEADS.items():
         if _family in _names and _family not in IMAGE_TEXT:
             FAMILIES[f"{_family}.{_task}"] = (_draw, _names[_family])
-CLASSIFIERS = {"swin": (swin, "SwinForImageClassification"),
+CLASSIFIERS = {"beit": (beit, "BeitForImageClassification"),
+               "data2vec-vision": (beit, "Data2VecVisionForImageClassification"),
+               "swin": (swin, "SwinForImageClassification"),
+               "resnet": (resnet, "ResNetForImageClassification"),
+               "segformer": (segformer, "SegformerForImageClassification"),
                "vit": (vit, "ViTForImageClassification"),
                "deit": (vit, "DeiTForImageClassification"),
                "convnext": (convnext, "ConvNextForImageClassification"),
@@ -50,7 +54,8 @@ CLASSIFIERS = {"swin": (swin, "SwinForImageClassification"),
                "dinov2_with_registers": (dinov2_with_registers,
                                          "Dinov2WithRegistersForImageClassification"),
                "clip.image_classification": (clip, "CLIPForImageClassification"),
-               "siglip.image_classification": (siglip, "SiglipForImageClassification")}
+               "siglip.image_classification": (siglip, "SiglipForImageClassification"),
+               "siglip2.image_classification": (siglip2, "Siglip2ForImageClassification")}
 FAMILIES.update({_family: (functools.partial(classifier, of_images=_draw), _class)
                  for _family, (_draw, _class) in CLASSIFIERS.items()})
 CLASSIFIERS["whisper.audio_classification"] = (whisper_classes, "WhisperForAudioClassification")
@@ -64,7 +69,8 @@ for _family, (_draw, _class) in SOUND.items():
     OF_SAMPLES[f"{_family}.audio_classification"] = (
         functools.partial(classes, of_sound=_draw), _class + "ForSequenceClassification")
 FAMILIES.update(OF_SAMPLES)
-PAIRED = {"clip.similarity": (clip, "CLIPModel"), "siglip.similarity": (siglip, "SiglipModel")}
+PAIRED = {"clip.similarity": (clip, "CLIPModel"), "siglip.similarity": (siglip, "SiglipModel"),
+          "siglip2.similarity": (siglip2, "Siglip2Model")}
 OF_TEXTS = {
     "clip_text_model.features": (clip_text, "CLIPTextModel"),
     "clip_text_model.projection": (clip_text, "CLIPTextModelWithProjection"),
@@ -73,6 +79,10 @@ OF_TEXTS = {
 OF_IMAGES = {
     "vit.features": (vit_features, "ViTModel"),
     "swin.features": (swin, "SwinModel"),
+    "beit.features": (beit, "BeitModel"),
+    "data2vec-vision.features": (beit, "Data2VecVisionModel"),
+    "resnet.features": (resnet, "ResNetModel"),
+    "segformer.features": (segformer, "SegformerModel"),
     "dinov3_vit.features": (dinov3, "DINOv3ViTModel"),
     "deit.features": (vit_features, "DeiTModel"),
     "convnext.features": (convnext, "ConvNextModel"),
@@ -82,9 +92,13 @@ OF_IMAGES = {
     "clip_vision_model.features": (clip_image, "CLIPVisionModel"),
     "clip_vision_model.projection": (clip_image, "CLIPVisionModelWithProjection"),
     "siglip_vision_model.features": (siglip_image, "SiglipVisionModel"),
+    "siglip2_vision_model.features": (siglip2_image, "Siglip2VisionModel"),
 }
-FAMILIES.update({**PAIRED, **OF_TEXTS, **OF_IMAGES})
-ANY_SIZE = {"dinov2", "dinov2_with_registers", "dinov3_vit"}
+OF_PIXELS = {
+    "segformer.semantic_segmentation": (segments, "SegformerForSemanticSegmentation"),
+}
+FAMILIES.update({**PAIRED, **OF_TEXTS, **OF_IMAGES, **OF_PIXELS})
+ANY_SIZE = {"beit", "data2vec-vision", "dinov2", "dinov2_with_registers", "dinov3_vit"}
 ENCODER_TASKS = {
     "masked_lm": "ForMaskedLM", "sequence_classification": "ForSequenceClassification",
     "token_classification": "ForTokenClassification",

@@ -1,8 +1,8 @@
 """Random inputs and labels of a model."""
 import torch
 
-from .families import (ANY_SIZE, CLASSIFIERS, ENCODER_DECODERS, IMAGE_TEXT, OF_IMAGES, OF_SAMPLES,
-                       OF_TEXTS, PAIRED, is_encoder, takes_positions)
+from .families import (ANY_SIZE, CLASSIFIERS, ENCODER_DECODERS, IMAGE_TEXT, OF_IMAGES, OF_PIXELS,
+                       OF_SAMPLES, OF_TEXTS, PAIRED, is_encoder, takes_positions)
 from .images_with_text import INPUTS, image_token, with_images
 from .states import padding_leaks
 
@@ -50,13 +50,30 @@ def pixels(draw, config, family, rows, generator):
     return torch.randn(rows, config["num_channels"], *sides, generator=generator)
 
 
+def patches(draw, config, rows, generator):
+    """Images of different sizes, of at most so many patches. PyTorch's interpolate, which version 4
+    uses, is wrong for images of one column."""
+    length = draw.randint(2, 12)
+    shapes, mask = [], torch.zeros(rows, length, dtype=torch.int64)
+    for row in mask:
+        width = draw.randint(2, length)
+        shapes.append([draw.randint(1, length // width), width])
+        row[:shapes[-1][0] * width] = 1
+    size = config["num_channels"] * config["patch_size"] ** 2
+    return dict(pixel_values=torch.randn(rows, length, size, generator=generator),
+                pixel_attention_mask=mask, spatial_shapes=torch.tensor(shapes))
+
+
 def image_and_text_inputs(draw, config, family):
     rows, length = draw.randint(1, 3), draw.randint(3, 9)
     generator = torch.Generator().manual_seed(draw.randrange(2 ** 31))
     inputs = {}
     if family not in OF_TEXTS:
         image = config.get("vision_config", config)
-        inputs["pixel_values"] = pixels(draw, image, family, rows, generator)
+        if "num_patches" in image:
+            inputs.update(patches(draw, image, rows, generator))
+        else:
+            inputs["pixel_values"] = pixels(draw, image, family, rows, generator)
     if family not in OF_IMAGES:
         text = config.get("text_config", config)
         ids = torch.randint(text["vocab_size"], (rows, length), generator=generator)
@@ -67,6 +84,18 @@ def image_and_text_inputs(draw, config, family):
             sides = ["left", "right"] if family.startswith("siglip") else ["right"]
             inputs["attention_mask"] = mask_of(draw, rows, length, draw.choice(sides))
     return inputs
+
+
+def pixel_inputs(draw, config, family):
+    """Images, and the class of each pixel, of another size."""
+    rows, n = draw.randint(1, 3), len(config["id2label"])
+    generator = torch.Generator().manual_seed(draw.randrange(2 ** 31))
+    images = pixels(draw, config, family, rows, generator)
+    sides = [draw.randint(5, 40), draw.randint(5, 40)]
+    labels = torch.randint(max(n, 2), (rows, *sides), generator=generator)
+    none = config["semantic_loss_ignore_index"]
+    labels[torch.rand(labels.shape, generator=generator) < 0.2] = none
+    return dict(pixel_values=images, labels=labels)
 
 
 def sound_inputs(draw, config, family):
@@ -93,6 +122,8 @@ def sound_inputs(draw, config, family):
 def new_inputs(draw, config, vocab_size, family):
     if family in PAIRED or family in OF_TEXTS or family in OF_IMAGES:
         return image_and_text_inputs(draw, config, family)
+    if family in OF_PIXELS:
+        return pixel_inputs(draw, config, family)
     if family in OF_SAMPLES:
         return sound_inputs(draw, config, family)
     rows, length = draw.randint(1, 3), draw.randint(3, 9)
@@ -118,6 +149,8 @@ def new_inputs(draw, config, vocab_size, family):
             inputs["input_features"] = torch.randn(
                 rows, config["num_mel_bins"], 2 * config["max_source_positions"],
                 generator=generator)
+        elif "num_patches" in image:
+            inputs.update(patches(draw, image, rows, generator))
         else:
             inputs["pixel_values"] = pixels(draw, image, family, rows, generator)
         if family in CLASSIFIERS:

@@ -104,6 +104,8 @@ def model_of(draw, family):
         if "mup_vector" in name:  # factors of the configuration
             continue
         values = torch.randn(tensor.shape, generator=generator)
+        if name.endswith("running_var"):
+            values = values.abs() + 1
         is_norm = "norm" in name or "ln_" in name
         tensor.data.copy_(values * 0.2 + 1 if is_norm and name.endswith("weight") else values * 0.4)
     return config, model.eval(), vocab_size

@@ -12,6 +12,14 @@ def vit(draw):
         patch_size=patch, num_channels=draw.choice([1, 3]), qkv_bias=draw.maybe(0.7))
 
 
+def beit(draw):
+    return dict(vit(draw), use_mask_token=draw.maybe(), use_mean_pooling=draw.maybe(),
+                use_absolute_position_embeddings=draw.maybe(),
+                use_relative_position_bias=draw.maybe(),
+                use_shared_relative_position_bias=draw.maybe(),
+                layer_scale_init_value=draw.choice([0, 0.1, 1.0]))
+
+
 def dinov2(draw):
     config = vit(draw)
     config.pop("intermediate_size")
@@ -48,6 +56,16 @@ def convnext(draw):
     return dict(convnextv2(draw), layer_scale_init_value=draw.choice([0.0, 0.1, 1.0]))
 
 
+def resnet(draw):
+    n, kind = draw.randint(1, 3), draw.choice(["basic", "bottleneck"])
+    return dict(
+        num_channels=draw.choice([1, 3]), embedding_size=4 * draw.randint(1, 2),
+        hidden_sizes=[4 * draw.randint(1, 3) for _ in range(n)], layer_type=kind,
+        depths=[draw.randint(1, 2) for _ in range(n)], hidden_act=draw.choice(ACTIVATIONS),
+        downsample_in_first_stage=draw.maybe(), downsample_in_bottleneck=draw.maybe(),
+        image_size=draw.randint(20, 40))
+
+
 def swin(draw):
     n, window, patch = draw.randint(1, 3), draw.randint(2, 3), draw.randint(1, 3)
     n_heads = [draw.choice([1, 2]) for _ in range(n)]
@@ -59,6 +77,28 @@ def swin(draw):
         mlp_ratio=draw.choice([1.0, 2.0, 4.0]), qkv_bias=draw.maybe(0.7),
         hidden_act=draw.choice(ACTIVATIONS), use_absolute_embeddings=False,
         layer_norm_eps=draw.choice([1e-5, 1e-3, 0.1]))
+
+
+def segformer(draw):
+    n = draw.randint(1, 3)
+    n_heads = [draw.choice([1, 2]) for _ in range(n)]
+    return dict(
+        num_channels=draw.choice([1, 3]), num_encoder_blocks=n,
+        depths=[draw.randint(1, 2) for _ in range(n)], num_attention_heads=n_heads,
+        sr_ratios=[draw.choice([1, 1, 2]) for _ in range(n)],
+        hidden_sizes=[4 * k * draw.randint(1, 2) for k in n_heads],
+        patch_sizes=[draw.choice([3, 5, 7])] + [3] * (n - 1),
+        strides=[draw.randint(1, 3)] + [draw.randint(1, 2) for _ in range(n - 1)],
+        mlp_ratios=[draw.randint(1, 4) for _ in range(n)], hidden_act=draw.choice(ACTIVATIONS),
+        layer_norm_eps=draw.choice([1e-6, 0.1]), decoder_hidden_size=2 * draw.randint(1, 5),
+        image_size=draw.randint(24, 30))
+
+
+def segments(draw):
+    config = segformer(draw)
+    config["id2label"] = {i: f"class {i}" for i in range(draw.randint(1, 7))}
+    config["semantic_loss_ignore_index"] = draw.choice([255, 255, 0])
+    return config
 
 
 def classifier(draw, of_images):
@@ -117,5 +157,18 @@ def siglip_image(draw):
 
 def siglip(draw):
     config = dict(text_config=siglip_text(draw), vision_config=siglip_image(draw))
+    config["text_config"]["projection_size"] = config["vision_config"]["hidden_size"]
+    return config
+
+
+def siglip2_image(draw):
+    config = siglip_image(draw)
+    config.pop("image_size")
+    config["num_patches"] = draw.randint(1, 4) ** 2
+    return config
+
+
+def siglip2(draw):
+    config = dict(text_config=siglip_text(draw), vision_config=siglip2_image(draw))
     config["text_config"]["projection_size"] = config["vision_config"]["hidden_size"]
     return config

@@ -24,7 +24,7 @@ def used(model):
     use, and without the token of masked images."""
     return [(name, parameter) for name, parameter in model.named_parameters()
             if ("pooler" not in name or model.config.model_type in ENCODERS
-                or name.startswith("pooler"))
+                or name.startswith("pooler") or "pooler.layernorm" in name)
             and "mask_token" not in name and not is_shared(model, name)
             and parameter.requires_grad]
 
@@ -59,6 +59,9 @@ def as_in_files(model, tensors):
     if model.config.model_type in ("internvl", "mistral3"):
         return found
     # A new model that reads images has forgotten that the older names have one more part.
+    if model.config.model_type == "siglip2_vision_model":
+        return {"vision_model." + name.removeprefix("vision_model."): tensor
+                for name, tensor in found.items()}
     return {re.sub(r"^vision_tower\.(?!vision_model)", "vision_tower.vision_model.", name): tensor
             for name, tensor in found.items()}
 
@@ -86,7 +89,8 @@ def features_of(out):
     for key in ("logits_per_image", "text_embeds", "image_embeds", "pooler_output",
                 "last_hidden_state"):
         if out.get(key) is not None:
-            return out[key]
+            # ResNet's has the rows and columns of its image, of which there is one.
+            return out[key].flatten(1) if key == "pooler_output" else out[key]
     return None
 
 
