@@ -238,17 +238,56 @@ test("image_processor: the processors of transformers by their names", function(
       { size = { shortest_edge = 12 }, resample = 3, do_center_crop = true, crop_size = 9,
         image_mean = { 0.48145466, 0.4578275, 0.40821073 },
         image_std = { 0.26862954, 0.26130258, 0.27577711 } } },
+    { { feature_extractor_type = "BeitFeatureExtractor", size = 12, crop_size = 9,
+      reduce_labels = false }, { size = box, resample = 3, do_center_crop = true, crop_size = 9 } },
+    -- Scaled to 12 / 0.75, and cut.
+    { { feature_extractor_type = "ConvNextFeatureExtractor", size = 12, crop_pct = 0.75 },
+      { size = { shortest_edge = 16 }, do_center_crop = true, crop_size = 12 } },
+    { { image_processor_type = "ConvNextImageProcessor" },
+      { size = { height = 384, width = 384 } } },
   } do
     expect_same(made(pair[1]), made(pair[2]))
   end
+end)
+
+test("image_processor: maps of labels", function()
+  local map = torch.arange(6):view { 2, 3 }
+  map[1][2] = 255
+  local image = torch.zeros({ 3, 2, 3 }, { dtype = "uint8" })
+  local config = { image_processor_type = "SegformerImageProcessor",
+    size = { height = 4, width = 3 }, reduce_labels = true }
+  local prepare = data.image_processor(config)
+  local pixels, _, labels = prepare({ image, image }, { map, map + 0 })
+  expect_equal(table.concat(pixels.shape, ","), "2,3,4,3")
+  expect_equal(labels.dtype .. table.concat(labels[1]:reshape { -1 }:tolist(), " "),
+    "int64" .. "255 0 1 255 0 1 2 3 255 2 3 255")
+  expect_error(function() prepare(image, map:float()) end, "image_spec.lua:", "map 1", "integers")
+  expect_error(function() data.image_processor {} (image, map) end, "image_spec.lua:",
+    "SegformerImageProcessor")
+end)
+
+test("image_processor: rows of patches", function()
+  local config = { image_processor_type = "Siglip2ImageProcessor", patch_size = 4,
+    max_num_patches = 7, do_rescale = false, do_normalize = false }
+  local wide = torch.arange(3 * 8 * 12):view { 3, 8, 12 }:remainder(251):to "uint8"
+  local batch = data.image_processor(config) { wide, wide:narrow(2, 0, 4) }
+  expect_equal(table.concat(batch.pixel_values.shape, ","), "2,7,48")
+  expect_equal(table.concat(batch.spatial_shapes:reshape { -1 }:tolist(), ","), "2,3,3,2")
+  expect_equal(table.concat(batch.pixel_attention_mask[1]:tolist(), ""), "1111110")
+  -- The second patch of the first image, which keeps its size: rows of pixels, channels last.
+  expect_same(batch.pixel_values[0][1], wide:narrow(1, 0, 4):narrow(2, 4, 4):permute { 1, 2, 0 }
+    :reshape { -1 }:float())
+  config.do_resize = false
+  expect_error(function() data.image_processor(config)(torch.zeros({ 3, 12, 12 },
+    { dtype = "uint8" })) end, "image_spec.lua:", "9 patches", "max_num_patches, 7")
 end)
 
 test("image_processor: other processors and steps are refused", function()
   local function expect_unsupported(config, ...)
     expect_error(function() data.image_processor(config) end, "image_spec.lua:", ...)
   end
-  for _, kind in ipairs { "ConvNextImageProcessor", "ConvNextFeatureExtractor",
-    "BitImageProcessor", "EfficientNetImageProcessor", "ViTHybridImageProcessor" } do
+  for _, kind in ipairs { "EfficientNetImageProcessor", "MobileNetV2FeatureExtractor",
+    "ViTHybridImageProcessor" } do
     expect_unsupported({ image_processor_type = kind }, kind, "CLIPImageProcessor")
   end
   expect_unsupported({ crop_pct = 0.875, size = 224 }, "crop_pct")

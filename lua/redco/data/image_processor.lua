@@ -1,6 +1,7 @@
 --- Prepares images for a vision model as Hugging Face's image processors do with Pillow: resize,
 --- centre-crop or cut into tiles, rescale, normalise.
 local fail = require "redco.fail"
+local image_rows = require "redco.data.image_rows"
 local names_of = require "redco.names_of"
 local native = require "redco.native"
 local processors = require "redco.data.image_processors"
@@ -124,8 +125,18 @@ local function read_sizes(where, o, processor, kind)
   if o.image_grid_pinpoints then check_grid(where, o.image_grid_pinpoints) end
 end
 
+-- Keys that have other names in older files.
+local renamed = { reduce_labels = "do_reduce_labels" }
+
+local function with_new_names(config)
+  local found = {}
+  for key, value in pairs(config) do found[renamed[key] or key] = value end
+  return found
+end
+
 --- Reads the options of a preprocessor_config.json. Returns them and the processor's facts.
 local function read_config(where, config)
+  config = with_new_names(config)
   local processor, kind = processor_of(where, config)
   local defaults, o = defaults_of(processor), {}
   refuse_unknown(where, config, defaults)
@@ -147,6 +158,7 @@ local function read_config(where, config)
   for _, key in ipairs { "image_mean", "image_std" } do
     if #o[key] ~= 3 then fail("%s: %s: expected three numbers, got %d", where, key, #o[key]) end
   end
+  if processor.complete then processor.complete(o) end
   return o, processor
 end
 
@@ -192,6 +204,29 @@ local function by_image(tiles, infos)
   return torch.stack(images)
 end
 
+-- Returns the maps of labels [batch, height, width], each resized to the nearest pixel.
+local function prepared_maps(o, processor, maps)
+  if not processor.reads_maps then
+    fail("image_processor: maps of labels are for a SegformerImageProcessor")
+  end
+  if torch.is_tensor(maps) then maps = maps:dim() == 2 and { maps } or torch.unbind(maps) end
+  local batch = {}
+  for i, map in ipairs(maps) do
+    if not torch.is_tensor(map) or map:dim() ~= 2 or map:is_floating_point() then
+      fail("image_processor: map %d: expected integers [height, width], got %s", i,
+        native.describe(map))
+    end
+    map = map:to "int64"
+    if o.do_reduce_labels then
+      local is_none = map:eq(0):logical_or(map:eq(255))
+      map = torch.where(is_none, torch.full_like(map, 255), map - 1)
+    end
+    if o.do_resize then map = image_rows.nearest(map, o.size.height, o.size.width) end
+    batch[i] = map
+  end
+  return torch.stack(batch)
+end
+
 local function stacked(tiles) return torch.stack(tiles) end
 
 local layouts = { padded = padded, by_image = by_image }
@@ -218,21 +253,36 @@ local function with_changes(config, changes)
 end
 
 return registry.define("redco.data.image_processor", [[
-image_processor(config: string or table, changes: table = nil) -> function(images) -> Tensor [batch, 3, height, width], infos: list of tables
+image_processor(config: string or table, changes: table = nil) -> function(images, maps = nil) -> Tensor [batch, 3, height, width] or table, infos: list of tables, Tensor or nil
 Returns a function that prepares images for a model. It takes uint8 images [3, height, width], as a
 list or a batch, and returns a float32 batch.
 
 `config` is a folder with a preprocessor_config.json, or with a processor_config.json of version 5
 of transformers, or a table with the same keys. `changes` has keys that count instead of those.
-Supported processors of transformers are ViTImageProcessor, DeiTImageProcessor, CLIPImageProcessor, SiglipImageProcessor, and
-Gemma3ImageProcessor without pan and scan. Idefics3ImageProcessor, SmolVLMImageProcessor and
-GotOcr2ImageProcessor, of InternVL, cut images into tiles: the batch has the tiles of one image
-behind those of the other. LlavaNextImageProcessor and LlavaOnevisionImageProcessor do so, too; the
-result is [images, most tiles, 3, height, width] with zeros for missing tiles. PixtralImageProcessor
-keeps the sizes of images; zeros fill the batch at the right and at the bottom. Qwen2VLImageProcessor
-makes patches, [images, most patches, numbers], with zeros behind those of smaller images. `infos` has
-a table for each image: n_tiles; `rows` and `columns` of tiles; image_sizes, {height, width};
-image_grid_thw, {1, rows, columns} of patches.
+Supported processors of transformers are ViTImageProcessor, DeiTImageProcessor, BeitImageProcessor,
+BitImageProcessor, CLIPImageProcessor, ConvNextImageProcessor, SegformerImageProcessor,
+SiglipImageProcessor, and Gemma3ImageProcessor without pan and scan, and these:
+
+- Idefics3ImageProcessor, SmolVLMImageProcessor and GotOcr2ImageProcessor, of InternVL, cut images
+  into tiles: the batch has the tiles of one image behind those of the other.
+- LlavaNextImageProcessor and LlavaOnevisionImageProcessor do so, too; the result is [images, most
+  tiles, 3, height, width] with zeros for missing tiles.
+- PixtralImageProcessor keeps the sizes of images; zeros fill the batch at the right and at the
+  bottom.
+- Qwen2VLImageProcessor makes patches, [images, most patches, numbers], with zeros behind those of
+  smaller images.
+- DetrImageProcessor returns a table of a model's inputs: pixel_values, with zeros at the right and
+  at the bottom of smaller images, and pixel_mask [batch, height, width].
+- Siglip2ImageProcessor returns a table with pixel_values [batch, patches, 3 * patch_size *
+  patch_size], pixel_attention_mask [batch, patches], and spatial_shapes [batch, 2], the rows and
+  columns of patches.
+
+`infos` has a table for each image: n_tiles; `rows` and `columns` of tiles; image_sizes, {height,
+width}; image_grid_thw, {1, rows, columns} of patches.
+
+With a SegformerImageProcessor `maps` are the classes of the pixels of each image, integers [height,
+width]; the third result has them at the size of the batch, int64 [batch, height, width]. With
+do_reduce_labels class 1 becomes 0 and so on, and 0 becomes 255, which is none.
 
 Other processors, and keys that stand for other steps, raise an error. The result equals Pillow's bit
 for bit. A processor whose name ends in Fast gives the result of the slow one.]],
@@ -266,7 +316,7 @@ function(config, changes)
     return o.do_normalize and (image - mean) / std or image
   end
 
-  return function(images, are_single)
+  return function(images, maps, are_single)
     local tiles, infos = {}, {}
     for i, image in ipairs(list_of(images)) do
       check_image(image)
@@ -279,6 +329,6 @@ function(config, changes)
     end
     if #infos == 0 then fail("image_processor: there are no images") end
     local layout = layouts[processor.layout] or processor.layout or stacked
-    return layout(tiles, infos, o), infos
+    return layout(tiles, infos, o), infos, maps and prepared_maps(o, processor, maps) or nil
   end
 end)

@@ -6,13 +6,17 @@
 ---   layout: "by_image" if an image's tiles have a dimension, "padded" if images differ in size, or
 ---     function(images, infos, options) -> tensor
 ---   defaults: those that differ, and options of `cut`
+---   reads_maps: whether they read maps of labels
+---   complete(o): changes the options when they are read
 ---   has_longest: whether `size` may be {longest_edge}
 local patches = require "redco.data.image_patches"
+local rows = require "redco.data.image_rows"
 local tiles = require "redco.data.image_tiles"
 
 local half = { 0.5, 0.5, 0.5 }
 local clip = { image_mean = { 0.48145466, 0.4578275, 0.40821073 },
   image_std = { 0.26862954, 0.26130258, 0.27577711 }, resample = 3 }
+local imagenet = { image_mean = { 0.485, 0.456, 0.406 }, image_std = { 0.229, 0.224, 0.225 } }
 
 local function with(defaults, more)
   for key, value in pairs(defaults) do
@@ -35,6 +39,18 @@ local function llava_next(image, o, resize)
   return tiles.with_whole_first(image, o, resize, true, o.crop_size.height)
 end
 
+-- From 384 pixels on an image is resized to the size, smaller ones are cut.
+local function complete_convnext(o)
+  local side = o.size.shortest_edge
+  if not side then return end
+  if side >= 384 then
+    o.size = { height = side, width = side }
+  elseif o.do_resize then
+    o.size = { shortest_edge = math.floor(side / o.crop_pct) }
+    o.do_center_crop, o.crop_size = true, { height = side, width = side }
+  end
+end
+
 local processors = {
   ViTImageProcessor = {},
   DeiTImageProcessor = { crops = true, defaults = { size = 256, resample = 3,
@@ -43,6 +59,14 @@ local processors = {
     defaults = with(clip, { do_center_crop = true }) },
   SiglipImageProcessor = { defaults = { resample = 3 } },
   Gemma3ImageProcessor = {},
+  BeitImageProcessor = { crops = true, defaults = { size = 256, resample = 3,
+    do_center_crop = true, do_reduce_labels = false } },
+  SegformerImageProcessor = { reads_maps = true,
+    defaults = with(imagenet, { size = 512, do_reduce_labels = false }) },
+  ConvNextImageProcessor = { scales_shorter_side = true, complete = complete_convnext,
+    defaults = { size = 384, crop_pct = 224 / 256 } },
+  Siglip2ImageProcessor = { cut = rows.resized, layout = rows.inputs,
+    defaults = { patch_size = 16, max_num_patches = 256 } },
   Idefics3ImageProcessor = { cut = tiles.with_whole_last, has_longest = true,
     defaults = { resample = 1, size = { longest_edge = 1456 },
       max_image_size = { longest_edge = 364 }, do_image_splitting = true } },
@@ -62,6 +86,7 @@ local processors = {
   LlavaOnevisionImageProcessor = { cut = tiles.with_whole_first, layout = "by_image",
     defaults = with(clip, { size = 384, image_grid_pinpoints = squares(384, 6) }) },
 }
+processors.BitImageProcessor = processors.CLIPImageProcessor
 processors.SmolVLMImageProcessor = processors.Idefics3ImageProcessor
 for _, processor in pairs(processors) do
   processor.defaults = processor.defaults or {}

@@ -151,7 +151,7 @@ tiles if it is alone in its list, or if there are no lists.]], function(dir)
       fail("models.processor: the texts have '%s' %d times for %d images", word, total, #list)
     end
     if #list == 0 then return tokens(texts, o) end
-    local pixels, infos = prepare(list, own and singles(own))
+    local pixels, infos = prepare(list, nil, own and singles(own))
     local batch = tokens(expanded(texts, infos), o)
     if o.text_pair then
       batch.labels = batch.input_ids:masked_fill(batch.token_type_ids:eq(0), -100)

@@ -8,8 +8,8 @@
 ---   halves_early: whether a bottleneck halves in its first convolution, not in its second
 ---   dilates: whether the last stage spreads its kernels instead of halving
 ---   names: { stem = { CONVOLUTION, NORM }, layer = function(stage, i) -> name,
----     convolution = function(k) -> CONVOLUTION, NORM, shortcut = { CONVOLUTION, NORM } }; the latter
----     two stand behind the name of a layer; stages and layers count from 0, k from 1
+---     convolution = function(k) -> CONVOLUTION, NORM, shortcut = { CONVOLUTION, NORM } }; those of
+---     convolution and shortcut stand behind a layer's; stages and layers count from 0, k from 1
 local fail = require "redco.fail"
 local nn = require "redco.nn"
 local torch = require "redco.torch"

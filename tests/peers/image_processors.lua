@@ -1,0 +1,19 @@
+-- image_processors.lua FOLDER: prepares the images of each case, as redco-lua does.
+local redco = require "redco"
+
+local torch, data = redco.torch, redco.data
+local folder = arg[1]
+
+for i = 1, redco.data.json(folder .. "/cases.json").n do
+  local case = ("%s/%d"):format(folder, i)
+  local given, images = torch.load(case .. "/given.safetensors"), {}
+  for k = 1, 9 do images[k] = given["image" .. k] end
+  local maps
+  if given.map1 then
+    maps = {}
+    for k = 1, #images do maps[k] = given["map" .. k] end
+  end
+  local pixels, _, labels = data.image_processor(case)(images, maps)
+  local found = torch.is_tensor(pixels) and { pixel_values = pixels, labels = labels } or pixels
+  torch.save(found, case .. "/found.safetensors")
+end
