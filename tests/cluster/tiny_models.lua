@@ -96,6 +96,11 @@ local configs = {
   deberta = merged(encoder, { relative_attention = true, pos_att_type = { "c2p", "p2c" } }),
   ["deberta-v2"] = merged(encoder, { relative_attention = true, pos_att_type = { "c2p", "p2c" },
     conv_kernel_size = 3, position_buckets = 4 }),
+  detr = { use_timm_backbone = false, backbone_config = { model_type = "resnet",
+    embedding_size = 8, hidden_sizes = { 8, 16 }, depths = { 1, 1 }, hidden_act = "tanh",
+    out_features = { "stage2" } }, d_model = 16, encoder_layers = 1, decoder_layers = 1,
+    encoder_attention_heads = 4, decoder_attention_heads = 4, encoder_ffn_dim = 24,
+    decoder_ffn_dim = 24, num_queries = 3, dropout = 0 },
   dinov2 = merged(usual, patches, { image_size = 12, mlp_ratio = 2, use_swiglu_ffn = true }),
   dinov2_with_registers = merged(usual, patches, { mlp_ratio = 2, num_register_tokens = 2 }),
   dinov3_vit = merged(image, { num_register_tokens = 2, use_gated_mlp = true }),
@@ -289,14 +294,17 @@ function tiny.has_state(name)
   return false
 end
 
+--- Returns whether a configuration needs a vocab_size.
+function tiny.reads_tokens(config)
+  local reads_images = config.image_size or config.num_patches or config.backbone_config
+  return not (config.text_config or config.encoder or reads_images)
+end
+
 --- Returns a new model, whose weights are large enough for gradients that differ from zero.
 function tiny.new(name)
   local model_type, task = name:match "^([^.]+)%.?(.*)$"
   local config = tiny.config(model_type)
-  local reads_images = config.image_size or config.num_patches
-  if not config.text_config and not reads_images and not config.encoder then
-    config.vocab_size = 32
-  end
+  if tiny.reads_tokens(config) then config.vocab_size = 32 end
   if task == "sequence_classification" then
     config.pad_token_id = config.pad_token_id or 0
   end
@@ -331,6 +339,10 @@ local labels_of = {
   question_answering = function()
     return { start_positions = torch.tensor { 0, 1, 2, 3 },
       end_positions = torch.tensor { 1, 1, 4, 3 } }
+  end,
+  object_detection = function()
+    return { labels = torch.tensor { { 0, 1 }, { 1, -100 }, { -100, -100 }, { 1, 1 } },
+      boxes = torch.rand({ n_rows, 2, 4 }, { generator = torch.Generator(6) }) * 0.5 + 0.2 }
   end,
   semantic_segmentation = function()
     return { labels = torch.arange(n_rows * 30):view { n_rows, 5, 6 } % 2 }

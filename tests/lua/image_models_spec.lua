@@ -109,4 +109,131 @@ test("SigLIP 2's images of different sizes", function()
   end
 end)
 
+local detr = { model_type = "detr", use_timm_backbone = false, num_labels = 3, d_model = 16,
+  backbone_config = { model_type = "resnet", embedding_size = 4, hidden_sizes = { 4, 8 },
+    depths = { 1, 1 }, layer_type = "basic", out_features = { "stage2" } },
+  encoder_layers = 1, decoder_layers = 1, encoder_attention_heads = 2, decoder_attention_heads = 2,
+  encoder_ffn_dim = 12, decoder_ffn_dim = 12, num_queries = 4 }
+
+test("the cheapest assignment", function()
+  local assignment = require "redco.models.assignment"
+  local rng = torch.Generator(4)
+  -- The least sum of rows i to n with the columns that are left, of which `n_left` get a row.
+  local function least(costs, m, i, n_left, is_used)
+    if n_left == 0 then return 0 end
+    local best = #costs - i >= n_left and least(costs, m, i + 1, n_left, is_used) or math.huge
+    for j = 1, m do
+      if not is_used[j] then
+        is_used[j] = true
+        best = math.min(best, costs[i][j] + least(costs, m, i + 1, n_left - 1, is_used))
+        is_used[j] = nil
+      end
+    end
+    return best
+  end
+  for n = 1, 5 do
+    for m = 1, 5 do
+      local costs = torch.randn({ n, m }, { generator = rng }):tolist()
+      local sum, count, is_used = 0, 0, {}
+      for i, j in pairs(assignment(costs, n, m)) do
+        assert(not is_used[j])
+        sum, count, is_used[j] = sum + costs[i][j], count + 1, true
+      end
+      expect_equal(count, math.min(n, m))
+      assert(math.abs(sum - least(costs, m, 1, count, {})) < 1e-9)
+    end
+  end
+  expect_equal(#assignment({}, 0, 3), 0)
+end)
+
+test("DETR: the loss of objects that queries have found, and padding", function()
+  local model, x = new(detr), pixels(2, 3, 32, 40)
+  local logits, boxes = model(model.params, { pixel_values = x })
+  expect_equal(table.concat(logits.shape, ",") .. " " .. table.concat(boxes.shape, ","),
+    "2,4,4 2,4,4")
+  local labels = torch.tensor { { 2, -100 }, { -100, -100 } }
+  local function loss(known) return model.loss(model.params,
+    { pixel_values = x, labels = labels, boxes = known }) end
+  local known = torch.zeros { 2, 2, 4 }
+  known[0][0]:copy_(boxes[0][1]:detach())  -- only the classes are left
+  local found = loss(known)
+  known[0][1]:fill_(7)
+  expect_close(loss(known), found, 0, 0)
+  local by_class = -logits:log_softmax(-1)
+  local weights = torch.full({ 2, 4 }, 0.1)
+  local classes = torch.full({ 2, 4 }, 3, { dtype = "int64" })
+  local least = math.huge
+  for query = 0, 3 do  -- boxes of a new model are alike
+    local w, each = weights + 0, classes + 0
+    w[0][query], each[0][query] = 1, 2
+    local sum = by_class:gather(2, each:unsqueeze(-1)):squeeze(-1) * w
+    least = math.min(least, math.abs((sum:sum() / w:sum() - found):item()))
+  end
+  assert(least < 1e-3, least)
+end)
+
+test("DETR: weights by the names of timm", function()
+  local given = {}
+  for key, value in pairs(detr) do given[key] = value end
+  given.use_timm_backbone, given.backbone_config, given.backbone = true, nil, "resnet18"
+  local timm = new(given)
+  given.use_timm_backbone, given.backbone = false, nil
+  given.backbone_config = { model_type = "resnet", hidden_sizes = { 64, 128, 256, 512 },
+    depths = { 2, 2, 2, 2 }, layer_type = "basic", out_features = { "stage4" } }
+  local plain, params = new(given), {}
+  local prefix = "model.backbone.conv_encoder.model."
+  for name, weight in pairs(timm.params) do
+    local rest = name:sub(1, #prefix) == prefix and name:sub(#prefix + 1)
+    if rest then
+      rest = rest:gsub("^conv1", "embedder.embedder.convolution")
+        :gsub("^bn1", "embedder.embedder.normalization")
+        :gsub("^layer(%d)%.(%d)%.", function(stage, i)
+          return ("encoder.stages.%d.layers.%s."):format(stage - 1, i)
+        end)
+        :gsub("downsample%.0", "shortcut.convolution"):gsub("downsample%.1",
+          "shortcut.normalization")
+        :gsub("%.conv(%d)", function(k) return (".layer.%d.convolution"):format(k - 1) end)
+        :gsub("%.bn(%d)", function(k) return (".layer.%d.normalization"):format(k - 1) end)
+      name = prefix .. rest
+    end
+    assert(plain.params[name], name)
+    params[name] = weight
+  end
+  local x = pixels(1, 3, 64, 48)
+  expect_close(plain(params, { pixel_values = x }), timm(timm.params, { pixel_values = x }), 0, 0)
+  local function is_frozen(name) return timm.family.buffers[prefix .. name] end
+  assert(is_frozen "conv1.weight" and is_frozen "layer1.0.conv1.weight"
+    and is_frozen "layer2.0.bn1.bias" and is_frozen "layer4.0.downsample.1.weight")
+  assert(not is_frozen "layer2.0.conv1.weight" and not is_frozen "layer4.0.downsample.0.weight")
+end)
+
+test("DETR: wrong labels, masks and backbones", function()
+  local model, x = new(detr), pixels(2, 3, 32, 40)
+  local function expect_wrong(inputs, ...)
+    inputs.pixel_values = x
+    expect_error(function() model.loss(model.params, inputs) end, where, ...)
+  end
+  local labels, boxes = torch.tensor { { 0 }, { 2 } }, torch.rand { 2, 1, 4 }
+  expect_wrong({ labels = labels }, "boxes are missing")
+  expect_wrong({ boxes = boxes }, "labels are missing")
+  expect_wrong({ labels = labels:float(), boxes = boxes }, "float32", "int64 [2, objects]")
+  expect_wrong({ labels = labels, boxes = boxes:narrow(2, 0, 3) }, "[2, 1, 3]", "[2, 1, 4]")
+  expect_wrong({ labels = labels + 1, boxes = boxes }, "the class 3", "num_labels = 3")
+  expect_wrong({ labels = labels, boxes = boxes, pixel_mask = torch.ones { 2, 4, 4 } },
+    "pixel_mask is [2, 4, 4], expected [2, 32, 40]")
+  local function expect_refused(key, value, ...)
+    local given = {}
+    for name, old in pairs(detr) do given[name] = old end
+    given[key] = value
+    expect_error(function() new(given) end, where, ...)
+  end
+  expect_refused("backbone_config", { model_type = "swin" }, "'swin'", "only 'resnet'")
+  expect_refused("backbone_config", { model_type = "resnet", out_features = { "stage3" } },
+    "stage3", "the last stage, stage4")
+  expect_refused("backbone_config", { model_type = "timm_backbone", backbone = "vgg11" }, "vgg11",
+    "resnet50")
+  expect_refused("auxiliary_loss", true, "auxiliary_loss")
+  expect_refused("d_model", 18, "d_model is 18", "multiple of 4")
+end)
+
 testing.finish()

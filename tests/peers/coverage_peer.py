@@ -28,7 +28,6 @@ OUTSIDE = {"kimi_k2", "new"}
 NOT_YET = {
     "clap": "a Swin Transformer over spectra",
     "dbrx": "another form of experts",
-    "detr": "a convolutional encoder with batch norm, and matching of boxes",
     "gemma4_text": "heads of several sizes, keys that are values",
     "jetmoe": "experts of attention",
     "led": "attention in windows, with tokens that all see",

@@ -29,6 +29,12 @@ local function file_name(model, name)
   return model.family.file_name and model.family.file_name(name) or name
 end
 
+-- Calls the model. Boxes stand behind the logits.
+local function called(model, batch, options)
+  local logits, boxes = model(model.params, batch, options)
+  return boxes and torch.cat({ logits, boxes }, -1) or logits
+end
+
 local function train(model, inputs, result, options)
   local trainer = redco.Trainer {
     deployer = redco.Deployer { seed = 1, verbose = false }, params = model.params,
@@ -76,7 +82,7 @@ local function run(folder)
   local batch = training_inputs(inputs, model)
   local options = case.pooling and { pooling = case.pooling }
   torch.no_grad(function()
-    result.logits = model(model.params, batch, options)
+    result.logits = called(model, batch, options)
   end)
   local prompts = with_prefix(inputs, "prompt.")
   for i, generation in ipairs(case.generations) do
@@ -94,7 +100,7 @@ local function run(folder)
       local changed = redco.models.from_pretrained(("%s/changed-%d"):format(folder, i))
       local prefix = ("changed.%d."):format(i)
       torch.no_grad(function()
-        local logits = changed(changed.params, batch, options)
+        local logits = called(changed, batch, options)
         local tokens = next(prompts) and changed.generate(changed.params, prompts,
           { max_new_tokens = 4 })
         result[prefix .. "logits"], result[prefix .. "tokens"] = logits, tokens or nil
@@ -103,12 +109,11 @@ local function run(folder)
     if not ok then write(("%s/changed-%d/error.txt"):format(folder, i), tostring(message)) end
   end
   local params = train(model, batch, result, options)
-  for name in pairs(model.family.buffers or {}) do
-    result["grad." .. name], result["after." .. name] = nil, nil
-  end
+  local buffers = model.family.buffers or {}
   for name in pairs(params) do
-    local is_buffer = redco.nn.is_running_statistic(name) or name:find "correction_bias$"
-      or name:find "expert_bias$" or name:find "act_fn%.beta$" or name:find "act_fn%.eps$"
+    local is_buffer = buffers[name] or redco.nn.is_running_statistic(name)
+      or name:find "correction_bias$" or name:find "expert_bias$" or name:find "act_fn%.beta$"
+      or name:find "act_fn%.eps$"
     if is_buffer then
       result["grad." .. name], result["after." .. name] = nil, nil
     end

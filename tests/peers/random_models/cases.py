@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from .changes import write_changed
 from .draw import Draw
-from .families import HAVE_POOLER, HEADLESS, OF_TEXTS, PAIRED, is_generative
+from .families import HAVE_POOLER, HEADLESS, OBJECTS, OF_TEXTS, PAIRED, is_generative
 from .generation import fit, generated, new_generations, processed, prompts_of
 from .images_with_text import image_token
 from .inputs import new_inputs
@@ -139,7 +139,8 @@ def write_case(folder, seed, family):
         inputs.update({"prompt." + key: value.clone() for key, value in prompts.items()})
     batch = {key: value for key, value in inputs.items() if "." not in key}
     expected.update(reference(copy.deepcopy(model), batch, family))
-    if family in PAIRED or family in OF_TEXTS:  # CLIP makes its mask in this type
+    # CLIP makes its mask in this type, and DETR the weights of classes.
+    if family in PAIRED or family in OF_TEXTS or family in OBJECTS:
         torch.set_default_dtype(torch.float64)
     noise.update(reference(copy.deepcopy(model).double(), in_double(batch), family))
     torch.set_default_dtype(torch.float32)

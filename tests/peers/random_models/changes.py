@@ -28,7 +28,7 @@ MORE_KEYS = dict(
     classifier_dropout=0.5)
 # Without a cache, positions that depend on the length are those of the whole text for each token.
 SETTLED = {"architectures", "dtype", "model_type", "transformers_version", "id2label", "label2id",
-           "use_cache", "num_stages"}  # version 5 does not read the last one
+           "use_cache", "dilation", "num_stages"}  # without timm; version 5 does not read the last
 if transformers.__version__.startswith("4."):  # GPT-2's fused attention ignores the first two
     SETTLED |= {"scale_attn_weights", "scale_attn_by_inverse_layer_idx",
                 "image_token_id",  # Idefics 3 does not count its tokens

@@ -12,6 +12,7 @@ from .draw import DECODERS, ENCODER_DECODERS, ENCODERS
 from .encoder_decoders import whisper_classes
 from .encoders import electra
 from .images_with_text import IMAGE_TEXT
+from .objects import OBJECTS
 from .pictures import (beit, classifier, clip, clip_image, clip_text, convnext, convnextv2, dinov2,
                        dinov2_with_registers, dinov3, resnet, segformer, segments, siglip, siglip2,
                        siglip2_image, siglip_image, siglip_text, swin, vit, vit_features)
@@ -97,7 +98,7 @@ OF_IMAGES = {
 OF_PIXELS = {
     "segformer.semantic_segmentation": (segments, "SegformerForSemanticSegmentation"),
 }
-FAMILIES.update({**PAIRED, **OF_TEXTS, **OF_IMAGES, **OF_PIXELS})
+FAMILIES.update({**PAIRED, **OF_TEXTS, **OF_IMAGES, **OF_PIXELS, **OBJECTS})
 ANY_SIZE = {"beit", "data2vec-vision", "dinov2", "dinov2_with_registers", "dinov3_vit"}
 ENCODER_TASKS = {
     "masked_lm": "ForMaskedLM", "sequence_classification": "ForSequenceClassification",

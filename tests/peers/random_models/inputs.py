@@ -1,9 +1,10 @@
 """Random inputs and labels of a model."""
 import torch
 
-from .families import (ANY_SIZE, CLASSIFIERS, ENCODER_DECODERS, IMAGE_TEXT, OF_IMAGES, OF_PIXELS,
-                       OF_SAMPLES, OF_TEXTS, PAIRED, is_encoder, takes_positions)
+from .families import (ANY_SIZE, CLASSIFIERS, ENCODER_DECODERS, IMAGE_TEXT, OBJECTS, OF_IMAGES,
+                       OF_PIXELS, OF_SAMPLES, OF_TEXTS, PAIRED, is_encoder, takes_positions)
 from .images_with_text import INPUTS, image_token, with_images
+from .objects import object_inputs
 from .states import padding_leaks
 
 
@@ -124,6 +125,8 @@ def new_inputs(draw, config, vocab_size, family):
         return image_and_text_inputs(draw, config, family)
     if family in OF_PIXELS:
         return pixel_inputs(draw, config, family)
+    if family in OBJECTS:
+        return object_inputs(draw, config)
     if family in OF_SAMPLES:
         return sound_inputs(draw, config, family)
     rows, length = draw.randint(1, 3), draw.randint(3, 9)

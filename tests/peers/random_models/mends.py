@@ -1,4 +1,6 @@
 """Mends what hinders the comparison in versions of transformers."""
+import itertools
+
 import torch
 import transformers
 
@@ -82,7 +84,29 @@ def positions_of_patches():
         kind.forward = forward
 
 
+def objects_without_packages():
+    """Their loss needs scipy, for the cheapest of all assignments of a few objects to a few queries,
+    and Pillow, for a function that does not use it."""
+    from transformers.loss import loss_for_object_detection as losses
+
+    def assigned(costs):
+        n, m = costs.shape
+        if n < m:
+            columns, rows = assigned(costs.T)
+            order = sorted(range(n), key=rows.__getitem__)
+            return [rows[i] for i in order], [columns[i] for i in order]
+        best = min(itertools.permutations(range(n), m),
+                   key=lambda rows: sum(costs[i, j].item() for j, i in enumerate(rows)))
+        return list(best), list(range(m))
+    def corners(boxes):
+        x, y, width, height = boxes.unbind(-1)
+        return torch.stack([x - width / 2, y - height / 2, x + width / 2, y + height / 2], -1)
+    losses.linear_sum_assignment, losses.center_to_corners_format = assigned, corners
+    losses.requires_backends = lambda *given: None
+
+
 def mend():
+    objects_without_packages()
     weights_in_double()
     gelu_of_gemma()
     norms_without_bias()

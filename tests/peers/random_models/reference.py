@@ -4,9 +4,10 @@ import re
 import torch
 import transformers
 
-from .families import (CLASSIFIERS, ENCODER_DECODERS, ENCODERS, HEADLESS, IMAGE_TEXT, OF_SAMPLES,
-                       OF_TEXTS, PAIRED, is_encoder, takes_positions)
+from .families import (CLASSIFIERS, ENCODER_DECODERS, ENCODERS, HEADLESS, IMAGE_TEXT, OBJECTS,
+                       OF_SAMPLES, OF_TEXTS, PAIRED, is_encoder, takes_positions)
 from .native_images import of_library
+from .objects import as_lists
 
 STEPS = 3
 ADAMW = dict(lr=0.02, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)
@@ -68,6 +69,8 @@ def as_in_files(model, tensors):
 
 def with_positions(inputs, model, family):
     """The inputs with the positions that redco-lua counts in a mask; OPT does it by itself."""
+    if family in OBJECTS:
+        return as_lists(inputs)
     mask = inputs.get("attention_mask")
     if "image_grid_thw" in inputs:  # which counts otherwise
         return of_library(inputs, model)
@@ -98,6 +101,8 @@ def logits_of(out):
     """Those of the begin and the end of an answer as redco-lua has them."""
     if features_of(out) is not None and "logits" not in out:
         return features_of(out).detach()
+    if "pred_boxes" in out:
+        return torch.cat([out.logits, out.pred_boxes], -1).detach()
     if "logits" in out:
         logits = out.logits.detach()
         # DeBERTa-v2 returns those of a regression without their dimension.
