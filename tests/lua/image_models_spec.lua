@@ -172,6 +172,29 @@ test("DETR: the loss of objects that queries have found, and padding", function(
   assert(least < 1e-3, least)
 end)
 
+test("what was found: scores, labels and boxes", function()
+  local logits = torch.tensor { { { 9, 0, 0 }, { 0, 0, 9 } }, { { 0, 3, 0 }, { 0, 2, 0 } } }:float()
+  local boxes = torch.tensor { { { 0.5, 0.5, 0.5, 1 }, { 0.2, 0.2, 0.1, 0.1 } },
+    { { 0.5, 0.5, 1, 1 }, { 0.25, 0.25, 0.5, 0.5 } } }
+  local found = redco.models.detections(logits, boxes, { sizes = { { 10, 20 }, { 8, 4 } } })
+  expect_equal(#found, 2)
+  expect_equal(table.concat(found[1].labels:tolist()), "0")
+  expect_close(found[1].scores, logits[0][0]:softmax(-1):narrow(0, 0, 1), 0, 1e-7)
+  expect_close(found[1].boxes, torch.tensor { { 5, 0, 15, 10 } }, 0, 1e-5)
+  expect_equal(table.concat(found[2].labels:tolist()), "11")
+  expect_close(found[2].boxes, torch.tensor { { 0, 0, 4, 8 }, { 0, 0, 2, 4 } }, 0, 1e-5)
+  local parts = redco.models.detections(logits, boxes, { threshold = 0.9 })
+  expect_close(parts[2].boxes, torch.tensor { { 0, 0, 1, 1 } }, 0, 1e-6)
+  expect_equal(#parts[1].labels:tolist(), 1)
+  expect_equal(redco.models.detections(logits, boxes, { threshold = 1 })[1].boxes:size(0), 0)
+  local function expect_wrong(l, b, o, ...)
+    expect_error(function() redco.models.detections(l, b, o) end, where, ...)
+  end
+  expect_wrong(logits[0], boxes, {}, "logits", "[images, queries, classes + 1]")
+  expect_wrong(logits, boxes:narrow(2, 0, 3), {}, "boxes", "[images, queries, 4]")
+  expect_wrong(logits, boxes, { sizes = { { 1, 1 } } }, "1 sizes for 2 images")
+end)
+
 test("DETR: weights by the names of timm", function()
   local given = {}
   for key, value in pairs(detr) do given[key] = value end

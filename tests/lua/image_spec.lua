@@ -266,6 +266,27 @@ test("image_processor: maps of labels", function()
     "SegformerImageProcessor")
 end)
 
+test("image_processor: images of different sizes, with a mask", function()
+  local function shape(config, ...)
+    config.feature_extractor_type = "DetrFeatureExtractor"
+    return table.concat(data.image_processor(config) { ... }.pixel_mask.shape, ",")
+  end
+  local wide = torch.zeros({ 3, 20, 40 }, { dtype = "uint8" })
+  local high = wide:transpose(1, 2):narrow(1, 0, 30)
+  expect_equal(shape({ size = 10, max_size = 30 }, wide), "1,10,20")
+  expect_equal(shape({ size = 10, max_size = 15 }, wide), "1,8,15")  -- 7.5, rounded
+  expect_equal(shape({ size = { height = 5, width = 6 } }, wide, high), "2,5,6")
+  local config = { image_processor_type = "DetrImageProcessor",
+    size = { shortest_edge = 10, longest_edge = 30 } }
+  local batch = data.image_processor(config) { wide, high + 255 }
+  expect_equal(table.concat(batch.pixel_values.shape, ","), "2,3,15,20")
+  expect_equal(batch.pixel_mask:sum():item(), 10 * 20 + 15 * 10)
+  expect_equal(batch.pixel_values[1]:narrow(2, 10, 10):abs():max():item(), 0)
+  config.size = { shortest_edge = 10 }
+  expect_error(function() data.image_processor(config) end, "image_spec.lua:", "size",
+    "{shortest_edge, longest_edge}")
+end)
+
 test("image_processor: rows of patches", function()
   local config = { image_processor_type = "Siglip2ImageProcessor", patch_size = 4,
     max_num_patches = 7, do_rescale = false, do_normalize = false }

@@ -53,6 +53,8 @@ PROCESSORS = {
     "ConvNextImageProcessor": lambda draw: dict(
         size=dict(shortest_edge=draw.choice([20, 33, 383, 384, 390])),
         crop_pct=round(0.5 + draw.random() / 2, 3)),
+    "DetrImageProcessor": lambda draw: dict(
+        size=dict(shortest_edge=draw.randint(20, 60), longest_edge=draw.randint(60, 90))),
     "Siglip2ImageProcessor": lambda draw: dict(patch_size=draw.randint(2, 9),
                                                max_num_patches=draw.randint(2, 40)),
 }

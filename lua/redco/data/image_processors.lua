@@ -4,11 +4,12 @@
 ---   cut: what makes tiles or sizes of an image (image_tiles.lua), in place of a resize and a crop
 ---   read_size(where, o): reads `size` if it has another meaning
 ---   layout: "by_image" if an image's tiles have a dimension, "padded" if images differ in size, or
----     function(images, infos, options) -> tensor
+---     function(images, infos, options) -> tensor, or a table of a model's inputs
 ---   defaults: those that differ, and options of `cut`
 ---   reads_maps: whether they read maps of labels
 ---   complete(o): changes the options when they are read
 ---   has_longest: whether `size` may be {longest_edge}
+local padding = require "redco.data.image_padding"
 local patches = require "redco.data.image_patches"
 local rows = require "redco.data.image_rows"
 local tiles = require "redco.data.image_tiles"
@@ -63,6 +64,10 @@ local processors = {
     do_center_crop = true, do_reduce_labels = false } },
   SegformerImageProcessor = { reads_maps = true,
     defaults = with(imagenet, { size = 512, do_reduce_labels = false }) },
+  DetrImageProcessor = { cut = padding.resized, layout = padding.inputs,
+    read_size = padding.read_size,
+    defaults = with(imagenet, { size = { shortest_edge = 800, longest_edge = 1333 },
+      max_size = 1333, do_convert_annotations = true, format = "coco_detection" }) },
   ConvNextImageProcessor = { scales_shorter_side = true, complete = complete_convnext,
     defaults = { size = 384, crop_pct = 224 / 256 } },
   Siglip2ImageProcessor = { cut = rows.resized, layout = rows.inputs,

@@ -2,9 +2,12 @@
 --- to the query whose class and box fit it best; all others are to find none. Boxes are {centre x,
 --- centre y, width, height} in parts of the image. Shapes: B images, Q queries, N objects of an
 --- image, C classes and one for none.
+local arguments = require "redco.arguments"
 local assignment = require "redco.models.assignment"
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
+local native = require "redco.native"
+local registry = require "redco.registry"
 local torch = require "redco.torch"
 
 local detection = {}
@@ -14,9 +17,6 @@ local function sides(boxes)
   local x, y, width, height = unpack(boxes:unbind(-1))
   return x - width / 2, y - height / 2, x + width / 2, y + height / 2
 end
-
---- Returns boxes [..., 4] as {left, upper, right, lower}.
-function detection.corners(boxes) return torch.stack({ sides(boxes) }, -1) end
 
 -- Returns the generalised intersection over union (Rezatofighi et al., 2019) of boxes [..., 4].
 local function similarity(a, b)
@@ -126,5 +126,44 @@ function detection.loss(c, found, inputs)
   local shapes = (1 - similarity(own, target)):sum() / n
   return loss + distances * c.bbox_loss_coefficient + shapes * c.giou_loss_coefficient
 end
+
+local options = arguments("models.detections", { threshold = 0.5 }, { "sizes" })
+
+detection.detections = registry.define("redco.models.detections", [[
+detections(logits [images, queries, classes + 1], boxes [images, queries, 4], {threshold = 0.5, sizes = nil}) -> list of tables
+Returns what a model that finds objects, as DETR, has found in each image: the `labels` [n], `scores`
+[n] and `boxes` [n, 4], {left, upper, right, lower}, of the objects with a score above the threshold.
+`logits` and `boxes` are what a call of the model returns. With `sizes`, a list of {height, width},
+boxes are in pixels of images of these sizes, else in parts of the image. Boxes for a loss are
+{centre x, centre y, width, height} in parts of the image: of a box of COCO, {left, upper, width,
+height} in pixels, {(left + width / 2) / image_width, (upper + height / 2) / image_height, width /
+image_width, height / image_height}.]], function(logits, boxes, given)
+  local o = options(given)
+  for name, t in pairs { logits = logits, boxes = boxes } do
+    if not torch.is_tensor(t) or t:dim() ~= 3 or name == "boxes" and t:size(2) ~= 4 then
+      fail("models.detections: expected %s [images, queries, %s], got %s", name,
+        name == "boxes" and "4" or "classes + 1", native.describe(t))
+    end
+  end
+  if o.sizes and #o.sizes ~= logits:size(0) then
+    fail("models.detections: %d sizes for %d images", #o.sizes, logits:size(0))
+  end
+  return torch.no_grad(function()
+    local n_classes, found = logits:size(2) - 1, {}
+    local scores, labels = logits:full():cpu():float():softmax(-1):narrow(2, 0, n_classes):max(-1)
+    local corners = torch.stack({ sides(boxes:full():cpu():float()) }, -1)
+    for i = 0, logits:size(0) - 1 do
+      local places = scores[i]:gt(o.threshold):nonzero():reshape { -1 }
+      local own = corners[i]:index_select(0, places)
+      if o.sizes then
+        local height, width = unpack(o.sizes[i + 1])
+        own = own * torch.tensor { width, height, width, height }
+      end
+      found[i + 1] = { labels = labels[i]:index_select(0, places),
+        scores = scores[i]:index_select(0, places), boxes = own }
+    end
+    return found
+  end)
+end)
 
 return detection

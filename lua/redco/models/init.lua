@@ -254,6 +254,8 @@ function(encoder_dir, decoder_dir, options)
   return new_model(family, c, files.add_new(params, family, c, o.dtype, o.generator, source))
 end)
 
+models.detections = require("redco.models.detection").detections
+
 models.families = registry.define("redco.models.families", [[
 families() -> table
 Lists the families, sorted by model_type. Each row has `model_type`; `models`, the names that people

@@ -10,6 +10,15 @@ local ids = torch.tensor { { 5, 6, 7 }, { 8, 9, 3 } }
 print(bert(bert.params, { input_ids = ids }).shape)  --> torch.Size([2, 16])
 bert.save_pretrained "workdir/sentences"
 
+--- redco.models.detections
+-- One image, two queries, and the classes cat, dog and none.
+local logits = torch.tensor { { { 9, 0, 0 }, { 0, 0, 9 } } }
+local boxes = torch.tensor { { { 0.5, 0.5, 0.5, 1 }, { 0, 0, 1, 1 } } }
+local found = redco.models.detections(logits, boxes,
+  { sizes = { { 10, 20 } } })
+print(found[1].labels, found[1].boxes)
+--> tensor([0])  tensor([[ 5.,  0., 15., 10.]])
+
 --- redco.models.from_config
 local model = redco.models.from_config({
   model_type = "llama", vocab_size = 1000, hidden_size = 64,
