@@ -126,15 +126,53 @@ test("sizes are whole numbers", function()
   end
 end)
 
-test("Kimi K2 is DeepSeek-V3", function()
-  local model = redco.models.from_config { model_type = "kimi_k2", vocab_size = 11, hidden_size = 8,
-    intermediate_size = 12, moe_intermediate_size = 4, num_hidden_layers = 2,
-    num_attention_heads = 2, num_key_value_heads = 2, n_routed_experts = 4, n_group = 1,
-    topk_group = 1, num_experts_per_tok = 2, first_k_dense_replace = 1, kv_lora_rank = 4,
-    q_lora_rank = 4, qk_rope_head_dim = 2, qk_nope_head_dim = 2, v_head_dim = 2 }
+local kimi = { model_type = "kimi_k2", architectures = { "KimiForCausalLM" }, vocab_size = 11,
+  hidden_size = 8, intermediate_size = 12, moe_intermediate_size = 4, num_hidden_layers = 2,
+  num_attention_heads = 2, num_key_value_heads = 2, n_routed_experts = 4, n_group = 1,
+  topk_group = 1, num_experts_per_tok = 2, first_k_dense_replace = 1, kv_lora_rank = 4,
+  q_lora_rank = 4, qk_rope_head_dim = 2, qk_nope_head_dim = 2, v_head_dim = 2 }
+
+test("Kimi K2 opens and is saved as DeepSeek-V3", function()
+  local model = redco.models.from_config(kimi)
   local logits = model(model.params, { input_ids = torch.tensor { { 1, 2 } } })
-  assert(logits:size(2) == 11 and model.config.architectures[1] == "DeepseekV3ForCausalLM")
-  model.save_pretrained(new_folder())
+  assert(logits:size(2) == 11)
+  local dir = new_folder()
+  model.save_pretrained(dir)
+  local config = redco.data.json(dir .. "/config.json")
+  assert(config.model_type == "deepseek_v3" and config.architectures[1] == "DeepseekV3ForCausalLM")
+end)
+
+-- The names of weights in LG's folders, by those in LLaMA's.
+local names_of_exaone = {
+  { "^model%.embed_tokens", "transformer.wte" }, { "^model%.norm", "transformer.ln_f" },
+  { "^model%.layers", "transformer.h" }, { "self_attn%.o_proj", "attn.attention.out_proj" },
+  { "self_attn", "attn.attention" }, { "input_layernorm", "ln_1" },
+  { "post_attention_layernorm", "ln_2" }, { "gate_proj", "c_fc_0" }, { "up_proj", "c_fc_1" },
+  { "down_proj", "c_proj" },
+}
+
+test("EXAONE 3 is LLaMA with other names", function()
+  local config = { model_type = "llama", vocab_size = 11, hidden_size = 8, intermediate_size = 12,
+    num_attention_heads = 4, num_key_value_heads = 2, num_hidden_layers = 2, rms_norm_eps = 0.1,
+    hidden_act = "gelu", rope_theta = 500000 }
+  local llama, dir = redco.models.from_config(config), new_folder()
+  llama.save_pretrained(dir)
+  local weights = {}
+  for name, tensor in pairs(torch.load(dir .. "/model.safetensors")) do
+    for _, pair in ipairs(names_of_exaone) do name = name:gsub(pair[1], pair[2]) end
+    weights[name] = tensor
+  end
+  torch.save(weights, dir .. "/model.safetensors")
+  local file = io.open(dir .. "/config.json", "w")
+  file:write [[{"model_type": "exaone", "architectures": ["ExaoneForCausalLM"], "vocab_size": 11,
+    "hidden_size": 8, "intermediate_size": 12, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "num_layers": 2, "layer_norm_epsilon": 0.1, "activation_function": "gelu",
+    "auto_map": {"AutoModelForCausalLM": "modeling_exaone.ExaoneForCausalLM"}}]]
+  file:close()
+  local exaone = redco.models.from_pretrained(dir)
+  local inputs = { input_ids = torch.tensor { { 1, 2, 3 } } }
+  testing.expect_equal(exaone(exaone.params, inputs), llama(llama.params, inputs))
+  assert(exaone.config.auto_map == nil and exaone.config.model_type == "llama")
 end)
 
 -- ---- weights that are not used ----

@@ -1,5 +1,6 @@
 --- The list of the families, for users and for the reference. A family's file gives the names of
 --- its `models` and its `remarks`; the rest is read from what it does.
+local aliases = require "redco.models.aliases"
 local architectures = require "redco.models.gguf.architectures"
 local tasks = require "redco.models.tasks"
 
@@ -34,13 +35,25 @@ local function gguf_of(model_type)
   return names
 end
 
---- Returns a row for each family: {model_type, models, kind, tasks, gguf, remarks}.
+-- Returns the types that are another name of this one, and the names of all their models.
+local function aliases_of(model_type, models)
+  local names = {}
+  for name, row in pairs(aliases) do
+    if row.of == model_type then names[#names + 1] = name end
+  end
+  table.sort(names)
+  for _, name in ipairs(names) do models = models .. ", " .. aliases[name].models end
+  return names, models
+end
+
+--- Returns a row for each family: {model_type, aliases, models, kind, tasks, gguf, remarks}.
 return function(model_types, families)
   local rows = {}
   for i, model_type in ipairs(model_types) do
     local family = families[model_type]
+    local others, names = aliases_of(model_type, family.models)
     rows[i] = {
-      model_type = model_type, models = family.models, kind = kind_of(family),
+      model_type = model_type, aliases = others, models = names, kind = kind_of(family),
       tasks = tasks_of(family), gguf = gguf_of(model_type), remarks = family.remarks,
     }
   end

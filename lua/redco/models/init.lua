@@ -258,9 +258,10 @@ models.detections = require("redco.models.detection").detections
 
 models.families = registry.define("redco.models.families", [[
 families() -> table
-Lists the families, sorted by model_type. Each row has `model_type`; `models`, the names that people
-know; `kind`: "decoder", "encoder-decoder", "encoder", "images" or "sound"; `tasks`, the default
-first; `gguf`, the architectures of GGUF files that open as it; and `remarks` or nil.]],
+Lists the families, sorted by model_type. Each row has `model_type`; `aliases`, other types that open
+and are saved as this one; `models`, the names that people know; `kind`: "decoder",
+"encoder-decoder", "encoder", "images" or "sound"; `tasks`, the default first; `gguf`, the
+architectures of GGUF files that open as it; and `remarks` or nil.]],
 function() return catalog(model_types, families) end)
 
 return registry.define("redco.models", ([[

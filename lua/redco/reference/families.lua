@@ -55,8 +55,9 @@ return function(first)
       .. "| --- | --- | --- | --- | --- |"
     for _, row in ipairs(rows) do
       if row.kind == section[1] then
-        lines[#lines + 1] = ("| `%s` | %s | %s | %s | %s |"):format(row.model_type, row.models,
-          tasks_of(row), quoted(row.gguf), row.remarks or "")
+        lines[#lines + 1] = ("| %s | %s | %s | %s | %s |"):format(
+          quoted { row.model_type, unpack(row.aliases) }, row.models, tasks_of(row),
+          quoted(row.gguf), row.remarks or "")
       end
     end
   end
