@@ -65,6 +65,26 @@ testing.test("padding attends to the tokens in its window, or to all alike", fun
     { 0, 0, 0.5, 0.5 }, { 0, 0, 0.5, 0.5 } })
 end)
 
+testing.test("padding behind tokens sees those in its window, or else itself", function()
+  local masks = require "redco.models.masks"
+  local padding = redco.torch.tensor { { 1, 0, 0, 1 }, { 0, 1, 1, 0 } }
+  local x = redco.torch.zeros { 2, 4, 1 }
+  local mask = masks.causal({ attention_mask = padding }, {}, x, 2).mask
+  testing.expect_close(mask:softmax(-1):squeeze(1), {
+    { { 1, 0, 0, 0 }, { 1, 0, 0, 0 }, { 0, 0, 1, 0 }, { 0, 0, 0, 1 } },
+    { { 1, 0, 0, 0 }, { 0, 1, 0, 0 }, { 0, 0.5, 0.5, 0 }, { 0, 0, 1, 0 } } })
+end)
+
+testing.test("layers with different numbers of experts report their loads", function()
+  local model = redco.models.from_config { model_type = "hunyuan_v1_moe", vocab_size = 11,
+    hidden_size = 8, intermediate_size = 4, num_hidden_layers = 2, num_attention_heads = 2,
+    head_dim = 4, num_experts = { 2, 3 }, moe_topk = { 2, 3 } }
+  local ids = redco.torch.tensor { { 1, 2, 3 } }
+  local _, _, metrics = model.loss(model.params, { input_ids = ids, labels = ids })
+  testing.expect_close(metrics.expert_load_max, 1)
+  testing.expect_close(metrics.expert_load_min, 1)
+end)
+
 testing.test("configurations that make no model are refused", function()
   for _, case in ipairs {
     { "gptj", { n_head = 3 }, "n_embd (8)", "n_head (3)" },

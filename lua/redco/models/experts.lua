@@ -117,8 +117,9 @@ local function stacked(c, given)
 end
 
 --- Returns a feed-forward layer as that of llama_mlp.lua, whose `forward` also returns the router's
---- logits [N, n] and the numbers [N, k] of the chosen experts. given: n, n_chosen, inner (the size
---- of an expert), is_normalised (whether the probabilities of the chosen add up to 1), name (of the
+--- logits [N, n] and the numbers [N, k] of the chosen experts; its last argument, of_router, is
+--- what the router reads, if not what experts read. given: n, n_chosen, inner (the size of an
+--- expert), is_normalised (whether the probabilities of the chosen add up to 1), name (of the
 --- layer), names (of gate, up and down, or of up and down) or stacked (the names of two weights:
 --- gate and up of all experts [n, 2 inner, size], down [n, size, inner]), router (the name of its
 --- layer), router_bias (its initialiser, or false), route (another router), scales_inputs (whether
@@ -145,9 +146,10 @@ function experts.new(c, given)
     if given.shared_gate then linear(name .. "." .. given.shared_gate, c.hidden_size, 1, false) end
   end
 
-  function layer.forward(params, name, x, o)
+  function layer.forward(params, name, x, o, of_router)
     local tokens = x:reshape { -1, c.hidden_size }
-    local logits, weights, numbers = route(params, name, tokens, o)
+    local logits, weights, numbers = route(params, name,
+      of_router and of_router:reshape { -1, c.hidden_size } or tokens, o)
     weights = weights:to(x.dtype):unsqueeze(-1)
     if given.scales_inputs then tokens = tokens:unsqueeze(1) * weights end
     local inner = mlps.inner(params, name, tokens, numbers, o)
@@ -208,11 +210,13 @@ end
 --- as multiples of the mean of the layer.
 function experts.metrics(routers, attention_mask)
   return torch.no_grad(function()
-    local loads = {}
-    for i = 1, #routers do loads[i] = load_of(routers, i, attention_mask) end
-    local all = torch.stack(loads)
-    local relative = (all / all:mean({ 1 }, true)):full()
-    return { expert_load_max = relative:max(), expert_load_min = relative:min() }
+    local relative = {}
+    for i = 1, #routers do
+      local loads = load_of(routers, i, attention_mask)
+      relative[i] = loads / loads:mean()
+    end
+    local all = torch.cat(relative):full()
+    return { expert_load_max = all:max(), expert_load_min = all:min() }
   end)
 end
 

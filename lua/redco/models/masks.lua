@@ -72,8 +72,8 @@ end
 --- Returns the causal mask of the new tokens x [B, T, ...]: `{causal = true}` if LibTorch's own
 --- mask suffices, else `{mask = [B or 1, 1, T, S]}`. With a `window` a token attends only to so
 --- many last tokens, itself among them; with a `chunk` only to those of its chunk of so many.
---- Padding before the first token, and with a window or a chunk all padding, attends to itself,
---- because a row must attend to something. Other padding attends to the tokens, as in transformers.
+--- Padding that would attend to nothing attends to itself. Other padding attends to the tokens, as
+--- in transformers.
 --- With `segment_ids` [B, T] each sequence of a row attends only to itself, with image_spans [B, T]
 --- the tokens of an image (the same number, from 0) also to those after them.
 function masks.causal(inputs, options, x, window, chunk)
@@ -91,11 +91,12 @@ function masks.causal(inputs, options, x, window, chunk)
   local seen = seen_before(inputs, length, past, window, x.device)
   if chunk then seen = seen:logical_and(seen_in_chunks(inputs, chunk, length, past, x.device)) end
   if padding then
-    local is_lost = (is_near and padding:eq(0) or padding:ne(0):cumsum(1):eq(0))
-      :narrow(1, past, length)
+    seen = seen_keys(padding):logical_and(seen)
+    local is_lost = is_near and seen:any(-1, true):logical_not()
+      or padding:ne(0):cumsum(1):eq(0):narrow(1, past, length):unsqueeze(1):unsqueeze(-1)
     local itself = torch.ones({ length, past + length }, { dtype = "bool", device = x.device })
-      :tril(past):triu(past):logical_and(is_lost:unsqueeze(1):unsqueeze(-1))
-    seen = seen_keys(padding):logical_and(seen):logical_or(itself)
+      :tril(past):triu(past):logical_and(is_lost)
+    seen = seen:logical_or(itself)
   end
   return { mask = additive(seen, dtype) }
 end
