@@ -1,4 +1,4 @@
---- The two parts of a layer of encoders built as BERT is, by the facts of post_norm_encoder.lua.
+--- The two parts of a layer of encoders built as BERT is, by the facts of bert_like.lua.
 local blocks = require "redco.models.blocks"
 local rotary = require "redco.models.rotary"
 

@@ -16,7 +16,8 @@ def bert(draw, **more):
     return config
 
 
-@draws("roberta", "xlm-roberta", "camembert", of=ENCODERS)
+@draws("roberta", "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm",
+       "xlm-roberta-xl", of=ENCODERS)
 def roberta(draw):
     config = bert(draw)
     config.setdefault("pad_token_id", 1)

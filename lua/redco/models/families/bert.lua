@@ -1,5 +1,5 @@
 --- BERT (Devlin et al., 2018), as Hugging Face's `BertForMaskedLM` and other classes.
-local new_encoder = require "redco.models.post_norm_encoder"
+local new_encoder = require "redco.models.bert_like"
 
 local dropout = { dropout = { "classifier_dropout", "hidden_dropout_prob" } }
 local pooled = { "first", { linear = "bert.pooler.dense", activation = "tanh" }, dropout }

@@ -1,5 +1,5 @@
---- Encoders built as BERT: a norm after each residual addition. A family is a table of facts: names
---- of parameters, keys of the configuration, kind of positions, and its heads.
+--- Encoders built as BERT. A family is a table of facts: names of parameters, keys of the
+--- configuration, kind of positions, places of norms, and its heads.
 local blocks = require "redco.models.blocks"
 local encoder_layer = require "redco.models.encoder_layer"
 local fail = require "redco.fail"
@@ -111,7 +111,9 @@ local function new_embeddings(c, facts)
     local x = blocks.embedding(params, name .. "word_embeddings", ids, padding_row)
     if has_types(c) then x = x + types(params, inputs) end
     if not facts.rotary then x = x + positions(params, inputs, ids) end
-    x = blocks.layer_norm(params, facts.prefix .. "." .. facts.embedding_norm, x, eps)
+    if facts.embedding_norm then
+      x = blocks.layer_norm(params, facts.prefix .. "." .. facts.embedding_norm, x, eps)
+    end
     x = blocks.dropout(x, c[facts.keys.dropout], o)
     return is_projected and blocks.linear(params, facts.prefix .. "." .. facts.projection, x, o)
       or x
@@ -143,7 +145,9 @@ local function add_parameters(c, facts, add)
     add(prefix .. "embeddings.token_type_embeddings.weight", { c.type_vocab_size, embedded },
       normal)
   end
-  blocks.add_layer_norm(add, prefix .. facts.embedding_norm, embedded)
+  if facts.embedding_norm then
+    blocks.add_layer_norm(add, prefix .. facts.embedding_norm, embedded)
+  end
   if is_projected then linear(prefix .. facts.projection, embedded, size) end
   local bias = facts.relative_bias
   if bias then bias.add_parameters(c, prefix, add, normal) end
@@ -156,6 +160,7 @@ local function add_parameters(c, facts, add)
       blocks.add_layer_norm(add, prefix .. name .. names.norm, size)
     end
   end
+  if facts.last_norm then blocks.add_layer_norm(add, prefix .. facts.last_norm, size) end
 end
 
 -- Returns function(params, inputs, x) to what attention of all layers reads: the mask and angles.
@@ -186,16 +191,23 @@ local function new_forward(c, facts)
     local function drop(x) return blocks.dropout(x, c[facts.keys.dropout], o) end
     local x = embed(params, inputs, o)
     local mask = mask_of(params, inputs, x, o)
+    local function norm(name, y) return blocks.layer_norm(params, name, y, eps) end
+    -- y + f(y), with the norm after the sum, or before f if there is one after all layers.
+    local function added(name, y, keeps_output, f)
+      local z = f(facts.last_norm and norm(name, y) or y)
+      local sum = y + (keeps_output and z or drop(z))
+      return facts.last_norm and sum or norm(name, sum)
+    end
     local function apply_layer(layer, y)
-      local seen = attend(params, layer .. names.attention, y, mask, o)
-      if not facts.keeps_attention then seen = drop(seen) end
-      y = blocks.layer_norm(params, layer .. names.attention_norm, y + seen, eps)
-      local fed = feed_forward(params, layer, y, o)
-      if not facts.keeps_feed_forward then fed = drop(fed) end
-      return blocks.layer_norm(params, layer .. names.norm, y + fed, eps)
+      y = added(layer .. names.attention_norm, y, facts.keeps_attention, function(z)
+        return attend(params, layer .. names.attention, z, mask, o)
+      end)
+      return added(layer .. names.norm, y, facts.keeps_feed_forward, function(z)
+        return feed_forward(params, layer, z, o)
+      end)
     end
     for _, layer in ipairs(layers) do x = nn.block(apply_layer, prefix .. layer, x) end
-    return x
+    return facts.last_norm and norm(prefix .. facts.last_norm, x) or x
   end
 end
 
@@ -209,11 +221,13 @@ end
 --- has), and where it differs from BERT:
 ---   keys, names, defaults, more (further defaults), only, optional, aliases, ignored, complete,
 ---   check
----   embedding_size: a key; embedding_norm, projection: names of what is behind the embeddings;
+---   embedding_size: a key; embedding_norm (or false), projection: names of what is behind the
+---   embeddings;
 ---   always_projects: whether also embeddings of the model's size are projected
 ---   may_lack_types: whether type_vocab_size may be 0
 ---   positions_of_tokens: RoBERTa's; rotary: such positions, and q, k and v in one projection
 ---   relative_bias: has add_parameters and new
+---   last_norm: the name of a norm after all layers; those of layers are then before their parts
 ---   layers: a function of the configuration to their names
 ---   without_bias: a set of names of linear layers
 ---   eps, if it is no key
