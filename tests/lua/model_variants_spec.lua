@@ -85,6 +85,59 @@ testing.test("layers with different numbers of experts report their loads", func
   testing.expect_close(metrics.expert_load_min, 1)
 end)
 
+testing.test("LongT5 whose tokens see all others is T5", function()
+  local config = { vocab_size = 11, d_model = 8, d_kv = 4, d_ff = 8, num_layers = 2, num_heads = 2,
+    dropout_rate = 0 }
+  local function opened(model_type, changes)
+    local given = { model_type = model_type }
+    for _, source in ipairs { config, changes or {} } do
+      for key, value in pairs(source) do given[key] = value end
+    end
+    return redco.models.from_config(given, { generator = redco.torch.Generator(1) })
+  end
+  local t5 = opened "t5"
+  local ids = redco.torch.tensor { { 3, 4, 5, 6, 7, 8 }, { 8, 7, 6, 0, 0, 0 } }
+  local inputs = { input_ids = ids, attention_mask = ids:ne(0), decoder_input_ids = ids }
+  local expected = t5(t5.params, inputs)
+  for _, radius in ipairs { 2, 5, 9 } do
+    local long = opened("longt5", { local_radius = radius })
+    local params = {}
+    for name in pairs(long.params) do
+      params[name] = t5.params[name:gsub("LocalSelfAttention", "SelfAttention")]
+    end
+    local found = long(params, inputs)
+    -- The first text is longer than the radius of 2, the second is not.
+    testing.expect_close(found[1], expected[1], 1e-5, 1e-5)
+    local is_equal = pcall(testing.expect_close, found[0], expected[0], 1e-5, 1e-5)
+    assert(is_equal == (radius > 2), "radius " .. radius)
+  end
+end)
+
+testing.test("a mask of ones that generate gets says that padding tokens are none", function()
+  local part = { vocab_size = 11, hidden_size = 8, intermediate_size = 12, num_hidden_layers = 1,
+    num_attention_heads = 2, num_key_value_heads = 1, head_dim = 4 }
+  local model = redco.models.from_config { model_type = "t5gemma", encoder = part, decoder = part,
+    vocab_size = 11 }
+  local generator, names = redco.torch.Generator(2), {}
+  for name in pairs(model.params) do names[#names + 1] = name end
+  table.sort(names)
+  redco.torch.no_grad(function()
+    for _, name in ipairs(names) do
+      redco.nn.init.normal_(model.params[name], { generator = generator })
+    end
+  end)
+  local ids = redco.torch.tensor { { 3, 0, 0, 0 }, { 0, 4, 5, 0 }, { 0, 0, 7, 8 } }:tile { 10, 1 }
+  local prompt = redco.torch.cat({ redco.torch.full({ 30, 1 }, 2),
+    (redco.torch.arange(30) / 3):floor():unsqueeze(1) }, 1):to "int64"
+  local inputs = { input_ids = ids, attention_mask = redco.torch.ones_like(ids),
+    decoder_input_ids = prompt }
+  local tokens = model.generate(model.params, inputs, { max_new_tokens = 1 })
+  local expected = model(model.params, inputs):argmax(-1):narrow(1, 1, 1)
+  testing.expect_equal(tokens:narrow(1, 2, 1), expected)
+  inputs.attention_mask = nil  -- the encoder finds the padding
+  assert(not model(model.params, inputs):argmax(-1):narrow(1, 1, 1):equal(expected))
+end)
+
 testing.test("configurations that make no model are refused", function()
   for _, case in ipairs {
     { "gptj", { n_head = 3 }, "n_embd (8)", "n_head (3)" },

@@ -58,9 +58,11 @@ local function new_decoder(model, params, inputs, o)
     local start = o.decoder_start_token_id
       or fail "model.generate: decoder_start_token_id and bos_token_id are missing"
     self.memory_mask = mask_of(inputs, o)
+    -- A given mask counts even if it is all ones: without one, some encoders look for padding.
     self.memory = inputs.encoder_hidden_states
       or model.encode(params, { input_ids = inputs.input_ids, pixel_values = inputs.pixel_values,
-        input_features = inputs.input_features, attention_mask = self.memory_mask })
+        input_features = inputs.input_features,
+        attention_mask = inputs.attention_mask or self.memory_mask })
     if inputs.decoder_input_ids then
       self.ids, self.mask = inputs.decoder_input_ids, inputs.decoder_attention_mask
       if not family.generate then self.ids, self.mask = with_start(inputs, start) end

@@ -34,7 +34,7 @@ return function(c, facts)
     else
       inner = activated(linear(first, x)) * linear(second, x)
     end
-    local y = linear(last, inner)
+    local y = linear(last, blocks.dropout(inner, facts.inner_dropout or 0, o))
     return scale ~= 1 and y * scale or y
   end
 

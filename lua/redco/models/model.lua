@@ -52,6 +52,7 @@ end
 local function shifted_right(family, c, labels)
   if family.starts_with_last_label then return wrapped_right(c, labels) end
   local start, padding = c.decoder_start_token_id, c.pad_token_id
+  if family.shift_tokens then start, padding = family.shift_tokens(c) end
   if not start or not padding then
     fail("%s: the configuration has no %s, which is needed to make decoder_input_ids from labels",
       c.model_type, start and "pad_token_id" or "decoder_start_token_id")

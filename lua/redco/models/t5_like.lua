@@ -3,13 +3,16 @@
 ---   bias_in_each_layer: true if each layer has separate biases, false if all share the first's
 ---   scales_in_version_5: whether version 5 of transformers scales what the head reads, where the
 ---   configuration does not say it
+---   near_attention: a function of the configuration to the encoder's attention, if another, as
+---   block_attention.lua
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"
-local new_bias = require "redco.models.relative_bias"
+local new_bias = require("redco.models.relative_bias").new
 local new_tasks = require "redco.models.encoder_decoder_tasks"
 local nn = require "redco.nn"
 local ties = require "redco.models.ties"
+local torch = require "redco.torch"
 
 local common = {
   base_model_prefix = "transformer",
@@ -100,14 +103,21 @@ local function add_parameters(row, c, add)
     linear(name .. "wo", c.d_ff, c.d_model, normal(c.d_ff ^ -0.5))
     norm(layer .. "layer_norm")
   end
+  local near = row.near_attention and row.near_attention(c)
   add("shared.weight", { c.vocab_size, c.d_model }, normal(1))
   for _, stack in ipairs { "encoder", "decoder" } do
     for i = 0, (stack == "encoder" and c.num_layers or c.num_decoder_layers) - 1 do
       local layers = ("%s.block.%d.layer."):format(stack, i)
-      attention(layers .. "0.", "SelfAttention")
+      local other = stack == "encoder" and near
+      local kind = other and near.name or "SelfAttention"
+      attention(layers .. "0.", kind)
       if i == 0 or row.bias_in_each_layer then
-        add(layers .. "0.SelfAttention.relative_attention_bias.weight",
+        add(layers .. "0." .. kind .. ".relative_attention_bias.weight",
           { c.relative_attention_num_buckets, c.num_heads }, by_model)
+      end
+      if other then
+        near.add_parameters(layers .. "0." .. kind, add, by_model, i == 0,
+          blocks.constant(c.initializer_factor))
       end
       if stack == "decoder" then attention(layers .. "1.", "EncDecAttention") end
       feed_forward(layers .. (stack == "decoder" and "2." or "1."))
@@ -122,8 +132,9 @@ end
 function common.head(c) return c.tie_word_embeddings and "shared.weight" or "lm_head.weight" end
 
 -- Either stack: function(params, input_ids, o, padding mask of the encoder's tokens, memory,
--- attention_mask of the decoder's tokens).
+-- attention_mask of the stack's tokens).
 local function new_stack(row, c, stack, n_layers)
+  local near = stack == "encoder" and row.near_attention and row.near_attention(c)
   local name_of_activation, is_gated = feed_forward_of(c)
   local activation = blocks.activation(c.model_type, name_of_activation)
   local attention = blocks.new_attention(c.num_heads, { q = ".q", k = ".k", v = ".v", out = ".o" },
@@ -142,7 +153,9 @@ local function new_stack(row, c, stack, n_layers)
     local function norm(layer)
       return blocks.rms_norm(params, layers .. layer .. ".layer_norm", x, c.layer_norm_epsilon)
     end
-    x = x + drop(attention.to_itself(params, layers .. "0.SelfAttention", norm(0), mask, o), o)
+    local attend, name = attention.to_itself, "0.SelfAttention"
+    if near then attend, name = near.attend, "0." .. near.name end
+    x = x + drop(attend(params, layers .. name, norm(0), mask, o), o)
     if memory then
       local seen = attention.to_memory(params, layers .. "1.EncDecAttention", norm(1), memory,
         memory_mask, o)
@@ -152,22 +165,37 @@ local function new_stack(row, c, stack, n_layers)
     return x + feed_forward(params, layers .. last .. ".DenseReluDense", norm(last), o)
   end
 
-  return function(params, input_ids, o, padding, memory, own_padding)
+  -- Returns a function of the number of a layer to its mask, with the biases by distance.
+  local function new_mask(params, input_ids, x, o, padding, own_padding)
+    if near then
+      local mask = near.mask(params, "encoder.block.0.layer.0." .. near.name,
+        own_padding or torch.ones_like(input_ids), x)
+      return function() return mask end
+    end
     local bias_of = new_bias(c.relative_attention_num_buckets, c.relative_attention_max_distance, {
-      device = params["shared.weight"].device, past = blocks.past(o), length = input_ids:size(1),
+      device = x.device, past = blocks.past(o), length = input_ids:size(1),
       is_causal = stack == "decoder" })
-    local x = drop(blocks.embedding(params, "shared", input_ids), o)
-    local added = not memory and padding
-    if own_padding then added = masks.causal({ attention_mask = own_padding }, o, x).mask end
-    local memory_mask, mask = { mask = padding }, nil
-    for i = 0, n_layers - 1 do
+    local added, mask = padding, nil
+    if stack == "decoder" then
+      added = own_padding and masks.causal({ attention_mask = own_padding }, o, x).mask
+    end
+    return function(i)
       if i == 0 or row.bias_in_each_layer then
         local bias = bias_of(params,
           ("%s.block.%d.layer.0.SelfAttention.relative_attention_bias"):format(stack, i))
         mask = { mask = added and bias + added or bias }
       end
-      x = nn.block(apply_block, params, ("%s.block.%d.layer."):format(stack, i), x, mask, memory,
-        memory_mask, o)
+      return mask
+    end
+  end
+
+  return function(params, input_ids, o, padding, memory, own_padding)
+    local x = drop(blocks.embedding(params, "shared", input_ids), o)
+    local mask_of, memory_mask = new_mask(params, input_ids, x, o, padding, own_padding),
+      { mask = padding }
+    for i = 0, n_layers - 1 do
+      x = nn.block(apply_block, params, ("%s.block.%d.layer."):format(stack, i), x, mask_of(i),
+        memory, memory_mask, o)
     end
     return drop(blocks.rms_norm(params, stack .. ".final_layer_norm", x, c.layer_norm_epsilon), o)
   end
@@ -216,7 +244,8 @@ return function(row)
   function family.new_encoder(c)
     local encoder = new_stack(row, c, "encoder", c.num_layers)
     return function(params, inputs, o)
-      return encoder(params, inputs.input_ids, o, padding_mask(params, inputs))
+      return encoder(params, inputs.input_ids, o, padding_mask(params, inputs), nil,
+        inputs.attention_mask)
     end
   end
 

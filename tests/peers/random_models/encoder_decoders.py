@@ -1,5 +1,7 @@
 """Random configurations of models with an encoder and a decoder."""
-from .decoders import gpt2
+import transformers
+
+from .decoders import gemma2, gpt2
 from .draw import ACTIVATIONS, ENCODER_DECODERS, common, draws, heads
 from .pictures import vit
 
@@ -35,6 +37,14 @@ def t5(draw):
     if draw.maybe():
         # With more than in the encoder, the library's cache is too short.
         config["num_decoder_layers"] = draw.randint(1, config["num_layers"])
+    return config
+
+
+@draws("longt5", of=ENCODER_DECODERS)
+def longt5(draw):
+    config = t5(draw)
+    config.update(local_radius=draw.randint(1, 4), global_block_size=draw.randint(1, 2),
+                  encoder_attention_type=draw.choice(["local", "transient-global"]))
     return config
 
 
@@ -95,3 +105,28 @@ def whisper_classes(draw):
     config.update(classifier_proj_size=draw.randint(2, 20), use_weighted_layer_sum=draw.maybe(),
                   id2label={i: f"class {i}" for i in range(draw.randint(2, 7))}, problem_type=None)
     return config
+
+
+@draws("t5gemma", of=ENCODER_DECODERS)
+def t5gemma(draw):
+    parts = {}
+    for kind in ("encoder", "decoder"):
+        config = parts[kind] = gemma2(draw)
+        n_kv = config["num_key_value_heads"]
+        config["hidden_size"] = config["num_attention_heads"] * draw.randint(2, 9)
+        config.setdefault("pad_token_id", 0)
+        config["num_key_value_heads"] = n_kv
+    encoder, decoder = parts["encoder"], parts["decoder"]
+    n = decoder["vocab_size"] = encoder["vocab_size"]
+    decoder["pad_token_id"] = encoder["pad_token_id"] = draw.token(n)
+    decoder.update(bos_token_id=draw.token(n), eos_token_id=draw.token(n))
+    if transformers.__version__.startswith("4."):
+        # Its cache of the encoder's output has the decoder's windows, and its head their first size.
+        decoder["sliding_window"] = 30
+        for key in ("hidden_size", "num_attention_heads", "num_key_value_heads"):
+            decoder[key] = encoder[key]
+    return dict(encoder=encoder, decoder=decoder, vocab_size=n,
+                tie_word_embeddings=draw.maybe() or transformers.__version__.startswith("4."),
+                dropout_rate=0.0,
+                pad_token_id=decoder["pad_token_id"], bos_token_id=decoder["bos_token_id"],
+                eos_token_id=decoder["eos_token_id"])

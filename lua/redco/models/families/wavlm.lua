@@ -2,7 +2,7 @@
 --- `WavLMModel`: wav2vec 2.0 whose scores have relative positions, gated by each frame.
 local blocks = require "redco.models.blocks"
 local new_family = require "redco.models.wav2vec2_like"
-local new_bias = require "redco.models.relative_bias"
+local new_bias = require("redco.models.relative_bias").new
 local torch = require "redco.torch"
 
 -- Returns the gate [B, H, T, 1] of frames x [B, T, size].
