@@ -113,7 +113,7 @@ local function run(folder)
   for name in pairs(params) do
     local is_buffer = buffers[name] or redco.nn.is_running_statistic(name)
       or name:find "correction_bias$" or name:find "expert_bias$" or name:find "act_fn%.beta$"
-      or name:find "act_fn%.eps$"
+      or name:find "act_fn%.eps$" or name:find "layer_scalar$"
     if is_buffer then
       result["grad." .. name], result["after." .. name] = nil, nil
     end

@@ -5,6 +5,7 @@ local blocks = require "redco.models.blocks"
 local experts = require "redco.models.experts"
 local fail = require "redco.fail"
 local native = require "redco.native"
+local ties = require "redco.models.ties"
 local torch = require "redco.torch"
 
 local router = {}
@@ -33,6 +34,7 @@ end
 
 -- Returns a router as that of experts.lua.
 local function new_route(c, given)
+  local rest = given.rest or ((ties.version(c) or 0) >= 5 and -math.huge or 0)
   return function(params, name, x)
     adapter.refuse(params, name .. ".gate")
     local dtype = blocks.wide_dtype(x)
@@ -43,9 +45,7 @@ local function new_route(c, given)
     local numbers = torch.no_grad(function()
       local of_choice = scores:detach()
       if given.bias then of_choice = of_choice + params[name .. "." .. given.bias]:detach() end
-      if given.n_best then
-        of_choice = of_best_groups(c, given.n_best, of_choice, given.rest or 0)
-      end
+      if given.n_best then of_choice = of_best_groups(c, given.n_best, of_choice, rest) end
       return select(2, of_choice:topk(c.num_experts_per_tok, -1))
     end)
     local weights = scores:gather(1, numbers)
@@ -59,8 +59,9 @@ end
 --- Returns a mixture of experts.lua. given: score(logits) -> scores; n_best, or nil if there are no
 --- groups; bias, the name of a vector that is added to the scores, is not trained, and changes only
 --- which experts are chosen; bias_sizes, if not [n]; rest, the score of experts of other groups, by
---- default 0; least_sum, which is added to the sum by which weights are divided; name, names and
---- shared as in experts.lua, by default DeepSeek's.
+--- default 0, and -inf in folders of version 5 of transformers; least_sum, which is added to the
+--- sum by which weights are divided; name, names and shared as in experts.lua, by default
+--- DeepSeek's.
 function router.new(c, given)
   local n_shared = c.n_shared_experts
   return experts.new(c, {

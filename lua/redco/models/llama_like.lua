@@ -17,6 +17,7 @@ local llama = {
   eps = "rms_norm_eps",  -- the key of the configuration, or the number
   -- The norms before and after attention and the feed-forward layer.
   norms = { "input_layernorm", nil, "post_attention_layernorm", nil },
+  first_norm = nil,  -- of the embeddings
   last_norm = "norm",
   is_parallel = false,  -- whether attention and feed-forward layer read the same, the first norm's
   qkv_bias = false,
@@ -184,6 +185,7 @@ local function new_forward(c, facts)
         mlp.forward(params, layer .. (mlp.name or "mlp"), y, o))
       return sum + fed, logits, numbers
     end
+    if facts.first_norm then x = norm("model." .. facts.first_norm, x) end
     for i = 0, c.num_hidden_layers - 1 do
       local logits, numbers
       x, logits, numbers = nn.block(apply_layer, i, x, angles_of(ropes[i]),

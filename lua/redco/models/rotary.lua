@@ -95,7 +95,7 @@ local function longrope_scale(factor, context)
 end
 
 -- LongRoPE (Ding et al., 2024): a divisor for each pair, with one list for texts up to the length
--- of the training texts and one for longer texts.
+-- of the training texts and one for longer texts. The factors of cos and sin may be given for both.
 kinds.longrope = {
   needs = { "short_factor", "long_factor" },
   same_as = function(r, length)
@@ -108,8 +108,19 @@ kinds.longrope = {
     for i, divisor in ipairs(length > context and r.long_factor or r.short_factor) do
       list[i] = list[i] / divisor
     end
+    if r.factors_of_lengths then return list, r.factors_of_lengths[length > context and 2 or 1] end
     local factor = r.model_context and r.max_positions / context or r.factor
     return list, r.attention_factor or longrope_scale(factor or 1, context)
+  end,
+}
+
+-- The first pairs turn, a `share` of all, as they do without the others, which stay.
+kinds.proportional = {
+  families = { gemma4_text = true }, needs = { "share" }, frequencies = function(r)
+    local list = unscaled(r)
+    local n = math.floor(r.share * r.size / 2)
+    for i, frequency in ipairs(list) do list[i] = i <= n and frequency / (r.factor or 1) or 0 end
+    return list
   end,
 }
 

@@ -163,7 +163,8 @@ def gemma3n(draw):
     config.update(
         num_kv_shared_layers=n - n_own, intermediate_size=draw.choice([inner, inner[0]]),
         activation_sparsity_pattern=[draw.choice([0.0, 0.3, 0.9]) for _ in range(n)],
-        vocab_size_per_layer_input=config["vocab_size"] - draw.randint(0, 3) * is_new,
+        vocab_size_per_layer_input=max(config["vocab_size"] - draw.randint(0, 3) * is_new,
+                                       config.get("pad_token_id", 0) + 1),
         hidden_size_per_layer_input=draw.randint(2, 8), altup_num_inputs=draw.randint(2, 4),
         altup_correct_scale=draw.maybe(), laurel_rank=draw.randint(2, 8),
         final_logit_softcapping=draw.choice([3.0, 30.0]))

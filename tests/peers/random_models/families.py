@@ -7,7 +7,7 @@ from transformers.models.auto import modeling_auto
 
 # These fill the tables of draw.
 from . import (decoders, encoder_decoders, encoders, mixtures, native_images,  # noqa: F401
-               states, tiles)
+               states, tiles, variants)
 from .draw import DECODERS, ENCODER_DECODERS, ENCODERS
 from .encoder_decoders import whisper_classes
 from .encoders import electra
@@ -122,8 +122,9 @@ HEADLESS.update({f"{_family}.features": (_draw, modeling_auto.MODEL_MAPPING_NAME
                  for _family, _draw in DECODERS.items()})
 FAMILIES.update(HEADLESS)
 HAVE_POOLER = {f"{_family}.features" for _family in (
-    "bert", "roberta", "xlm-roberta", "camembert", "mpnet", "albert")}
-ATTENTION = dict(gemma2="eager", paligemma="eager")  # which have soft caps
+    "bert", "roberta", "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm",
+    "xlm-roberta-xl", "mpnet", "albert")}
+ATTENTION = dict.fromkeys(["gemma2", "paligemma", "t5gemma", "vaultgemma"], "eager")  # soft caps
 
 
 def is_encoder(family):

@@ -169,7 +169,7 @@ def new_inputs(draw, config, vocab_size, family):
             inputs.update(INPUTS.get(family, with_images)(draw, config, inputs["input_ids"]))
             length = inputs["input_ids"].shape[1]
         # When the library computes a text of Phi-3 anew, its mask shows later tokens.
-        is_restarted = family == "phi3" and config["rope_scaling"]
+        is_restarted = family in ("phi3", "phimoe") and config["rope_scaling"]
         has_mask = draw.maybe(0.6) and not is_restarted
         if padding_leaks(family, config, rows):
             ids, pad = inputs["input_ids"], config.get("pad_token_id", -1)

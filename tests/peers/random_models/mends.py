@@ -8,8 +8,9 @@ import transformers
 def weights_in_double():
     """In float64 the router's float32 weights fail in version 4."""
     from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
+    from transformers.models.dots1.modeling_dots1 import Dots1MoE
     from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeMoE
-    for kind in (DeepseekV3MoE, Glm4MoeMoE):
+    for kind in (DeepseekV3MoE, Dots1MoE, Glm4MoeMoE):
         if hasattr(kind, "moe"):
             moe = kind.moe
             kind.moe = (lambda self, x, numbers, weights, moe=moe:

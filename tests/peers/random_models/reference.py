@@ -45,9 +45,11 @@ def names_in_files(names, model_type):
 
 def as_in_files(model, tensors):
     """The parameters by the names that they have in files: version 5 stacks those of experts, and
-    has two biases of a head that is not tied, of which it uses the decoder's."""
-    if not transformers.__version__.startswith("5."):
-        return dict(zip(names_in_files(tensors, model.config.model_type), tensors.values()))
+    has two biases of a head that is not tied, of which it uses the decoder's. EXAONE's are LLaMA's,
+    as which redco-lua saves it."""
+    model_type = model.config.model_type
+    if not transformers.__version__.startswith("5.") or model_type == "exaone":
+        return dict(zip(names_in_files(tensors, model_type), tensors.values()))
     tensors = dict(tensors)
     for name, other in model.all_tied_weights_keys.items():  # which may be the first of the two
         if name in tensors and other not in tensors:

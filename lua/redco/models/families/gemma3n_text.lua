@@ -5,6 +5,7 @@ local altups = require "redco.models.altup"
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local gemma3 = require "redco.models.families.gemma3_text"
+local layers = require "redco.models.gemma_layers"
 local masks = require "redco.models.masks"
 local nn = require "redco.nn"
 local norms = require "redco.models.norms"
@@ -93,27 +94,19 @@ function gemma3n.complete(c)
   end)
 end
 
--- Returns a function of i: the layer whose keys and values layer i uses, or nil.
-local function new_shared(c)
-  local first = c.num_hidden_layers - c.num_kv_shared_layers
-  local last = {}
-  for i = 0, first - 1 do last[c.layer_types[i + 1]] = i end
-  return function(i)
-    -- As in transformers: if no layer is left, none is shared.
-    if first <= 0 or i < first then return nil end
-    return last[c.layer_types[i + 1]] or fail("gemma3n_text: no layer before the last %d has %s",
-      c.num_kv_shared_layers, c.layer_types[i + 1])
-  end
-end
-
 function gemma3n.check(c)
   blocks.check_multiple(c, "num_attention_heads", "num_key_value_heads")
   if c.altup_active_idx % 1 ~= 0 or c.altup_active_idx >= c.altup_num_inputs then
     fail("gemma3n_text: altup_active_idx is %s, expected a number below altup_num_inputs, %d",
       c.altup_active_idx, c.altup_num_inputs)
   end
-  for i = 0, c.num_hidden_layers - 1 do new_shared(c)(i) end
+  local shared_of = layers.new_shared(c)
+  for i = 0, c.num_hidden_layers - 1 do shared_of(i) end
   windows.of_types(c)
+end
+
+local function sizes_of(c)
+  return { head_dim = c.head_dim, n_kv = c.num_key_value_heads, has_v = true }
 end
 
 local norm_names = { "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
@@ -126,8 +119,9 @@ local function new_altup(c)
 end
 
 function gemma3n.add_parameters(c, add)
-  local width, own, size = c.hidden_size, c.hidden_size_per_layer_input, c.head_dim
-  local normal, altup, shared_of = blocks.normal(c.initializer_range), new_altup(c), new_shared(c)
+  local width, own = c.hidden_size, c.hidden_size_per_layer_input
+  local normal, altup = blocks.normal(c.initializer_range), new_altup(c)
+  local shared_of = layers.new_shared(c)
   local function linear(name, n_in, n_out, bias)
     blocks.add_linear(add, name, n_in, n_out, normal, bias or false)
   end
@@ -136,15 +130,7 @@ function gemma3n.add_parameters(c, add)
   add("model.embed_tokens.weight", { c.vocab_size, width }, of_tokens, "embedding")
   for i = 0, c.num_hidden_layers - 1 do
     local layer, inner = ("model.layers.%d."):format(i), c.intermediate_size[i + 1]
-    local attention, bias = layer .. "self_attn", c.attention_bias
-    linear(attention .. ".q_proj", width, c.num_attention_heads * size, bias)
-    norm(attention .. ".q_norm", { size })
-    if not shared_of(i) then
-      linear(attention .. ".k_proj", width, c.num_key_value_heads * size, bias)
-      linear(attention .. ".v_proj", width, c.num_key_value_heads * size, bias)
-      norm(attention .. ".k_norm", { size })
-    end
-    linear(attention .. ".o_proj", c.num_attention_heads * size, width, bias)
+    layers.add_attention(c, layer .. "self_attn", sizes_of(c), shared_of(i), linear, norm)
     linear(layer .. "mlp.gate_proj", width, inner)
     linear(layer .. "mlp.up_proj", width, inner)
     linear(layer .. "mlp.down_proj", inner, width)
@@ -157,44 +143,13 @@ function gemma3n.add_parameters(c, add)
     linear(layer .. "per_layer_projection", own, width)
   end
   norm("model.norm", { width })
-  add("model.embed_tokens_per_layer.weight",
-    { c.vocab_size_per_layer_input, c.num_hidden_layers * own }, normal, "embedding")
-  linear("model.per_layer_model_projection", width, c.num_hidden_layers * own)
-  norm("model.per_layer_projection_norm", { own })
+  layers.add_inputs_of_layers(c, linear, norm, add)
   for i = 0, c.altup_num_inputs - 2 do
     linear(("model.altup_projections.%d"):format(i), width, width)
     linear(("model.altup_unembed_projections.%d"):format(i), width, width)
   end
   if not c.tie_word_embeddings then
     add("lm_head.weight", { c.vocab_size, width }, normal, "head")
-  end
-end
-
--- Returns function(params, name, x, angles, mask, shared, o) -> y, k, v; `shared` is a table of k
--- and v of another layer, or nil.
-local function new_attention(c)
-  local function norm(params, name, x, kind)
-    return (kind or norms.rms).apply(params, name, x, c.rms_norm_eps)
-  end
-  local function heads(params, name, part, n, x, o)
-    return blocks.linear(params, name .. part, x, o):view { x:size(0), x:size(1), n, c.head_dim }
-  end
-  return function(params, name, x, angles, mask, shared, o)
-    local n_kv = c.num_key_value_heads
-    local q = norm(params, name .. ".q_norm",
-      heads(params, name, ".q_proj", c.num_attention_heads, x, o))
-    q = rotary.turn_halves(q:transpose(1, 2), unpack(angles))
-    local k, v = unpack(shared or {})
-    if not shared then
-      k = norm(params, name .. ".k_norm", heads(params, name, ".k_proj", n_kv, x, o))
-      k = rotary.turn_halves(k:transpose(1, 2), unpack(angles))
-      v = norm(params, nil, heads(params, name, ".v_proj", n_kv, x, o), norms.rms_plain)
-        :transpose(1, 2)
-      if o.cache then k, v = o.cache:extend(name, k, v) end
-    end
-    local y = blocks.attention(q, k, v, { mask = mask.mask, causal = mask.causal, scale = 1,
-      dropout = c.attention_dropout, enable_gqa = n_kv < c.num_attention_heads }, o)
-    return blocks.linear(params, name .. ".o_proj", y, o), k, v
   end
 end
 
@@ -216,16 +171,12 @@ local function new_mlp(c, share)
   end
 end
 
--- Returns the embeddings of the tokens times the root of `size`, rounded to their dtype.
-local function scaled(x, size)
-  return x * torch.tensor(math.sqrt(size), { dtype = x.dtype }):item()
-end
-
 function gemma3n.new_forward(c)
-  local attend, altup, shared_of = new_attention(c), new_altup(c), new_shared(c)
+  local attend, altup = layers.new_attention(c, sizes_of(c)), new_altup(c)
+  local shared_of = layers.new_shared(c)
   local padding_row, window = blocks.padding_row(c), windows.of_types(c)
   local activation = blocks.activation("gemma3n_text", c.hidden_activation)
-  local n_layers, own = c.num_hidden_layers, c.hidden_size_per_layer_input
+  local n_layers = c.num_hidden_layers
   local whole = rotary.settings("gemma3n_text", c, c.head_dim)
   local near = rotary.settings("gemma3n_text", {
     rope_theta = c.rope_local_base_freq, max_position_embeddings = c.max_position_embeddings,
@@ -233,24 +184,13 @@ function gemma3n.new_forward(c)
   local mlps = {}
   for i = 1, n_layers do mlps[i - 1] = new_mlp(c, c.activation_sparsity_pattern[i]) end
 
-  -- Returns what each layer reads of the tokens, [B, T, layers, own].
-  local function inputs_of_layers(params, ids, x, o)
-    ids = ids:masked_fill(ids:ge(c.vocab_size_per_layer_input), 0)
-    local shape = { ids:size(0), ids:size(1), n_layers, own }
-    local of_tokens = scaled(blocks.embedding(params, "model.embed_tokens_per_layer", ids,
-      padding_row), own):view(shape)
-    local of_states = blocks.linear(params, "model.per_layer_model_projection", x, o)
-      * c.hidden_size ^ -0.5
-    of_states = norms.rms.apply(params, "model.per_layer_projection_norm", of_states:view(shape),
-      c.rms_norm_eps)
-    return (of_states + of_tokens) * 2 ^ -0.5
-  end
-
   return function(params, inputs, o)
     local function norm(name, y) return norms.rms.apply(params, name, y, c.rms_norm_eps) end
-    local x = scaled(blocks.embedding(params, "model.embed_tokens", inputs.input_ids,
+    local x = layers.scaled(blocks.embedding(params, "model.embed_tokens", inputs.input_ids,
       padding_row), c.hidden_size)
-    local of_layers = inputs_of_layers(params, inputs.input_ids, x, o)
+    local ids = inputs.input_ids
+    local of_layers = layers.inputs_of_layers(c, params,
+      ids:masked_fill(ids:ge(c.vocab_size_per_layer_input), 0), x, padding_row, o)
     local mask_of, angles = masks.by_window(inputs, o, x), {}
     for kind, rope in pairs { full_attention = whole, sliding_attention = near } do
       angles[kind] = { rotary.of_halves(rotary.angles(rope, inputs, o, x)) }

@@ -1,38 +1,13 @@
 --- GLM-4.7-Flash (GLM Team, 2026), as Hugging Face's `Glm4MoeLiteForCausalLM`: DeepSeek-V3 with a
 --- list of the layers that have experts.
 local deepseek_v3 = require "redco.models.families.deepseek_v3"
-local fail = require "redco.fail"
 local grouped_experts = require "redco.models.grouped_experts"
 local latent_attention = require "redco.models.latent_attention"
+local mlp_types = require "redco.models.mlp_types"
 local new_family = require "redco.models.llama_like"
 local rotary = require "redco.models.rotary"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
-
-local kinds = { dense = true, sparse = true }
-
--- Layers have experts from the second on, unless mlp_layer_types says otherwise.
-local function complete(c)
-  c.head_dim = c.qk_rope_head_dim  -- as deepseek_v3 does
-  if c.mlp_layer_types then return end
-  c.mlp_layer_types = {}
-  for i = 1, c.num_hidden_layers do c.mlp_layer_types[i] = i == 1 and "dense" or "sparse" end
-end
-
-local function check(c)
-  deepseek_v3.check_mixture(c)
-  local list = c.mlp_layer_types
-  if type(list) ~= "table" or #list ~= c.num_hidden_layers then
-    fail("glm4_moe_lite: mlp_layer_types has %s entries, but num_hidden_layers is %d",
-      type(list) == "table" and #list or "no", c.num_hidden_layers)
-  end
-  for _, kind in ipairs(list) do
-    if not kinds[kind] then
-      fail("glm4_moe_lite: mlp_layer_types have %s, which is not supported, only dense and sparse",
-        kind)
-    end
-  end
-end
 
 return new_family {
   model_type = "glm4_moe_lite",
@@ -76,15 +51,21 @@ return new_family {
   -- The layers that predict a second token, which transformers ignores too.
   ignored = { "%.rotary_emb%.inv_freq$", "^model%.layers%.47%." },
   n_experts = "n_routed_experts",
-  complete = complete,
-  check = check,
+  complete = function(c)
+    c.head_dim = c.qk_rope_head_dim  -- as deepseek_v3 does
+    mlp_types.complete(c, function(i) return i > 0 end)
+  end,
+  check = function(c)
+    deepseek_v3.check_mixture(c)
+    mlp_types.check(c)
+  end,
   facts = function(c)
     local mixture = grouped_experts.new(c, { score = torch.sigmoid, n_best = 2, rest = -math.huge,
       bias = "gate.e_score_correction_bias" })
     return {
       attention = latent_attention,
       pairs = c.rope_interleave and rotary.neighbours or nil,
-      experts = function(i) return c.mlp_layer_types[i + 1] == "sparse" and mixture or nil end,
+      experts = mlp_types.layers(c, mixture),
     }
   end,
 }

@@ -3,6 +3,12 @@
 local experts = require "redco.models.experts"
 local new_family = require "redco.models.llama_like"
 local tasks = require "redco.models.tasks"
+local ties = require "redco.models.ties"
+
+-- Version 5 of transformers does not read this key.
+local function has_positions(c)
+  return (c.position_embedding_type or "rope") == "rope" or (ties.version(c) or 0) >= 5
+end
 
 return new_family {
   model_type = "granitemoe",
@@ -28,6 +34,7 @@ return new_family {
     bos_token_id = 1,
     eos_token_id = 2,
   },
+  optional = { "position_embedding_type" },
   n_experts = "num_local_experts",
   facts = function(c)
     local mixture = experts.new(c, {
@@ -38,6 +45,7 @@ return new_family {
     return {
       qkv_bias = c.attention_bias, o_bias = c.attention_bias,
       experts = function() return mixture end,
+      rope = function(_, whole) return has_positions(c) and whole or nil end,
       embedding_scale = c.embedding_multiplier, attention_scale = c.attention_multiplier,
       residual_scale = c.residual_multiplier, logits_scale = 1 / c.logits_scaling,
     }

@@ -46,8 +46,8 @@ function granite.complete(c)
   for i = 1, c.num_hidden_layers do c.layer_types[i] = "mamba" end
 end
 
--- Returns the layer for all tokens, and the experts beside it.
-local function feed_forward(c)
+--- Returns the layer for all tokens, and the experts beside it.
+function granite.feed_forward(c)
   local shared = new_mlp(c, {
     activation = "hidden_act", joins_gate = true, joined_name = "input_linear",
     mlp_names = { nil, nil, "output_linear" }, mlp_bias = false, inner = c.shared_intermediate_size,
@@ -75,7 +75,7 @@ local function feed_forward(c)
 end
 
 function granite.facts(c)
-  local layer = feed_forward(c)
+  local layer = granite.feed_forward(c)
   local has_positions = c.position_embedding_type == "rope"
   return {
     qkv_bias = c.attention_bias, o_bias = c.attention_bias,
