@@ -14,8 +14,8 @@ local names = { distilbert = { hidden_size = "dim", intermediate_size = "hidden_
 local adapted = { deberta = "in_proj", ["deberta-v2"] = "query_proj", distilbert = "q_lin",
   gte = "qkv_proj", modernbert = "Wqkv", mpnet = "q", new = "qkv_proj", nomic_bert = "Wqkv" }
 local model_types = { "albert", "bert", "camembert", "data2vec-text", "deberta", "deberta-v2",
-  "distilbert", "electra", "gte", "modernbert", "mpnet", "new", "nomic_bert", "roberta",
-  "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl" }
+  "distilbert", "electra", "ernie", "gte", "megatron-bert", "modernbert", "mpnet", "new",
+  "nomic_bert", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl" }
 
 local function new(model_type, task, changes)
   local config = { model_type = model_type }

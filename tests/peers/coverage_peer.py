@@ -46,7 +46,7 @@ NOT_YET.update((name, reason) for reason, names in {
         minimax_m3_vl_text mra nystromformer pegasus_x reformer yoso axk2""",
     "other states": """bailing_hybrid kimi_linear lara_mini minimax olmo_hybrid qwen4_exp
         qwen4_exp_text recurrent_gemma rwkv xlstm zamba""",
-    "other positions": """apertus1p5_text biogpt cpmant ernie esm esmc eurobert funnel hrm_text
+    "other positions": """apertus1p5_text biogpt cpmant esm esmc eurobert funnel hrm_text
         jina_embeddings_v3 persimmon rembert roc_bert roformer ultrabert xglm xlm xmod flaubert
         layoutlm luke tapas gpt_neox_japanese trocr""",
     "other mixtures of experts": """afmoe aria_text axk1 cohere2_moe cohere_compass_text dory flint
@@ -54,7 +54,7 @@ NOT_YET.update((name, reason) for reason, names in {
         sarvam_mla sarvam_moe switch_transformers zaya inkling2_loop_text inkling2_text
         inkling_text""",
     "other layers": """bert-generation bitnet blenderbot-small convbert ctrl diffllama doge fnet fsmt
-        granite_swa ibert lfm3 megatron-bert minicpm3 mobilebert modernbert-decoder mvp neomme
+        granite_swa ibert lfm3 minicpm3 mobilebert modernbert-decoder mvp neomme
         openai-gpt plbart prophetnet squeezebert t5gemma2""",
     "bytes in place of tokens": "blt perceiver",
     "parts of other models": """encoder-decoder gemma4_assistant gemma4_unified_assistant

@@ -88,6 +88,7 @@ local function new_embeddings(c, facts)
   local name, padding_row = facts.prefix .. ".embeddings.", blocks.padding_row(c)
   local eps = c.layer_norm_eps or facts.eps
   local _, is_projected = embedded_size(c, facts)
+  local n_tasks = facts.first_task and facts.first_task(c)
 
   local function positions(params, inputs, ids)
     local weight = params[name .. "position_embeddings.weight"]
@@ -111,6 +112,9 @@ local function new_embeddings(c, facts)
     local x = blocks.embedding(params, name .. "word_embeddings", ids, padding_row)
     if has_types(c) then x = x + types(params, inputs) end
     if not facts.rotary then x = x + positions(params, inputs, ids) end
+    if n_tasks then
+      x = x + params[name .. "task_type_embeddings.weight"]:narrow(0, 0, 1):unsqueeze(0)
+    end
     if facts.embedding_norm then
       x = blocks.layer_norm(params, facts.prefix .. "." .. facts.embedding_norm, x, eps)
     end
@@ -144,6 +148,10 @@ local function add_parameters(c, facts, add)
   if has_types(c) then
     add(prefix .. "embeddings.token_type_embeddings.weight", { c.type_vocab_size, embedded },
       normal)
+  end
+  local n_tasks = facts.first_task and facts.first_task(c)
+  if n_tasks then
+    add(prefix .. "embeddings.task_type_embeddings.weight", { n_tasks, embedded }, normal)
   end
   if facts.embedding_norm then
     blocks.add_layer_norm(add, prefix .. facts.embedding_norm, embedded)
@@ -224,6 +232,8 @@ end
 ---   embedding_size: a key; embedding_norm (or false), projection: names of what is behind the
 ---   embeddings;
 ---   always_projects: whether also embeddings of the model's size are projected
+---   first_task: a function of the configuration to the number of rows of ERNIE's embedding of
+---   tasks, or nil
 ---   may_lack_types: whether type_vocab_size may be 0
 ---   positions_of_tokens: RoBERTa's; rotary: such positions, and q, k and v in one projection
 ---   relative_bias: has add_parameters and new

@@ -3,7 +3,7 @@ from .decoders import rope_scaling, with_newer_name
 from .draw import ACTIVATIONS, ENCODERS, common, draws, heads
 
 
-@draws("bert", of=ENCODERS)
+@draws("bert", "megatron-bert", of=ENCODERS)
 def bert(draw, **more):
     config = common(draw)
     n_heads, width = heads(draw)
@@ -23,6 +23,11 @@ def roberta(draw):
     config.setdefault("pad_token_id", 1)
     config["max_position_embeddings"] += config["pad_token_id"] + 1
     return config
+
+
+@draws("ernie", of=ENCODERS)
+def ernie(draw):
+    return bert(draw, use_task_id=draw.maybe(), task_type_vocab_size=draw.randint(1, 4))
 
 
 @draws("electra", of=ENCODERS)

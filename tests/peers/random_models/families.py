@@ -122,8 +122,8 @@ HEADLESS.update({f"{_family}.features": (_draw, modeling_auto.MODEL_MAPPING_NAME
                  for _family, _draw in DECODERS.items()})
 FAMILIES.update(HEADLESS)
 HAVE_POOLER = {f"{_family}.features" for _family in (
-    "bert", "roberta", "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm",
-    "xlm-roberta-xl", "mpnet", "albert")}
+    "bert", "ernie", "megatron-bert", "roberta", "xlm-roberta", "camembert", "data2vec-text",
+    "roberta-prelayernorm", "xlm-roberta-xl", "mpnet", "albert")}
 ATTENTION = dict.fromkeys(["gemma2", "paligemma", "t5gemma", "vaultgemma"], "eager")  # soft caps
 
 

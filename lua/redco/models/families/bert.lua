@@ -2,36 +2,47 @@
 local new_encoder = require "redco.models.bert_like"
 
 local dropout = { dropout = { "classifier_dropout", "hidden_dropout_prob" } }
-local pooled = { "first", { linear = "bert.pooler.dense", activation = "tanh" }, dropout }
 
-return new_encoder {
-  model_type = "bert",
-  models = "BERT",
-  remarks = "also files with `gamma` and `beta` for the norms",
-  class = "Bert",
-  prefix = "bert",
-  pooler = { "first", { linear = "pooler.dense", activation = "tanh" } },
-  tasks = {
-    masked_lm = {
-      architecture = "BertForMaskedLM", bias = "cls.predictions.bias",
-      weight = "bert.embeddings.word_embeddings.weight", untied = "cls.predictions.decoder.weight",
-      untied_bias = "cls.predictions.decoder.bias",
-      layers = {
-        { linear = "cls.predictions.transform.dense", activation = "hidden_act" },
-        { norm = "cls.predictions.transform.LayerNorm" },
+--- Returns a family with BERT's heads. The row has model_type, models, class, and other facts of
+--- bert_like.lua.
+local function like_bert(row)
+  local class, prefix = row.class, row.prefix or "bert"
+  local pooled = { "first", { linear = prefix .. ".pooler.dense", activation = "tanh" }, dropout }
+  local facts = {
+    prefix = prefix,
+    pooler = { "first", { linear = "pooler.dense", activation = "tanh" } },
+    tasks = {
+      masked_lm = {
+        architecture = class .. "ForMaskedLM", bias = "cls.predictions.bias",
+        weight = prefix .. ".embeddings.word_embeddings.weight",
+        untied = "cls.predictions.decoder.weight", untied_bias = "cls.predictions.decoder.bias",
+        layers = {
+          { linear = "cls.predictions.transform.dense", activation = "hidden_act" },
+          { norm = "cls.predictions.transform.LayerNorm" },
+        },
+      },
+      sequence_classification = {
+        architecture = class .. "ForSequenceClassification", head = "classifier", layers = pooled,
+      },
+      multiple_choice = {
+        architecture = class .. "ForMultipleChoice", head = "classifier", layers = pooled,
+      },
+      token_classification = {
+        architecture = class .. "ForTokenClassification", head = "classifier",
+        layers = { dropout },
+      },
+      question_answering = {
+        architecture = class .. "ForQuestionAnswering", head = "qa_outputs", layers = {},
       },
     },
-    sequence_classification = {
-      architecture = "BertForSequenceClassification", head = "classifier", layers = pooled,
-    },
-    multiple_choice = {
-      architecture = "BertForMultipleChoice", head = "classifier", layers = pooled,
-    },
-    token_classification = {
-      architecture = "BertForTokenClassification", head = "classifier", layers = { dropout },
-    },
-    question_answering = {
-      architecture = "BertForQuestionAnswering", head = "qa_outputs", layers = {},
-    },
-  },
+  }
+  for key, value in pairs(row) do facts[key] = value end
+  return new_encoder(facts)
+end
+
+local bert = like_bert {
+  model_type = "bert", models = "BERT", class = "Bert",
+  remarks = "also files with `gamma` and `beta` for the norms",
 }
+bert.like_bert = like_bert
+return bert
