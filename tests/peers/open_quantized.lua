@@ -11,7 +11,9 @@ for way, quantize in pairs { packed = "", floats = false } do
     or nil)
   logits[way] = model(model.params, { input_ids = ids })
   for name, value in pairs(model.params) do
-    if name:find "%.weight_type$" then types[value] = (types[value] or 0) + 1 end
+    if torch.is_tensor(model.params[name:match "^(.*)_type$"]) then
+      types[value] = (types[value] or 0) + 1
+    end
   end
 end
 torch.save(logits, folder .. "/logits.safetensors")

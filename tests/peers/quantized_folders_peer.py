@@ -130,7 +130,7 @@ FORMS = {
 
 
 def check_mxfp4(folder):
-    """Experts are read as floats, from blocks [experts, out, groups, 16] and scales."""
+    """Experts have blocks [experts, out, groups, 16] and scales."""
     config = GptOssConfig(
         vocab_size=96, hidden_size=64, intermediate_size=32, num_hidden_layers=2, head_dim=16,
         num_attention_heads=4, num_key_value_heads=2, num_local_experts=3, num_experts_per_tok=2)
@@ -150,7 +150,7 @@ def check_mxfp4(folder):
     (folder / "config.json").write_text(json.dumps(dict(keys, quantization_config=settings)))
     opened = GptOssForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with torch.no_grad():
-        check(folder, opened.float()(input_ids=ids).logits, {})
+        check(folder, opened.float()(input_ids=ids).logits, {"mxfp4": 4})
 
 
 with tempfile.TemporaryDirectory() as scratch:
