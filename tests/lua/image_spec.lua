@@ -303,6 +303,57 @@ test("image_processor: rows of patches", function()
     { dtype = "uint8" })) end, "image_spec.lua:", "9 patches", "max_num_patches, 7")
 end)
 
+-- What transformers makes of them is compared in tests/peers.
+test("image_processor: tiles, and images that keep their sizes", function()
+  local image = torch.randint(0, 256, { 3, 20, 30 }, { generator = torch.Generator(1) }):to "uint8"
+  local function made(kind, options)
+    options.image_processor_type = kind .. "ImageProcessor"
+    local pixels, infos = data.image_processor(options) { image }
+    return pixels, infos[1]
+  end
+  local box = { height = 12, width = 12 }
+  local function resized(height, width)
+    return data.image_processor({ size = { height = height, width = width }, resample = 3 }) {
+      image }[0]
+  end
+  local half = { image_mean = { 0.5, 0.5, 0.5 }, image_std = { 0.5, 0.5, 0.5 }, resample = 3 }
+  local function with(options)
+    for key, value in pairs(half) do options[key] = value end
+    return options
+  end
+
+  local tiles, info = made("GotOcr2", with { size = box, crop_to_patches = true, max_patches = 6 })
+  expect_equal(info.n_tiles .. " " .. table.concat(tiles.shape, ","), "7 7,3,12,12")
+  expect_same(torch.cat({ tiles[0], tiles[1], tiles[2] }, 2), resized(24, 36):narrow(1, 0, 12))
+  expect_same(tiles[6], resized(12, 12))
+  tiles, info = made("Idefics3", with { size = { longest_edge = 24 },
+    max_image_size = { longest_edge = 12 } })
+  expect_equal(("%d %d %d"):format(info.n_tiles, info.rows, info.columns), "5 2 2")
+  expect_equal(table.concat(tiles.shape, ","), "5,3,12,12")
+  tiles, info = made("Pixtral", with { size = { longest_edge = 15 }, patch_size = 4 })
+  expect_equal(table.concat(info.image_sizes, ","), "12,16")
+  expect_same(tiles[0], resized(12, 16))
+  local next_options = with { size = { shortest_edge = 12 }, crop_size = box,
+    image_grid_pinpoints = { { 12, 24 }, { 24, 12 } } }
+  tiles, info = made("LlavaNext", next_options)
+  expect_equal(table.concat(tiles.shape, ",") .. " " .. table.concat(info.image_sizes, ","),
+    "1,3,3,12,12 20,30")
+  expect_same(tiles[0][0], resized(12, 12))
+  -- The grid is 18 pixels wide in 24: black at both sides.
+  expect_same(torch.cat({ tiles[0][1], tiles[0][2] }, 2):narrow(2, 3, 18), resized(12, 18))
+  expect_equal(tiles[0][1]:narrow(2, 0, 3):eq(-1):all():item(), true)
+  expect_error(function() made("LlavaNext", with { image_grid_pinpoints = { { 12 } } }) end,
+    "image_grid_pinpoints", "pairs")
+
+  -- A folder of version 5 of transformers.
+  local dir = testing.folder()
+  testing.write(dir .. "/processor_config.json", [==[{"image_processor": {
+    "image_processor_type": "LlavaNextImageProcessorFast", "size": {"shortest_edge": 12},
+    "crop_size": {"height": 12, "width": 12}, "image_grid_pinpoints": [[12, 24], [24, 12]],
+    "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}}]==])
+  expect_same(data.image_processor(dir) { image }, tiles)
+end)
+
 test("image_processor: other processors and steps are refused", function()
   local function expect_unsupported(config, ...)
     expect_error(function() data.image_processor(config) end, "image_spec.lua:", ...)
