@@ -161,7 +161,8 @@ def qwen_vl(draw, tokenizer):
         image_token="<image>", image_token_id=token, video_token="<film>", video_token_id=-1), "<image>"
 
 
-KINDS = {make.__name__: make for make in (idefics3, internvl, mistral3, paligemma, qwen_vl)}
+KINDS = {make.__name__: make for make in (idefics3, internvl, mistral3, paligemma, llava_next,
+                                          llava_onevision, qwen_vl)}
 
 
 def some_texts(draw, word, counts):
@@ -202,8 +203,8 @@ def write_case(folder, seed, kinds, source):
         counts = [1] * len(counts)
     texts = some_texts(draw, word if has_words else "", counts)
     generator = np.random.default_rng(seed)
-    # The library takes 1, 3 or 4 rows for channels.
-    images = [generator.integers(0, 256, (draw.randint(5, 70), draw.randint(5, 70), 3), np.uint8)
+    # Sizes of which no tile has 1, 3 or 4 rows, which the library takes for channels.
+    images = [generator.integers(0, 256, (draw.randint(35, 65), draw.randint(35, 65), 3), np.uint8)
               for _ in range(sum(counts))]
     given = [Image.fromarray(image) for image in images]
     if is_listed and make in (idefics3, llava_onevision):
@@ -216,6 +217,8 @@ def write_case(folder, seed, kinds, source):
         options["suffix"] = some_texts(draw, "", counts)
     expected = processor(images=given, text=list(texts), return_tensors="np", **options)
     expected.pop("mm_token_type_ids", None)  # which tokens are those of images
+    if not is_listed:  # one for each image, which says nothing
+        expected.pop("batch_num_images", None)
     arrays = {key: np.ascontiguousarray(value) for key, value in expected.items()}
     save_file(arrays, folder / "expected.safetensors")
     save_file({str(i): np.ascontiguousarray(image.transpose(2, 0, 1))
