@@ -297,6 +297,8 @@ int open_redco(lua_State* L) {
   add_rng(L);
   add_deployer(L);
   add_trainer(L);
+  add_micro_batches(L);
+  add_calls(L);
   add_predictor(L);
   add_sharding(L);
   add_weights(L);

@@ -43,11 +43,12 @@ struct LuaPredictor {
   Collator collator;
 };
 
-// The classes' parts of `add_training`.
+// The parts of this folder in a Lua state.
 void add_deployer(lua_State* L);
 void add_trainer(lua_State* L);
 void add_predictor(lua_State* L);
 void add_micro_batches(lua_State* L);
+void add_calls(lua_State* L);
 
 /// Reads the hooks of Trainer:fit; `add_hooks` prepares a state for them.
 void read_hooks(NamedArguments& args, const std::shared_ptr<LuaTrainer>& trainer,

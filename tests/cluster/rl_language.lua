@@ -29,7 +29,7 @@ local names = { "loss", "grad_norm", "reward", "reward_std", "entropy", "logprob
 local function critic(params, hidden) return redco.nn.linear(params.value, hidden):squeeze(-1) end
 
 -- Returns the samples as text, and the metrics and the parameters.
-local function run(deployer, loss, n_micro)
+local function run(deployer, loss, n_micro, num_workers)
   local is_ppo = loss.loss_type == "ppo"
   local adapted = redco.lora.add(
     tree.map(function(p) return torch.is_tensor(p) and p:detach():clone() or p end, model.params),
@@ -47,6 +47,7 @@ local function run(deployer, loss, n_micro)
   end
   local sampler = redco.rl.language.sampler {
     model = model, examples = examples, rewards = { low = low }, seed = 3, deployer = deployer,
+    num_workers = num_workers,
     num_prompts = 4, num_generations = 4, max_completion_length = 6, eos_token_id = { 5, 6 },
     num_iterations = 2, max_rows = 6, per_device_batch_size = 8 / deployer.mesh.dp,
     advantages = is_ppo and "gae" or "grpo", value = is_ppo and critic or nil,
@@ -85,16 +86,17 @@ local function run(deployer, loss, n_micro)
 end
 
 -- Returns the conversations of samples with tools, and their labels, as text. `counts` gets an
--- entry for each call that this process answers.
-local function converse(deployer, counts)
+-- entry for each call that this process answers without threads.
+local function converse(deployer, counts, num_workers)
   local policy, tokenizer = policies.new "float64"
   local texts, list = {}, nil
   local sampler = redco.rl.language.sampler {
     model = policy, tokenizer = tokenizer, deployer = deployer, seed = 3, max_rows = 6,
+    num_workers = num_workers,
     examples = { { prompt = { { role = "user", content = "look" } } } },
     tools = { look = function(arguments, _, sample)
       counts[#counts + 1] = 1
-      return arguments.n + #sample.tokens
+      return arguments.n + #sample.tokens + math.random(0, 9)
     end },
     rewards = { messages = function(_, _, sample) return #sample.messages end },
     num_prompts = 4, num_generations = 4, max_completion_length = 60,
@@ -139,6 +141,7 @@ do
     testing.test(("tools on %dx%d with zero %d"):format(deployer.mesh.dp, deployer.mesh.mp,
       options.zero or 0), function()
       local own = {}
+      testing.expect_equal(converse(deployer, {}, 2), expected)
       testing.expect_equal(converse(deployer, own), expected)
       -- Each call is answered by one process.
       local all = deployer:alone(function() return { #own } end)
@@ -161,7 +164,7 @@ for _, loss in ipairs(cases) do
     local layout = ("%dx%d with zero %d, %d micro-batches"):format(deployer.mesh.dp,
       deployer.mesh.mp, options.zero or 0, n_micro)
     testing.test(loss.loss_type .. " on " .. layout, function()
-      local found = run(deployer, loss, n_micro)
+      local found = run(deployer, loss, n_micro, i % 2)
       testing.expect_equal(found.texts, expected.texts)
       for step, row in ipairs(expected.metrics) do
         for k, value in ipairs(row) do

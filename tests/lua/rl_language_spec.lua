@@ -401,7 +401,7 @@ test("rewards that fail are errors that name the reward and the prompt", functio
     local sampler = sampler_of { rewards = { mine = f }, reward_seconds = 0.2 }
     local trainer = trainer_of(sampler)
     testing.expect_error(function() sampler:rollout(trainer, 0) end,
-      "the reward 'mine' of example ", ...)
+      "the reward 'mine' (rl_language_spec.lua:", ") of example ", ...)
   end
   refuse(function() error "no such answer" end, "rl_language_spec.lua", "no such answer")
   refuse(function() end, "expected a finite number or a boolean, got nil")
@@ -414,8 +414,11 @@ test("rewards that fail are errors that name the reward and the prompt", functio
   end
   for _ = 1, 200 do count_to(1000) end  -- its loop is compiled now
   refuse(function() count_to(math.huge) end,
-    "it ran longer than reward_seconds, 0.2 s of processor time")
+    "it ran longer than reward_seconds, 0.2 s")
   refuse(function() local s = 0 for i = 1, 1e300 do s = s + i end return s end, "reward_seconds")
+  refuse(function() while true do pcall(count_to, math.huge) end end, "reward_seconds, 0.2 s")
+  local line = debug.getinfo(1, "l").currentline + 1
+  refuse(function() return "1" end, ("(rl_language_spec.lua:%d)"):format(line), 'completion "')
   assert(jit.status() and not debug.gethook())
 end)
 
@@ -424,6 +427,8 @@ test("what a sampler refuses", function()
   refuse("num_generations is 1, but advantages = 'grpo'", { num_generations = 1 })
   refuse("rewards: expected a table {name = function}, got an empty one", { rewards = {} })
   refuse("rewards.a: expected a function, got number 1", { rewards = { a = 1 } })
+  refuse("num_workers", { num_workers = -1 })
+  refuse("reward_seconds", { reward_seconds = "1" })
   refuse("reward_weights.lo: there is no such reward", { reward_weights = { lo = 1 } })
   refuse("examples: expected a list or a data set", { examples = {} })
   refuse('advantages = "gae" needs scores and a critic', { advantages = "gae" })

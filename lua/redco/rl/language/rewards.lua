@@ -1,10 +1,16 @@
---- Rewards: functions of a script that judge completions.
+--- Functions of a script that judge completions, and their limit of time.
 local fail = require "redco.fail"
 local native = require "redco.native"
 
 local rewards = {}
 
---- Returns a list of {name, f, weight} from the options of a sampler.
+-- Returns a function's place, "train.lua:12".
+local function place_of(f)
+  local info = debug.getinfo(f, "S")
+  return ("%s:%d"):format(info.short_src, info.linedefined)
+end
+
+--- Returns a list of {name, f, weight, place} from the options of a sampler.
 function rewards.read(where, functions, weights)
   if type(functions) == "function" then functions = { reward = functions } end
   if type(functions) ~= "table" or next(functions) == nil then
@@ -17,7 +23,8 @@ function rewards.read(where, functions, weights)
       fail("%s: rewards.%s: expected a function, got %s", where, tostring(name),
         native.describe(f))
     end
-    list[#list + 1] = { name = tostring(name), f = f, weight = weights and weights[name] or 1 }
+    list[#list + 1] = { name = tostring(name), f = f, weight = weights and weights[name] or 1,
+      place = place_of(f) }
   end
   for name, weight in pairs(weights or {}) do
     if functions[name] == nil then
@@ -46,21 +53,31 @@ end
 --- instructions, it is the limit. Call it inside `rewards.uncompiled`.
 function rewards.within(seconds, f, ...)
   if debug.gethook() then return pcall(f, ...) end
-  local ends = os.clock() + seconds
-  debug.sethook(function()
-    if os.clock() > ends then
-      error(("it ran longer than reward_seconds, %g s of processor time"):format(seconds), 2)
+  local ends = native.seconds() + seconds
+  local function hook()
+    if native.seconds() > ends and debug.getinfo(2, "f").func ~= rewards.within then
+      debug.sethook(hook, "", 1)  -- so that a loop of pcall ends, too
+      error(("it ran longer than reward_seconds, %g s"):format(seconds), 2)
     end
-  end, "", 1000)
+  end
+  debug.sethook(hook, "", 1000)
   local ok, value = pcall(f, ...)
   debug.sethook()
   return ok, value
 end
 
---- Returns a text in quotes, as messages show it.
+--- Returns a text in quotes, or a list of tokens, as messages show it.
 function rewards.shortened(text)
+  if type(text) == "table" then text = table.concat(text, " ") end
   text = ("%q"):format(tostring(text)):gsub("\\\n", "\\n")
   return #text > 80 and text:sub(1, 77) .. "..." or text
+end
+
+--- Raises an error of a reward for a sample.
+function rewards.fail(where, reward, sample, message)
+  fail("%s: the reward '%s' (%s) of example %d, prompt %s, completion %s: %s", where, reward.name,
+    reward.place, sample.number, rewards.shortened(sample.text),
+    rewards.shortened(sample.completion), message)
 end
 
 --- Returns the number that a reward gives to a completion. `sample` has its example and tokens.
@@ -73,9 +90,7 @@ function rewards.of(where, reward, sample, seconds)
     value = "expected a finite number or a boolean, got "
       .. (type(value) == "number" and tostring(value) or native.describe(value))
   end
-  fail("%s: the reward '%s' of example %d, prompt %s, completion %s: %s", where, reward.name,
-    sample.number, rewards.shortened(sample.text), rewards.shortened(sample.completion),
-    tostring(value))
+  rewards.fail(where, reward, sample, tostring(value))
 end
 
 return rewards

@@ -3,6 +3,7 @@
 local advantages_of = require "redco.rl.language.advantages"
 local arguments = require "redco.arguments"
 local check_integer = require "redco.check_integer"
+local new_calls = require "redco.rl.language.calls"
 local checks = require "redco.preference.checks"
 local credit = require "redco.rl.language.credit"
 local fail = require "redco.fail"
@@ -134,7 +135,8 @@ local choices = { "temperature", "top_k", "top_p", "min_p", "repetition_penalty"
 local options = arguments(where, {
   num_prompts = 8, num_generations = 8, num_iterations = 1, max_completion_length = 256,
   advantages = "grpo", filter_groups = false, max_rounds = 8, mask_truncated_completions = false,
-  scores = true, per_device_batch_size = 8, max_rows = 64, reward_seconds = 60, seed = 0,
+  scores = true, per_device_batch_size = 8, max_rows = 64, reward_seconds = 60,
+  num_workers = 0, seed = 0,
   temperature = 1, kl_coef = 0, kl_estimator = "k1", gamma = 1, lambda = 0.95,
   whiten_rewards = false, max_tool_calling_iterations = 8, tool_errors = "answer",
 }, { "model", "tokenizer", "deployer", "examples", "rewards", "reward_weights", "tools", "policy",
@@ -156,6 +158,8 @@ local function check(o)
   end
   check_integer(where, "seed", o.seed, 0)
   check_integer(where, "max_tool_calling_iterations", o.max_tool_calling_iterations, 0)
+  check_integer(where, "num_workers", o.num_workers, 0, 1024)
+  checks.number(where, o, "reward_seconds", 0, math.huge)
   if o.tool_errors ~= "answer" and o.tool_errors ~= "raise" then
     fail("%s: tool_errors: expected \"answer\" or \"raise\", got %s", where,
       tostring(o.tool_errors))
@@ -187,6 +191,7 @@ return registry.define("redco.rl.language.sampler", [[
 sampler{model, examples: list or Dataset, rewards: table or function, tokenizer = nil, deployer = nil,
   num_prompts: integer = 8, num_generations: integer = 8, max_completion_length: integer = 256,
   num_iterations: integer = 1, reward_weights: table = nil, reward_seconds: number = 60,
+  num_workers: integer = 0,
   advantages: string = "grpo", filter_groups: boolean = false, max_rounds: integer = 8,
   mask_truncated_completions: boolean = false, scores: boolean = true, per_device_batch_size = 8,
   temperature: number = 1, top_k = nil, top_p: number = nil, min_p = nil,
@@ -203,10 +208,16 @@ Samples depend on the seed, the epoch and the parameters, not on the layout.
   rewards: functions by name. reward(completion, example, sample) returns a number or a boolean.
     `completion` is the text, or without a tokenizer the list of tokens; `sample` has tokens and
     finish_reason. An error in a reward, and a result that is not a finite number, end the run with
-    an error that names the reward and the prompt. On several processes one of them judges each
-    sample
+    an error that names the reward, its file and line, and the prompt. On several processes one of
+    them judges each sample. Random numbers that a reward draws depend on the sample alone
   reward_weights: their factors by name, 1 by default; a sample's reward is the weighted sum
-  reward_seconds: the processor time after which a call of a reward or a tool is an error
+  reward_seconds: the time after which a call of a reward or a tool is an error. A function of C that
+    never returns, such as a read from a program, is ended only with num_workers: the sampler raises
+    the error three seconds later and leaves the thread until the program ends
+  num_workers: the number of threads that call rewards and tools, so that slow ones, which run
+    programs for example, overlap. Each has a separate Lua state: the functions are copied to it
+    when the sampler is made, as `redco.Trainer` copies collate_fn, and samples at each call; what
+    a call changes is not seen here. The results are the same for any number
   tools: functions that answer the calls in completions, by name, as Lua functions or tables with
     call, description and parameters, a JSON schema. Prompts must be lists of messages, and the chat
     template must write a call as a JSON object. call(arguments, example, sample) returns a text, a
@@ -254,6 +265,9 @@ function(given)
     local eos = o.eos_token_id or generation_options.read(o.model).eos
     for _, token in ipairs(type(eos) == "table" and eos or { eos }) do self.is_end[token] = true end
   end
+  self.calls = new_calls { where = where, rewards = self.rewards, deployer = self.deployer,
+    tools = self.tools and self.tools.by_name or {}, tool_errors = o.tool_errors,
+    seconds = o.reward_seconds, num_workers = o.num_workers }
   local positions = generation_options.n_positions(o.model)
   self.max_length = o.max_length or positions
     or fail("%s: max_length is missing, and the model has no greatest number of positions", where)

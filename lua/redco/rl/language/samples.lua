@@ -2,8 +2,6 @@
 local fail = require "redco.fail"
 local native = require "redco.native"
 local new_batch = require "redco.generation.batch"
-local rewards = require "redco.rl.language.rewards"
-local shared = require "redco.rl.language.shared"
 local tools = require "redco.rl.language.tools"
 local torch = require "redco.torch"
 
@@ -114,7 +112,7 @@ function samples.complete(self, params, items, n, options, seeds)
       if end_turn(self, sample, row) then callers[#callers + 1] = sample end
     end
     table.sort(callers, function(a, b) return a.place < b.place end)
-    if #callers > 0 then tools.answer(self, where, callers) end
+    if #callers > 0 then tools.answer(self, callers) end
     for _, sample in ipairs(callers) do
       if add_answers(self, sample) then
         of_row[begin_turn(self, batch, sample, options)] = sample
@@ -124,21 +122,19 @@ function samples.complete(self, params, items, n, options, seeds)
   return list
 end
 
--- Returns the numbers of the rewards of a sample.
-local function judged(self, sample)
-  local values = {}
-  for i, reward in ipairs(self.rewards) do
-    values[i] = rewards.of(where, reward, sample, self.reward_seconds)
+--- Adds to each sample its reward, the weighted sum, and its numbers for the log.
+function samples.judge(self, list)
+  local items, n = {}, #self.rewards
+  for _, sample in ipairs(list) do
+    for k, reward in ipairs(self.rewards) do
+      items[#items + 1] = { sample = sample, reward = reward.name, place = sample.n_calls + k }
+    end
   end
-  return values
-end
-
-local function judge(self, list)
-  local values = shared(self.deployer, #list, function(i) return judged(self, list[i]) end)
+  local values = self.calls:map(items)
   for i, sample in ipairs(list) do
     sample.reward, sample.numbers = 0, {}
     for k, reward in ipairs(self.rewards) do
-      local value = values[i][k]
+      local value = values[(i - 1) * n + k]
       sample.numbers["rewards/" .. reward.name .. "/mean"] = value
       sample.reward = sample.reward + reward.weight * value
     end
@@ -150,9 +146,6 @@ local function judge(self, list)
     if self.tools then sample.numbers["tools/call_frequency"] = sample.n_calls end
   end
 end
-
---- Adds to each sample its reward, the weighted sum, and its numbers for the log.
-function samples.judge(self, list) rewards.uncompiled(judge, self, list) end
 
 -- Returns the mean, the least and the greatest of a list, and the standard deviation of its numbers
 -- as a sample: 0s without numbers.

@@ -3,7 +3,6 @@ local calls = require "redco.serve.calls"
 local fail = require "redco.fail"
 local native = require "redco.native"
 local rewards = require "redco.rl.language.rewards"
-local shared = require "redco.rl.language.shared"
 
 local tools = {}
 
@@ -65,45 +64,44 @@ local function text_of(value)
     .. native.describe(value), 0)
 end
 
--- Returns the answer to one call, and whether it is an error.
-local function answer(self, where, sample, call)
-  local name, arguments = call.name, call.arguments
-  local f, message = self.tools.by_name[name], ("there is no tool '%s'"):format(name)
+--- Raises an error of a tool in the call of an item.
+function tools.fail(where, item, message)
+  fail("%s: the tool '%s' of example %d, prompt %s, arguments %s: %s", where, item.call.name,
+    item.sample.number, rewards.shortened(item.sample.text),
+    rewards.shortened(native.json_encode("arguments", item.call.arguments)), message)
+end
+
+--- Returns the answer to the call of an item: its text, and whether it is an error. Call it inside
+--- `rewards.uncompiled`.
+function tools.call(where, by_name, item, seconds, is_raised)
+  local name, arguments, sample = item.call.name, item.call.arguments, item.sample
+  local f, message = by_name[name], ("there is no tool '%s'"):format(name)
   if f then
-    local ok, value = rewards.within(self.reward_seconds, function()
+    local ok, value = rewards.within(seconds, function()
       return text_of(f(arguments, sample.example, sample))
     end)
-    if ok then return value, false end
+    if ok then return { text = value, is_error = false } end
+    if is_raised then tools.fail(where, item, tostring(value)) end
     message = ("%s: %s"):format(name, tostring(value))
-    if self.tool_errors == "raise" then
-      fail("%s: the tool '%s' of example %d, prompt %s, arguments %s: %s", where, name,
-        sample.number, rewards.shortened(sample.text),
-        rewards.shortened(native.json_encode("arguments", arguments)), tostring(value))
-    end
   end
-  return native.json_encode("error", { error = message }), true
+  return { text = native.json_encode("error", { error = message }), is_error = true }
 end
 
 --- Answers the calls in the last messages of samples, and adds the answers as messages.
-function tools.answer(self, where, list)
-  local jobs = {}
+function tools.answer(self, list)
+  local items = {}
   for _, sample in ipairs(list) do
-    for _, call in ipairs(sample.messages[#sample.messages].tool_calls) do
-      jobs[#jobs + 1] = { sample = sample, id = call.id, call = call["function"] }
+    for place, call in ipairs(sample.messages[#sample.messages].tool_calls) do
+      items[#items + 1] = { sample = sample, id = call.id, call = call["function"],
+        place = sample.n_calls + place }
     end
   end
-  local results
-  rewards.uncompiled(function()
-    results = shared(self.deployer, #jobs, function(i)
-      local text, is_error = answer(self, where, jobs[i].sample, jobs[i].call)
-      return { text = text, is_error = is_error }
-    end)
-  end)
-  for i, job in ipairs(jobs) do
-    local sample, result = job.sample, results[i]
+  local results = self.calls:map(items)
+  for i, item in ipairs(items) do
+    local sample, result = item.sample, results[i]
     sample.n_calls = sample.n_calls + 1
     sample.n_failures = sample.n_failures + (result.is_error and 1 or 0)
-    table.insert(sample.messages, { role = "tool", name = job.call.name, tool_call_id = job.id,
+    table.insert(sample.messages, { role = "tool", name = item.call.name, tool_call_id = item.id,
       content = result.text })
   end
 end
