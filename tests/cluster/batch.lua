@@ -3,6 +3,7 @@
 local redco = require "redco"
 local testing = require "testing"
 local tiny = require "tiny_models"
+local turns = require "turns"
 
 local torch = redco.torch
 local source = assert(os.getenv "REDCO_SOURCE")
@@ -45,6 +46,12 @@ for _, name in ipairs { "llama", "gpt2", "gemma2", "qwen2", "falcon_h1", "qwen3_
   local model = open(name)
   model.generation_config = {}
   local expected = run(model, model.params, { max_rows = 3 })
+  local conversations, n_all = turns.run(model, model.params, prompts, { max_rows = 3 })
+  testing.test(name .. ", turns", function()
+    local texts, n = turns.run(model, model.params, prompts, { max_rows = 16, kept_rows = 16 })
+    testing.expect_equal(texts, conversations)
+    assert(n < n_all)
+  end)
   for _, options in ipairs { { n_model_shards = 1 }, { n_model_shards = 2 },
     { n_model_shards = 1, zero = 3 }, { n_model_shards = 2, zero = 3 },
     { n_model_shards = 2, sequence_parallel = true } } do
@@ -71,6 +78,9 @@ for _, name in ipairs { "llama", "gpt2", "gemma2", "qwen2", "falcon_h1", "qwen3_
         testing.test(("%s, %d %s on %s"):format(name, max_rows, what, layout), function()
           local own = { max_rows = max_rows, deployer = split or nil }
           testing.expect_equal(run(model, trainer.params, own), expected)
+          if max_rows == 3 then return end
+          own.kept_rows = 16
+          testing.expect_equal(turns.run(model, trainer.params, prompts, own), conversations)
         end)
       end
     end

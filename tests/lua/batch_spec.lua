@@ -2,6 +2,7 @@
 -- those of model.generate.
 local redco = require "redco"
 local testing = require "testing"
+local turns = require "turns"
 
 local torch = redco.torch
 local test = testing.test
@@ -152,6 +153,20 @@ test("rows are cancelled while they wait, when they are open, and by on_token", 
   testing.expect_equal(kept.finish_reason, "length")
 end)
 
+for _, name in ipairs { "llama", "gpt2", "gemma2", "opt", "deepseek_v3" } do
+  test(name .. ": turns of conversations read only what is new, with the same tokens", function()
+    local model = open(name)
+    model.params = redco.tree.map(function(p) return p:double() end, model.params)
+    local expected, n_all = turns.run(model, model.params, prompts, { max_rows = 4 })
+    for _, kept_rows in ipairs { 1, 4, 16 } do
+      local texts, n = turns.run(model, model.params, prompts,
+        { max_rows = 4, kept_rows = kept_rows })
+      testing.expect_equal(texts, expected)
+      if kept_rows == 16 then assert(n < 0.8 * n_all, ("%d of %d"):format(n, n_all)) end
+    end
+  end)
+end
+
 test("rows as long as the model's positions, one after another", function()
   local gpt2 = open "gpt2"
   local most = gpt2.config.n_positions
@@ -183,6 +198,7 @@ test("what cannot be added is an error that says why", function()
   testing.expect_error(function() redco.models.new_batch(t5, t5.params) end, "has an encoder")
   testing.expect_error(function() new_batch { max_length = 1e9 } end, "max_length")
   testing.expect_error(function() new_batch { max_rows = 0 } end, "max_rows")
+  testing.expect_error(function() new_batch { kept_rows = -1 } end, "kept_rows")
 end)
 
 testing.finish()

@@ -2,6 +2,8 @@
 local cases = require "model_cases"
 local redco = require "redco"
 local testing = require "testing"
+local tiny = require "tiny_models"
+local turns = require "turns"
 
 local torch = redco.torch
 local test = testing.test
@@ -204,6 +206,36 @@ test("options that are not supported are refused, neutral values are not", funct
   model.generation_config = { suppress_tokens = { generate()[{ 0, 7 }]:item() } }
   assert(shown(generate():tolist()) ~= plain)
   model.generation_config = {}
+end)
+
+test("a cache keeps the first tokens over calls, which read only new ones", function()
+  for _, name in ipairs { "llama", "gpt2", "mamba" } do
+    local own = tiny.new(name)
+    own.params = redco.tree.map(function(p) return p:double() end, own.params)
+    own.generation_config = {}
+    local cache, counts, text = redco.models.new_cache(), {}, { 5, 9, 30, 1 }
+    local with_counts = turns.counted(own, counts)
+    for turn = 1, 3 do
+      local ids, n_read = torch.tensor({ text }, { dtype = "int64" }), #text - cache.length
+      local options = { max_new_tokens = 6, eos_token_id = false }
+      local expected = own.generate(own.params, { input_ids = ids }, options)
+      options.cache, counts.n = cache, 0
+      text = redco.models.generate(with_counts, own.params, { input_ids = ids }, options)[0]
+        :tolist()
+      testing.expect_equal(table.concat(text, " "), table.concat(expected[0]:tolist(), " "))
+      testing.expect_equal(counts.n, n_read + 5)
+      testing.expect_equal(cache.length, #text - 1)
+      text[#text + 1] = 10 + turn
+      if cache:shorten(#text - 4) then text[#text - 2] = 20 end
+    end
+    local function refuse(inputs, options, ...)
+      options.cache = cache
+      testing.expect_error(function() own.generate(own.params, inputs, options) end, ...)
+    end
+    local ids = torch.tensor { { 1, 2 } }
+    refuse({ input_ids = ids }, {}, "the cache has", "input_ids only 2")
+    refuse({ input_ids = ids:expand { 2, 2 } }, {}, "cache: expected a decoder and one row")
+  end
 end)
 
 test("without lengths there are 20 new tokens, at most as many as positions", function()

@@ -3,6 +3,7 @@ local client = require "http_client"
 local native = require "redco.native"
 local redco = require "redco"
 local testing = require "testing"
+local turns = require "turns"
 
 local test, expect_equal, expect_error = testing.test, testing.expect_equal, testing.expect_error
 local torch = redco.torch
@@ -347,6 +348,26 @@ test("an answer has the JSON that the request asks for", function()
     if choice and choice.index == 1 then streamed = streamed .. (choice.delta.content or "") end
   end
   expect_equal(streamed, both[1].json.choices[1].message.content)
+end)
+
+test("the next turn of a conversation reads only what is new", function()
+  local counts = {}
+  local of = redco.serve(turns.counted(model, counts), model.params, tokenizer, { port = 0 })
+  local messages = { { role = "user", content = "the sea and all that is in it" } }
+  for turn = 1, 3 do
+    local prompt = chat_prompt(messages)
+    counts.n = 0
+    local request = { path = "/v1/chat/completions",
+      body = { messages = messages, max_tokens = 6, temperature = 0 } }
+    local answer = client.ask_all(of.port, { request }, function()
+      of:turn(0, function() return false end)
+    end)[1].json.choices[1].message.content
+    expect_equal(answer, greedy(prompt, 6))
+    if turn > 1 then assert(counts.n < #prompt, ("%d of %d"):format(counts.n, #prompt)) end
+    table.insert(messages, { role = "assistant", content = answer })
+    table.insert(messages, { role = "user", content = "more" })
+  end
+  of:close()
 end)
 
 test("wrong paths, methods and texts get an error", function()

@@ -30,7 +30,7 @@ local of_any_row = { "repetition_penalty" }
 local of_own_row = { "frequency_penalty", "presence_penalty", "sequence_bias", "logits_processor" }
 
 local row_options = arguments("GenerationBatch:add",
-  { temperature = 1, top_k = 0, n_logprobs = 0, logprobs = "raw" },
+  { temperature = 1, top_k = 0, n_logprobs = 0, logprobs = "raw", first = false },
   { "max_new_tokens", "top_p", "min_p", "typical_p", "repetition_penalty", "frequency_penalty",
     "presence_penalty", "sequence_bias", "logits_processor", "eos_token_id", "seed", "on_token" })
 
@@ -98,7 +98,7 @@ methods.add = registry.define("GenerationBatch:add", [[
 add(self, prompt: list or Tensor, {max_new_tokens = nil, temperature: number = 1, top_k = 0, top_p: number = nil,
   min_p = nil, typical_p: number = nil, repetition_penalty: number = nil, frequency_penalty: number = nil,
   presence_penalty: number = nil, sequence_bias: list = nil, logits_processor = nil, eos_token_id = nil,
-  seed = nil, logprobs = "raw", n_logprobs: integer = 0, on_token: function = nil}) -> table
+  seed = nil, logprobs = "raw", n_logprobs: integer = 0, first = false, on_token: function = nil}) -> table
 Adds a row that continues the tokens `prompt` [n], and returns it. It begins with the next `step`,
 or when another row ends if max_rows are open. Rows begin in the order in which they were added.
   max_new_tokens: by default as many as max_length leaves
@@ -113,6 +113,7 @@ or when another row ends if max_rows are open. Rows begin in the order in which 
   logprobs: "raw" are log-probabilities of the model, "sampled" those of what was drawn from, with
     temperature, top_k and the others
   n_logprobs: how many of the most probable tokens on_token gets
+  first: whether the row begins before those that wait
   on_token: on_token(row, token, logprob, top) is called with each token, at the end of the step. `top`
     is a list of {token, logprob}
 The row has prompt and tokens, which are lists of tokens, logprobs, a list of numbers, and at its end
@@ -153,7 +154,7 @@ finish_reason: "stop" after a token of eos_token_id, which is the last of `token
       generator = torch.Generator(o.seed or self.n_added) }):tolist()
   end
   self.n_added = self.n_added + 1
-  self.queue[#self.queue + 1] = row
+  table.insert(self.queue, o.first and 1 or #self.queue + 1, row)
   return row
 end)
 
@@ -170,10 +171,10 @@ local function admitted(self)
   elseif #self.queue == 0 and 2 * each * n_parts <= slots.size then
     slots:resize(each)
   end
-  local new = {}
-  for i, slot in ipairs(slots:free_slots(math.min(#self.queue, self.max_rows - #self.open))) do
+  local new, free = {}, slots:free_slots(math.min(#self.queue, self.max_rows - #self.open))
+  for i = 1, #free do
     new[i] = table.remove(self.queue, 1)
-    new[i].slot = slot
+    slots:take(free, new[i])
   end
   return new
 end
@@ -270,8 +271,9 @@ local function scores_of(self)
   local n_slots = scores[1] and scores[1]:size(0) or 0
   local new = admitted(self)
   if #new > 0 then
-    scores[#scores + 1] = slots:fill(new)
-    for i, row in ipairs(new) do
+    local of_new, rows = slots:fill(new)
+    scores[#scores + 1] = of_new
+    for i, row in ipairs(rows) do
       self.open[#self.open + 1], places[#places + 1] = row, n_slots + i - 1
     end
   end
@@ -290,8 +292,8 @@ local function step(self)
   for _, row in ipairs(self.open) do
     local list = row.finish_reason and ended or open
     list[#list + 1] = row
-    if row.finish_reason then self.slots:free(row) end
   end
+  self.slots:free(ended)
   self.open = open
   for _, event in ipairs(events) do
     local row = event[1]
@@ -313,7 +315,7 @@ Ends a row, whether it is open or waits, with the finish_reason "cancelled". A r
 stays as it is. A function on_token may call it.]], function(self, row)
   if row.finish_reason then return end
   row.finish_reason = "cancelled"
-  if row.slot then self.slots:free(row) end
+  if row.slot then self.slots:free { row } end
   for _, list in ipairs { self.open, self.queue } do
     for i, other in ipairs(list) do
       if other == row then
@@ -322,6 +324,12 @@ stays as it is. A function on_token may call it.]], function(self, row)
       end
     end
   end
+end)
+
+methods.forget = registry.define("GenerationBatch:forget", [[
+forget(self)
+Forgets the rows that kept_rows keeps. Call it when the parameters have changed.]], function(self)
+  self.slots.kept:clear()
 end)
 
 methods.is_idle = registry.define("GenerationBatch:is_idle", [[
@@ -337,15 +345,20 @@ Calls `step` until no row is open and none waits.]], function(self)
   return self
 end)
 
-local options = arguments("models.new_batch", { max_rows = 8 }, { "max_length", "deployer" })
+local options = arguments("models.new_batch", { max_rows = 8, kept_rows = 0 },
+  { "max_length", "deployer" })
 
 return registry.define("redco.models.new_batch", [[
-new_batch(model, params: table, {max_rows: integer = 8, max_length: integer = nil, deployer = nil}) -> GenerationBatch
+new_batch(model, params: table, {max_rows: integer = 8, max_length: integer = nil, kept_rows = 0,
+  deployer = nil}) -> GenerationBatch
 Returns an empty batch for continuous batching with a decoder, a model that continues texts: rows
 begin and end on their own, and a row that ends makes room for the next.
   params: the parameters; those of a Trainer may be sharded
   max_rows: how many rows are decoded together at most. Further ones wait
   max_length: the most tokens of a row, with its prompt; by default the model's number of positions
+  kept_rows: of how many rows that have ended the keys and values are kept. A row whose prompt begins
+    with the tokens of one, like the next turn of a conversation, reads only the rest, if that is
+    at most half of it. When the parameters change, call `forget`
   deployer: splits the rows over the processes that do not share a copy of the model. All processes
     add the same rows, and all get the tokens. Without it each process decodes all rows]],
 function(model, params, given)
@@ -363,6 +376,7 @@ function(model, params, given)
     fail("%s: params: expected a table of tensors, got %s", where, native.describe(params))
   end
   check_integer(where, "max_rows", o.max_rows, 1)
+  check_integer(where, "kept_rows", o.kept_rows, 0)
   local most = generation_options.n_positions(model)
   local max_length = o.max_length or most
     or fail("%s: max_length is missing, and the model has no greatest number of positions", where)
@@ -371,7 +385,7 @@ function(model, params, given)
   for _, token in ipairs(generation_options.read(model).eos) do is_end[token] = true end
   return setmetatable({
     model = model, max_rows = o.max_rows, max_length = max_length, is_end = is_end,
-    slots = new_slots(model, params, max_length, most, o.deployer),
+    slots = new_slots(model, params, max_length, most, o.kept_rows, o.deployer),
     open = {}, queue = {}, kinds = {}, n_added = 0,
   }, meta)
 end)

@@ -111,14 +111,29 @@ function Decoder:scores(ids)
   return scores.device == "cpu" and scores or scores:full():cpu()
 end
 
---- Returns the scores after the prompt. Reserves room for max_length tokens.
-function Decoder:start(max_length)
-  self.cache = new_cache(max_length)
+-- Raises an error unless the cache can have the first tokens of the prompt.
+local function check_cache(self, cache)
+  local rows, n = self.ids:size(0), self.ids:size(1)
+  if self.memory or self.mask or rows > 1 or self.restart_length then
+    fail("model.generate: cache: expected a decoder and one row without padding%s",
+      self.restart_length and "; positions of this model depend on the length of the text" or "")
+  end
+  if cache.length >= n then
+    fail("model.generate: the cache has %d tokens, and input_ids only %d", cache.length, n)
+  end
+end
+
+--- Returns the scores after the prompt. Reserves room for max_length tokens. `cache`, or nil, has
+--- its first tokens.
+function Decoder:start(max_length, cache)
+  if cache then check_cache(self, cache) end
+  self.cache = cache or new_cache(max_length)
   if self.mask then
     local new = max_length - self.mask:size(1)
     self.mask = torch.constant_pad_nd(self.mask, { 0, new }, 1)
   end
-  return self:scores(self.ids)
+  local past = self.cache.length
+  return self:scores(past > 0 and self.ids:narrow(1, past, self.ids:size(1) - past) or self.ids)
 end
 
 --- Appends one token to each row and returns the next scores. `tokens` [rows] must be the same on

@@ -51,11 +51,12 @@ local function generate(model, params, inputs, options, rule)
   local decoder = new_decoder(model, params, inputs, o)
   local prompt_length = decoder.ids:size(1)
   generation_options.set_lengths(o, model, prompt_length)
-  local scores = decoder:start(o.max_length)
+  local scores = decoder:start(o.max_length, o.cache)
   -- This is a meta pass that decides the layout of the parameters. The prompt has used every layer,
   -- and further steps depend on values.
   if scores:to_local().device == "meta" then return scores:argmax(-1, true) end
   local n = math.max(o.num_beams, o.num_return_sequences)
+  if n > 1 and o.cache then fail "model.generate: a cache is for one row, not for beams" end
   if n > 1 then scores = decoder:expand(n, scores) end
 
   local rows = scores:size(0)

@@ -91,6 +91,7 @@ local options = {
     return is_function(v) or (is_list(v, is_function) and #v > 0)
   end } },
   tokenizer = { anything }, seed = { anything }, rng = { anything }, streamer = { anything },
+  cache = { anything },
 }
 
 -- Options of transformers that do not exist here, with the value that has no effect, or `false` if

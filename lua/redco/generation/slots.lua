@@ -4,6 +4,7 @@
 local fail = require "redco.fail"
 local native = require "redco.native"
 local new_cache = require "redco.models.cache"
+local new_kept = require "redco.generation.kept"
 local torch = require "redco.torch"
 
 local Slots = {}
@@ -13,16 +14,16 @@ local function int64(list, device)
   return torch.tensor(list, { dtype = "int64", device = device })
 end
 
--- The part of the processes that holds slot i, from 0. Slots of a part are adjacent.
-local function part_of(self, i) return math.floor(i * self.n_parts / self.size) end
+--- Returns the part of the processes that holds slot i, from 0. Slots of a part are adjacent.
+function Slots:part_of(i) return math.floor(i * self.n_parts / self.size) end
 
--- Returns a tensor [B, ...] split over the parts.
-local function split(self, t)
+--- Returns a tensor [B, ...] split over the parts.
+function Slots:split(t)
   return self.n_parts > 1 and native.shard(t, self.placement) or t
 end
 
--- Returns slots index[i] of t [B, ...], for each i; those of a part come from the same part.
-local function selected(self, t, index)
+--- Returns slots index[i] of t [B, ...], for each i; those of a part come from the same part.
+function Slots:selected(t, index)
   if self.n_parts == 1 then return t:index_select(0, int64(index, t.device)) end
   local n_old, n_new = t:size(0) / self.n_parts, #index / self.n_parts
   local own = {}
@@ -33,7 +34,7 @@ local function selected(self, t, index)
     shape[d + 2], rest[d + 2], ones[d + 2] = t:size(d), t:size(d), 1
   end
   -- Split as t is, so that no other dimension of t is split instead.
-  local places = split(self, int64(own, t.device):view(ones)):expand(shape)
+  local places = self:split(int64(own, t.device):view(ones)):expand(shape)
   table.remove(shape, 1)
   shape[1] = #index
   return t:view(rest):gather(1, places):reshape(shape)
@@ -50,7 +51,7 @@ local function scores_of(self, ids, starts, cache)
     end
   end
   local hidden = self.model.hidden_states(self.params,
-    { input_ids = split(self, ids), attention_mask = mask and split(self, mask) },
+    { input_ids = self:split(ids), attention_mask = mask and self:split(mask) },
     { cache = cache })
   return self.model.logits(self.params, hidden:select(1, -1)):float():full():cpu()
 end
@@ -97,7 +98,7 @@ local function sources_of(self, new)
   local lists, of_prompt, length = {}, {}, 0
   for part = 0, self.n_parts - 1 do lists[part], of_prompt[part] = {}, {} end
   for _, row in ipairs(new) do
-    local part = part_of(self, row.slot)
+    local part = self:part_of(row.slot)
     local list, known = lists[part], of_prompt[part]
     local key = table.concat(row.prompt, " ")
     if not known[key] then
@@ -125,7 +126,7 @@ local function insert(self, new, fresh)
   local by_part, most = {}, 0
   for part = 1, self.n_parts do by_part[part] = {} end
   for _, row in ipairs(new) do
-    local list = by_part[part_of(self, row.slot) + 1]
+    local list = by_part[self:part_of(row.slot) + 1]
     list[#list + 1] = row
     most = math.max(most, #list)
   end
@@ -138,8 +139,8 @@ local function insert(self, new, fresh)
       to[#to + 1] = row and row.slot % n_slots or -1
     end
   end
-  local own_from = split(self, int64(from, self.device)):to_local()
-  local own_to = split(self, int64(to, self.device)):to_local()
+  local own_from = self:split(int64(from, self.device)):to_local()
+  local own_to = self:split(int64(to, self.device)):to_local()
   local is_row = own_to:ge(0)
   own_from, own_to = own_from[is_row], own_to[is_row]
   local past, length = self.cache.length, fresh.length
@@ -159,7 +160,7 @@ end
 
 -- Makes the prompts `fresh` the cache of rows that begin together.
 local function begin(self, fresh, index)
-  fresh:map(function(t) return selected(self, t, index) end)
+  fresh:map(function(t) return self:selected(t, index) end)
   fresh:map_columns(function(t)
     return torch.constant_pad_nd(t:narrow(2, 0, fresh.length), { 0, 0, 0, room }, 0)
   end)
@@ -181,21 +182,24 @@ local function in_parts(self, t)
   return native.shard(t, wanted)
 end
 
---- Reads the prompts of new rows, whose slots are free. Returns their next scores [#new, V].
-function Slots:fill(new)
+-- Reads the prompts of new rows. Those that share `kept` have their first tokens there. Returns
+-- their next scores [#new, V].
+local function fill(self, new, kept)
   local ids, starts, n = sources_of(self, new)
   local length = #ids[1]
   local fresh = new_cache(length)
-  local scores = scores_of(self, int64(ids, self.device), starts, fresh)
+  if kept then kept:load(fresh, self, new, n, length) end
+  local new_ids = int64(ids, self.device):narrow(1, fresh.length, length - fresh.length)
+  local scores = scores_of(self, new_ids, starts, fresh)
   fresh:map_columns(with_whole_columns)
   fresh:map(function(t) return in_parts(self, t) end)
   if not self.cache then
     local index = {}
     for i = 1, self.size do
-      index[i], self.starts[i] = part_of(self, i - 1) * n, length - 1
+      index[i], self.starts[i] = self:part_of(i - 1) * n, length - 1
     end
     for _, row in ipairs(new) do
-      index[row.slot + 1] = part_of(self, row.slot) * n + row.source
+      index[row.slot + 1] = self:part_of(row.slot) * n + row.source
     end
     begin(self, fresh, index)
   else
@@ -206,14 +210,47 @@ function Slots:fill(new)
   for i, row in ipairs(new) do
     self.rows[row.slot] = row
     self.starts[row.slot + 1] = self.cache.length - #row.prompt
-    order[i] = part_of(self, row.slot) * n + row.source
+    order[i] = self:part_of(row.slot) * n + row.source
   end
   return scores:index_select(0, int64(order))
 end
 
---- Frees the slot of a row.
-function Slots:free(row)
-  self.rows[row.slot], row.slot = nil, nil
+--- Reads the prompts of new rows, whose slots are free. Returns their next scores [#new, V], and
+--- the rows in the order of these.
+function Slots:fill(new)
+  local groups, of_key = {}, {}
+  for _, row in ipairs(new) do
+    local key = row.kept and row.kept:group(row) or "none"
+    if not of_key[key] then
+      of_key[key] = { kept = row.kept and row.kept.bundle }
+      groups[#groups + 1] = of_key[key]
+    end
+    table.insert(of_key[key], row)
+  end
+  local scores, rows = {}, {}
+  for i, group in ipairs(groups) do
+    scores[i] = fill(self, group, group.kept)
+    for _, row in ipairs(group) do rows[#rows + 1], row.kept = row, nil end
+  end
+  return #scores > 1 and torch.cat(scores) or scores[1], rows
+end
+
+--- Gives a row one of the slots of the list `free`, and removes it there.
+function Slots:take(free, row)
+  local place, kept, n_kept = 1, self.kept:find(row.prompt)
+  for i, slot in ipairs(free) do
+    if kept and self:part_of(slot) == kept.part then
+      place, row.kept, row.n_kept = i, kept, n_kept
+      break
+    end
+  end
+  row.slot = table.remove(free, place)
+end
+
+--- Frees the slots of rows, of which `kept` keeps some.
+function Slots:free(rows)
+  self.kept:add(self, rows)
+  for _, row in ipairs(rows) do self.rows[row.slot], row.slot = nil, nil end
   if next(self.rows) == nil then self.cache = nil end
 end
 
@@ -235,7 +272,7 @@ function Slots:resize(n)
     end
   end
   if self.cache then
-    self.cache:map(function(t) return selected(self, t, index) end)
+    self.cache:map(function(t) return self:selected(t, index) end)
   end
   self.size, self.rows, self.starts = n * self.n_parts, rows, starts
 end
@@ -244,7 +281,7 @@ end
 function Slots:most_in_a_part()
   local counts, most = {}, 0
   for i in pairs(self.rows) do
-    local part = part_of(self, i)
+    local part = self:part_of(i)
     counts[part] = (counts[part] or 0) + 1
     most = math.max(most, counts[part])
   end
@@ -277,8 +314,9 @@ local function check_length(model, max_length)
 end
 
 --- Returns no slots, for rows of at most `max_length` tokens. `deployer`, or nil, has the processes
---- over which rows are split. `most` is the number of positions of the model, or nil.
-return function(model, params, max_length, most, deployer)
+--- over which rows are split. `most` is the number of positions of the model, or nil. `n_kept` is
+--- how many rows that have ended are kept.
+return function(model, params, max_length, most, n_kept, deployer)
   check_length(model, max_length)
   local n_parts, device, placement = 1, nil, nil
   for _, leaf in pairs(params) do
@@ -291,7 +329,7 @@ return function(model, params, max_length, most, deployer)
   end
   return setmetatable({
     model = model, params = params, device = device, n_parts = n_parts, placement = placement,
-    most = most, size = 0,
+    most = most, size = 0, kept = new_kept(n_kept),
     rows = {},  -- open rows by slot, from 0
     starts = {},  -- the first column of each slot, from 1
   }, Slots)

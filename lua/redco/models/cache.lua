@@ -58,6 +58,13 @@ function Cache:keep(layer, ...)
   for i, t in ipairs { ... } do held[i]:copy_(t:detach()) end
 end
 
+--- Keeps only the first `length` tokens. Returns whether it can: states are those after the last.
+function Cache:shorten(length)
+  if length < self.length and #self.states > 0 then return false end
+  self.length = math.min(length, self.length)
+  return true
+end
+
 -- Lists all entries in the order of their insertion, which is the same on all processes.
 function Cache:add(group, layer, held)
   group[layer] = held

@@ -273,7 +273,10 @@ local function new_model(family, config, params, new_parameters)
           fail("model.%s is called with a dot, not a colon: model.%s(...)", name, name)
         end
         if takes_inputs[name] and (name ~= "loss" or family.loss or weight) then
-          check_inputs(name == "output" and "model" or "model." .. name, family, first, ...)
+          local inputs, options = ...
+          if name == "generate" then options = nil end  -- its inputs are all tokens
+          check_inputs(name == "output" and "model" or "model." .. name, family, first, inputs,
+            options)
         end
         return f(first, ...)
       end

@@ -75,7 +75,7 @@ generate(params, inputs, {max_length = nil, max_new_tokens = nil, min_length = 0
   exponential_decay_length_penalty = nil, num_beams = 1, length_penalty = 1,
   early_stopping: boolean or string = false, num_return_sequences = 1, eos_token_id = nil, pad_token_id = nil,
   bos_token_id = nil, decoder_start_token_id = nil, forced_bos_token_id = nil,
-  forced_eos_token_id = nil, stop_strings = nil, tokenizer = nil, streamer = nil,
+  forced_eos_token_id = nil, stop_strings = nil, tokenizer = nil, streamer = nil, cache = nil,
   logits_processor: function or list of functions = nil,
   language: string or list of strings = nil, task = nil, return_timestamps = nil}) -> sequences [rows, length], scores [rows] (beam search)
 Generates tokens after a prompt. inputs are those of the model. Prompts may be padded on either side
@@ -115,7 +115,9 @@ end, tokens} in seconds.
   num_return_sequences: the rows of one prompt are adjacent
   stop_strings: needs `tokenizer`; a row ends with the token that completes one of them
   streamer: called after each step with the new tokens [rows] and which rows were still
-    unfinished; needs num_beams = 1]],
+    unfinished; needs num_beams = 1
+  cache: a cache of `redco.models.new_cache`, for a decoder with one row. Its tokens are the first of
+    input_ids, and only the others are read. Afterwards it has all tokens but the last]],
 
   ["Model.encode"] = [[
 encode(params, inputs, {train = false, rng = nil}) -> hidden_states [batch, length, size]

@@ -6,7 +6,8 @@ local registry = require "redco.registry"
 local torch = require "redco.torch"
 
 local complete = arguments("redco.serve", {
-  host = "127.0.0.1", port = 8000, name = "model", max_rows = 8, max_queue = 64,
+  host = "127.0.0.1", port = 8000, name = "model", max_rows = 8, kept_rows = 8,
+  max_queue = 64,
 }, { "token", "max_length", "deployer" })
 
 -- What an option must be, and the check.
@@ -18,6 +19,7 @@ end
 local text = { "a string, not empty", function(v) return type(v) == "string" and v ~= "" end }
 local kinds = {
   host = text, port = whole(0, 65535), name = text, token = text, max_rows = whole(1, 4096),
+  kept_rows = whole(0, 1e6),
   max_queue = whole(0, 1e6), max_length = whole(2, 1e7),
   deployer = { "a Deployer", function(v) return type(v) == "userdata" end },
 }
@@ -26,13 +28,15 @@ local longest_default = 4096
 
 return registry.define("redco.serve", [[
 serve(model, params: table, tokenizer, {host = "127.0.0.1", port = 8000, token: string = nil,
-  name = "model", max_rows = 8, max_queue = 64, max_length: integer = nil, deployer = nil}) -> Server
+  name = "model", max_rows = 8, kept_rows = 8, max_queue = 64, max_length: integer = nil, deployer = nil}) -> Server
 Serves a model by HTTP with the API of OpenAI: /v1/chat/completions, /v1/completions and /v1/models.
 The server answers while `server:run()` runs, or at each `server:poll()`.
   port: 0 takes any that is free
   token: the API key that clients must send; needed where other machines can connect
   name: the model's name in the API
   max_rows: how many answers are computed at once
+  kept_rows: how many answers keep their keys and values for the next turns of their conversations,
+    which then read only what is new. `poll` forgets them
   max_queue: how many further answers may wait; then requests get the status 429
   max_length: how many tokens prompt and answer may have together; by default what the model reads,
     at most 4096

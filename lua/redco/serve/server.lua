@@ -122,7 +122,8 @@ end
 
 function Server:make_batch()
   self.batch = new_batch(self.model, self.params,
-    { max_rows = self.max_rows, max_length = self.max_length, deployer = self.deployer })
+    { max_rows = self.max_rows, kept_rows = self.kept_rows, max_length = self.max_length,
+      deployer = self.deployer })
 end
 
 -- Calls f(job) for each, and keeps those for which it returns false.
@@ -194,6 +195,7 @@ poll(self) -> integer
 Takes the requests that have come and computes one token of each open answer. Returns the number of
 open requests. Call it between the steps of a training run, as in `on_step`: answers then come from
 the current parameters. On several processes all call it.]], function(self)
+  self.batch:forget()
   self:turn(0, function() return false end)
   return #self.jobs
 end)

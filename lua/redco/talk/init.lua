@@ -97,8 +97,8 @@ function talk.serve(path, o)
   local name = o.name or path:match "([^/]+)/*$":gsub("%.gguf$", "")
   local server = serve(writer.model, params, writer.tokenizer, {
     host = o.host, port = o.port, token = o.token or os.getenv "REDCO_SERVE_TOKEN", name = name,
-    max_rows = o.max_rows, max_queue = o.max_queue, max_length = o.max_length,
-    deployer = deployer,
+    max_rows = o.max_rows, kept_rows = o.kept_rows, max_queue = o.max_queue,
+    max_length = o.max_length, deployer = deployer,
   })
   if server.is_first then show(("%s is served at %s\n"):format(server.name, server.url)) end
   server:run()

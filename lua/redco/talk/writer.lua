@@ -83,6 +83,17 @@ local function do_sample(o)
   if o.top_p then return true end
 end
 
+-- Returns a cache with the tokens that both the prompt and the last text begin with; nil if the
+-- model generates without.
+function Writer:cache_of(prompt)
+  local family, n = self.model.family, 0
+  local restarts = family.restart_length and family.restart_length(self.model.config)
+  if self.model.is_encoder_decoder or restarts then return end
+  while self.cache and n < #prompt - 1 and self.seen[n + 1] == prompt[n + 1] do n = n + 1 end
+  if not self.cache or not self.cache:shorten(n) then self.cache = models.new_cache() end
+  return self.cache
+end
+
 --- Writes what follows the tokens of the list `prompt`. Calls show(text) for each piece.
 function Writer:write(prompt, show)
   if #prompt == 0 then fail "the prompt is empty" end
@@ -90,14 +101,23 @@ function Writer:write(prompt, show)
   self.rng = self.rng or torch.Generator(o.seed)
   local stream = self.tokenizer:decode_stream { skip_special_tokens = true }
   local push, finish = new_stops(o.stop)
-  local inputs = { input_ids = torch.tensor({ prompt }, { dtype = "int64" }) }
+  local seen = {}
+  for i, token in ipairs(prompt) do seen[i] = token end
+  local ids = torch.tensor({ prompt }, { dtype = "int64" })
+  local inputs = { input_ids = ids, attention_mask = torch.ones_like(ids) }
   local ok, message = pcall(self.model.generate, self.params, inputs, {
     max_new_tokens = self:room(#prompt), num_beams = 1, num_return_sequences = 1,
     do_sample = do_sample(o), top_p = o.top_p,
     temperature = o.temperature ~= 0 and o.temperature or nil,
     stop_strings = o.stop[1] and o.stop, tokenizer = self.tokenizer, rng = self.rng,
-    streamer = function(tokens) show(push(stream:step(tokens:item()))) end,
+    cache = self:cache_of(prompt),
+    streamer = function(tokens)
+      seen[#seen + 1] = tokens:item()
+      show(push(stream:step(seen[#seen])))
+    end,
   })
+  self.seen = seen
+  if not ok then self.cache = nil end  -- a step may have been cut
   show(push(stream:finish()))
   show(finish())
   if not ok then error(message, 0) end

@@ -45,7 +45,7 @@ end
 local function begin_turn(self, batch, sample, options)
   sample.n_turns = sample.n_turns + 1
   local given = { max_new_tokens = self.max_completion_length - #sample.tokens,
-    logprobs = "sampled", seed = seed_of(sample) }
+    logprobs = "sampled", seed = seed_of(sample), first = sample.n_turns > 1 }
   for name, value in pairs(options) do given[name] = value end
   local tokens = {}
   for i, token in ipairs(sample.prompt) do tokens[i] = token end
@@ -93,7 +93,8 @@ end
 function samples.complete(self, params, items, n, options, seeds)
   params = self.policy and self.policy(params) or params
   local batch = new_batch(self.model, params, { max_rows = self.max_rows,
-    max_length = self.max_length, deployer = self.deployer or nil })
+    max_length = self.max_length, kept_rows = self.tools and self.max_rows or 0,
+    deployer = self.deployer or nil })
   local list, of_row = {}, {}
   for _, item in ipairs(items) do
     for _ = 1, n do
