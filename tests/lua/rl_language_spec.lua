@@ -231,9 +231,15 @@ local function fit(sampler, trainer, n_epochs, more)
 end
 
 test("the trainer's log-probabilities equal those of its forward pass before the step", function()
-  local sampler = sampler_of { num_prompts = 4, num_iterations = 2, temperature = 0.7 }
+  local n_tokens = 0
+  local sampler = sampler_of { num_prompts = 4, num_iterations = 2, temperature = 0.7,
+    on_rollout = function(list)
+      for _, sample in ipairs(list) do n_tokens = n_tokens + #sample.prompt + #sample.tokens end
+    end }
   local steps = fit(sampler, trainer_of(sampler), 3)
   testing.expect_equal(#steps, 12)
+  testing.expect_equal(steps[12].num_tokens, n_tokens)
+  testing.expect_equal(sampler.state.num_tokens, n_tokens)
   for i, metrics in ipairs(steps) do
     if i % 4 == 1 then
       testing.expect_equal(metrics.logprob_difference, 0)

@@ -259,6 +259,7 @@ function(given)
     if self[name] == nil then self[name] = false end
   end
   for _, name in ipairs(choices) do self.choice[name] = o[name] end
+  self.state.num_tokens = self.state.num_tokens or 0  -- as trl counts them
   self.rewards = rewards.read(where, o.rewards, o.reward_weights)
   if o.tools then
     self.tools, self.is_end = tools.read(where, o.tools, o.tokenizer), {}

@@ -167,6 +167,7 @@ local function add_statistics(self, list)
     lengths[i] = sample.numbers["completions/mean_length"]
     if sample.finish_reason ~= "length" then terminated[#terminated + 1] = lengths[i] end
   end
+  common.num_tokens = self.state.num_tokens
   local name, _ = "completions/", nil
   _, common[name .. "min_length"], common[name .. "max_length"] = statistics(lengths)
   common[name .. "mean_terminated_length"], common[name .. "min_terminated_length"],
@@ -221,6 +222,10 @@ local function groups(self, params, first, n, epoch_idx)
     generator = native.Rng(self.seed):fold_in(epoch_idx + 1):fold_in(first) }):tolist()
   local list = samples.complete(self, params, items, self.num_generations, self.choice, seeds)
   samples.judge(self, list)
+  for _, sample in ipairs(list) do
+    self.state.num_tokens = self.state.num_tokens + #sample.prompt
+      + sample.numbers["completions/mean_length"]
+  end
   return list
 end
 
