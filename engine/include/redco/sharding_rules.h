@@ -30,7 +30,7 @@ struct ShardingDecision {
 };
 
 /// A forward pass to trace. Returns what is used of it: a loss, whose backward pass counts too, or
-/// predictions, which all ranks must get. If it returns no tensors, only what it moves itself counts.
+/// predictions, which all ranks must get. If it returns no tensors, only its own moves count.
 using TracedForward = std::function<Tree(const Tree& params)>;
 
 /// Chooses the placements of the floating-point parameters on `n_model_shards` ranks.
