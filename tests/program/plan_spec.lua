@@ -45,6 +45,24 @@ local function fails(code, parts, ...)
   expect_has(err, unpack(parts))
 end
 
+test("a mixture of experts, with the metrics of its loss_fn", function()
+  program.write("mixture.lua", [[
+    local redco = require "redco"
+    local model = redco.models.from_config { model_type = "qwen3_moe", vocab_size = 32,
+      hidden_size = 16, num_hidden_layers = 2, num_attention_heads = 2, num_key_value_heads = 2,
+      head_dim = 8, num_experts = 4, num_experts_per_tok = 2, moe_intermediate_size = 8 }
+    local trainer = redco.Trainer { deployer = redco.Deployer { seed = 1 }, params = model.params,
+      collate_fn = redco.data.default_collate, loss_fn = model.loss_fn,
+      optimizer = redco.optim.adamw { learning_rate = 0.01 } }
+    local ids = redco.torch.zeros({ 8 }, { dtype = "int64" })
+    trainer:fit { train_examples = { { input_ids = ids, labels = ids + 1 } }, n_epochs = 1,
+      per_device_batch_size = 1 }
+  ]])
+  local code, out, err = plan("mixture.lua")
+  if code ~= 0 then error(err) end
+  expect_has(out, "mixture.lua on ")
+end)
+
 test("a table, a JSON file, and nothing else", function()
   local code, out, err = plan("--servers", "1x A100-80G:2", "--json", "plan.json", "--explain", "1",
     "train.lua", "--batch=4")

@@ -215,7 +215,7 @@ function experts.metrics(routers, attention_mask)
       local loads = load_of(routers, i, attention_mask)
       relative[i] = loads / loads:mean()
     end
-    local all = torch.cat(relative):full()
+    local all = torch.cat(relative)
     return { expert_load_max = all:max(), expert_load_min = all:min() }
   end)
 end
