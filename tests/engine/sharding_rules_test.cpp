@@ -40,6 +40,15 @@ TEST_CASE("a kernel that needs values and checks strides does not end the search
   CHECK(found["next"] == "shard(0)");
 }
 
+TEST_CASE("a product of what is whole needs no rule") {
+  Tree params = Tree::Dict{{"conv", weight({8, 3, 2, 2})}, {"next", weight({32, 16})}};
+  auto forward = [](const Tree& p) {
+    at::conv2d(at::ones({2, 3, 8, 8}), p.at("conv").tensor());
+    at::linear(at::ones({2, 16}), p.at("next").tensor());
+  };
+  CHECK(layout(params, 2, forward, {{"conv", Placement::replicate()}})["next"] == "shard(0)");
+}
+
 TEST_CASE("two layers: outputs, then inputs; a bias follows its weight") {
   Tree params = Tree::Dict{{"a", weight({12, 8})},
                            {"a_bias", weight({12})},

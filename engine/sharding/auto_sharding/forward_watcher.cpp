@@ -203,7 +203,7 @@ void ForwardWatcher::after(const Call& call, const CallPlan& plan,
     if (target.is_replicated() && is_elementwise) made.summed.insert(summed.begin(), summed.end());
   }
   // The product of two activations, such as attention's scores, whose sums each rank has a part of.
-  if (call.op.facts.is_product && plan.outputs[0].placements[mp].is_partial() &&
+  if (call.op.facts.is_product && sums(plan) &&
       std::ranges::none_of(call.tensors,
                            [&](const auto& input) { return origins_.contains(input.impl); }))
     moved_.insert(made.split.begin(), made.split.end());
