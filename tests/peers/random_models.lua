@@ -32,7 +32,8 @@ end
 -- Calls the model. Boxes stand behind the logits.
 local function called(model, batch, options)
   local logits, boxes = model(model.params, batch, options)
-  return boxes and torch.cat({ logits, boxes }, -1) or logits
+  if model.family.task ~= "object_detection" then return logits end
+  return torch.cat({ logits, boxes }, -1)
 end
 
 local function train(model, inputs, result, options)

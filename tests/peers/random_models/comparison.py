@@ -60,7 +60,7 @@ JUSTIFIED = re.compile("|".join([
     "expected a probability", "must (be|turn)", "entries, but",  # what no model can have
     "expected a whole number from", "expected a table", "expected the number of a token",
     r"numbers, expected head_dim / 2", "pixel_values are ", "unknown problem_type",
-    "is not a multiple of", "numbers, expected num_",
+    "is not a multiple of", "numbers, expected num_", "attend to both sides generates no text",
     "projection_size .* differs from vision_config",
 ]))
 

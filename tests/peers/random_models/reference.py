@@ -94,8 +94,8 @@ def features_of(out):
     for key in ("logits_per_image", "text_embeds", "image_embeds", "pooler_output",
                 "last_hidden_state"):
         if out.get(key) is not None:
-            # ResNet's has the rows and columns of its image, of which there is one.
-            return out[key].flatten(1) if key == "pooler_output" else out[key]
+            # That of ResNet has the rows and columns of its image, of which there is one.
+            return out[key].flatten(1) if out[key].dim() == 4 and key == "pooler_output" else out[key]
     return None
 
 

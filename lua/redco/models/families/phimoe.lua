@@ -74,7 +74,7 @@ local phimoe = {
   models = "Phi-3.5-MoE, Phi-mini-MoE, Phi-tiny-MoE",
   remarks = "experts; long texts have the long factors of positions, as in version 4",
   architecture = "PhimoeForCausalLM",
-  tasks = { features = tasks.features "Phimoe" },
+  tasks = tasks.of_decoder("Phimoe", {}),
   defaults = {
     vocab_size = 32064,
     intermediate_size = 6400,
