@@ -67,11 +67,11 @@ NOT_YET.update((name, reason) for reason, names in {
         hy_v4_vl hyperclovax_vision_v2 idefics inkling2 inkling2_loop inkling_mm_model kosmos-2
         kosmos-2.5 lfm3_vl minimax_m3_vl mistral4 mistral_large4 mllama molmo2 muse_glimmer
         muse_spark paddleocr_vl phi4_multimodal pi0 pix2struct pp_formulanet qwen2_5_omni_thinker
-        qwen3_omni_moe_thinker qwen3_vl_moe step3p7 udop ultravbert unlimited_ocr""",
+        qwen3_omni_moe_thinker step3p7 udop ultravbert unlimited_ocr""",
     "convolutions of images": """bit cvt efficientnet focalnet hgnet_v2 levit mobilenet_v1
-        mobilenet_v2 mobilevit mobilevitv2 poolformer pp_lcnet regnet resnet swiftformer textnet
+        mobilenet_v2 mobilevit mobilevitv2 poolformer pp_lcnet regnet swiftformer textnet
         timm_wrapper""",
-    "other attention to patches": """data2vec-vision dinat donut-swin hiera ijepa imagegpt
+    "other attention to patches": """dinat donut-swin hiera ijepa imagegpt
         metaclip_2 pvt pvt_v2 swinv2 vit_msn""",
     "other encoders of sound": """data2vec-audio granite_speech5_ctc lasr_ctc omniasr_ctc sew sew-d
         unispeech unispeech-sat wav2vec2-bert wav2vec2-conformer""",
