@@ -252,7 +252,7 @@ test("the text model of a folder that also reads images is read alone", function
     torch.save(weights, folder .. "/model.safetensors")
     local config = redco.data.json(source .. "/config.json")
     testing.write(folder .. "/config.json", require("redco.native").json_encode("config.json",
-      { model_type = "mistral3", text_config = config, vision_config = {} }, 2))
+      { model_type = "aya_vision", text_config = config, vision_config = {} }, 2))
     local model = redco.models.from_pretrained(folder)
     expect_equal(model.config.model_type, "gemma3_text")
     testing.expect_close(model(model.params, { input_ids = input_ids }),

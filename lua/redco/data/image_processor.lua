@@ -264,7 +264,7 @@ BitImageProcessor, CLIPImageProcessor, ConvNextImageProcessor, SegformerImagePro
 SiglipImageProcessor, and Gemma3ImageProcessor without pan and scan, and these:
 
 - Idefics3ImageProcessor, SmolVLMImageProcessor and GotOcr2ImageProcessor, of InternVL, cut images
-  into tiles: the batch has the tiles of one image behind those of the other.
+  into tiles. The batch has the tiles of one image behind those of the other.
 - LlavaNextImageProcessor and LlavaOnevisionImageProcessor do so, too; the result is [images, most
   tiles, 3, height, width] with zeros for missing tiles.
 - PixtralImageProcessor keeps the sizes of images; zeros fill the batch at the right and at the
