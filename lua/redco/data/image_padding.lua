@@ -54,20 +54,27 @@ function image_padding.resized(image, o, resize)
   return { resize(image, target_size(o, image:size(1), image:size(2))) }, {}
 end
 
+--- Returns images of different sizes as one tensor, with zeros at the right and at the bottom.
+function image_padding.stacked(images)
+  local height, width, padded = 0, 0, {}
+  for _, image in ipairs(images) do
+    height, width = math.max(height, image:size(-2)), math.max(width, image:size(-1))
+  end
+  for i, image in ipairs(images) do
+    padded[i] = torch.constant_pad_nd(image,
+      { 0, width - image:size(-1), 0, height - image:size(-2) })
+  end
+  return torch.stack(padded)
+end
+
 --- Returns pixel_values [batch, 3, height, width], and pixel_mask [batch, height, width], 1 for the
 --- pixels of images.
 function image_padding.inputs(images, _, o)
   if not o.do_pad then return torch.stack(images) end
-  local height, width, masks = 0, 0, {}
-  for _, image in ipairs(images) do
-    height, width = math.max(height, image:size(1)), math.max(width, image:size(2))
-  end
-  for i, image in ipairs(images) do
-    local padding = { 0, width - image:size(2), 0, height - image:size(1) }
-    masks[i] = torch.constant_pad_nd(torch.ones_like(image[0], { dtype = "int64" }), padding)
-    images[i] = torch.constant_pad_nd(image, padding)
-  end
-  return { pixel_values = torch.stack(images), pixel_mask = torch.stack(masks) }
+  local masks = {}
+  for i, image in ipairs(images) do masks[i] = torch.ones_like(image[0], { dtype = "int64" }) end
+  return { pixel_values = image_padding.stacked(images),
+    pixel_mask = image_padding.stacked(masks) }
 end
 
 return image_padding

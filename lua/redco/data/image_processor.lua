@@ -1,6 +1,7 @@
 --- Prepares images for a vision model as Hugging Face's image processors do with Pillow: resize,
 --- centre-crop or cut into tiles, rescale, normalise.
 local fail = require "redco.fail"
+local image_padding = require "redco.data.image_padding"
 local image_rows = require "redco.data.image_rows"
 local names_of = require "redco.names_of"
 local native = require "redco.native"
@@ -178,19 +179,6 @@ local function list_of(images)
   return torch.unbind(images)
 end
 
--- Returns images of different sizes as one tensor, with zeros at the right and at the bottom.
-local function padded(images)
-  local height, width = 0, 0
-  for _, image in ipairs(images) do
-    height, width = math.max(height, image:size(1)), math.max(width, image:size(2))
-  end
-  for i, image in ipairs(images) do
-    images[i] = torch.constant_pad_nd(image,
-      { 0, width - image:size(2), 0, height - image:size(1) })
-  end
-  return torch.stack(images)
-end
-
 -- Returns the tiles of each image, [images, most, 3, height, width], with zeros behind them.
 local function by_image(tiles, infos)
   local most, images, first = 0, {}, 0
@@ -229,7 +217,7 @@ end
 
 local function stacked(tiles) return torch.stack(tiles) end
 
-local layouts = { padded = padded, by_image = by_image }
+local layouts = { padded = image_padding.stacked, by_image = by_image }
 
 local function exists(path)
   local file = io.open(path)
