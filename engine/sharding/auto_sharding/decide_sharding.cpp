@@ -9,11 +9,7 @@
 #include <redco/detail/name_pattern.h>
 #include <redco/error.h>
 
-#include <ATen/core/grad_mode.h>
-#include <c10/util/Exception.h>
-
 #include <algorithm>
-#include <exception>
 #include <map>
 #include <numeric>
 #include <string_view>

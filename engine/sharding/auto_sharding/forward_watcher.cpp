@@ -3,7 +3,6 @@
 #include "forward_watcher.h"
 
 #include "../operators/rules.h"
-#include "without_values.h"
 
 #include <redco/sharding.h>
 
@@ -152,7 +151,6 @@ void ForwardWatcher::before(Call& call) {
       auto seen = origins_.find(call.tensors[i].impl);
       if (seen == origins_.end() || (call.tensors[i].tensor.dim() > 1) != is_weight) continue;
       TracedParameter& parameter = parameters_[size_t(seen->second.parameter)];
-      parameter.is_multiplied |= is_weight && call.op.facts.is_product;
       if (!parameter.placement) {
         if (is_handed_on) continue;
         if (is_of_parameters(call)) {
@@ -289,7 +287,6 @@ bool ForwardWatcher::decide_as(TracedParameter& parameter, const TensorArgument&
 void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
   const TensorArgument& seen = call.tensors[i];
   if (call.op.facts.looks_up_rows && i == 0) {
-    parameter.is_embedding = true;
     if (!decide_as(parameter, seen, Placement::shard(0), "embedding: split along its rows"))
       parameter.placement = Placement::replicate();
     return;

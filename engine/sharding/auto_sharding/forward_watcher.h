@@ -27,8 +27,6 @@ struct TracedParameter {
   bool is_by_rule = false;     ///< the user decided the placement
   bool is_tried = false;       ///< the placement comes from a search
   bool was_corrected = false;  ///< the placement comes from a correction
-  bool is_embedding = false;   ///< its rows are looked up
-  bool is_multiplied = false;  ///< it is the weight of a product
   /// For a matrix of a low-rank adapter: its role, and the indices of the adapted weight and of the
   /// adapter's other matrix.
   struct Adapter {
