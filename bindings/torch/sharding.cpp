@@ -342,9 +342,9 @@ void add_sharding_methods(lua_State* L) {
       {{"placement", placement,
         "placement(self) -> {dp, mp}\n"
         "Returns how the tensor is placed on the data-parallel and the model-parallel "
-        "processes: \"replicate\", \"shard(0)\", \"partial(sum)\". With the Deployer's zero_group, "
-        "a "
-        "tensor that differs between the groups also has `dp_replicate`."},
+        "processes: \"replicate\", \"shard(0)\", \"partial(sum)\". A tensor that differs between "
+        "the Deployer's context shards, or its groups of zero_group, also has `cp` or "
+        "`dp_replicate`."},
        {"full", full,
         "full(self) -> Tensor\n"
         "Returns a copy of the whole tensor, as a plain one; every process must call it. Later "
@@ -365,11 +365,12 @@ void add_sharding(lua_State* L) {
   register_functions(
       L, "redco.",
       {{"shard", shard,
-        "shard(tensor, {dp = nil, mp = nil, dp_replicate = nil}) -> like tensor\n"
+        "shard(tensor, {dp = nil, cp = nil, mp = nil, dp_replicate = nil}) -> like tensor\n"
         "Shards a tensor over the processes of the newest Deployer. All processes pass the same "
-        "tensor and each keeps its part; the result stands for the whole tensor. `dp` and `mp` "
-        "are the dimension that is split over data-parallel and model-parallel processes (from "
-        "0; negative ones from the end), \"replicate\" (the default), \"partial\" (a sum of terms) "
+        "tensor and each keeps its part; the result stands for the whole tensor. `dp`, `cp` "
+        "and `mp` are the dimension that is split over data-parallel processes, context shards and "
+        "model shards (from 0; negative ones from the end), \"replicate\" (the default), "
+        "\"partial\" (a sum of terms) "
         "or {dim = 1, block = 768} for blocks that are each split. `dp_replicate` is the same for "
         "the groups that the Deployer's zero_group makes of the data-parallel processes. A sharded "
         "tensor is redistributed; every process must call it. The result is a copy, also on one "
@@ -385,7 +386,7 @@ void add_sharding(lua_State* L) {
         "sharding_counters() -> table\n"
         "Returns what sharding did on this process since the start.\n"
         "\n"
-        "`collectives.dp`, `.mp`, `.dp_replicate` and `.world` have, by kind (all_reduce, "
+        "`collectives.dp`, `.cp`, `.mp`, `.dp_replicate` and `.world` have, by kind (all_reduce, "
         "all_gather, reduce_scatter, all_to_all), a `count` and the `bytes` that this process "
         "sent. They are those of rings and pairwise exchanges; on CPUs, a small all-reduce of "
         "three or more processes sends more.\n"

@@ -140,8 +140,36 @@ Dataset make_dataset(const Examples& examples, const Ref& collate_fn) {
           }};
 }
 
+namespace {
+
+// Reads context_dims: dimensions by the paths of tensors, or false.
+ContextDims check_context_dims(NamedArguments& args) {
+  lua_State* L = args.state();
+  return balanced(L, [&] {
+    ContextDims dims;
+    args.push("context_dims");
+    if (lua_isnil(L, -1)) return dims;
+    const std::string what = args.function() + ": context_dims";
+    require(lua_istable(L, -1), what, ": expected a table of dimensions by name, got ",
+            described(L, lua_gettop(L)));
+    for (lua_pushnil(L); lua_next(L, -2); lua_pop(L, 1)) {
+      require(lua_type(L, -2) == LUA_TSTRING, what, ": the key ", described(L, lua_gettop(L) - 1),
+              " is not the name of a tensor of the batch");
+      auto dim = test_integer(L, lua_gettop(L));
+      bool is_none = lua_isboolean(L, -1) && !lua_toboolean(L, -1);
+      require(is_none || dim.value_or(0) > 0, what, ".", lua_tostring(L, -2),
+              ": expected the dimension of the positions, from 1, or false, got ",
+              described(L, lua_gettop(L)));
+      dims[lua_tostring(L, -2)] = dim;
+    }
+    return dims;
+  });
+}
+
+}  // namespace
+
 Collator check_collator(NamedArguments& args) {
-  Collator collator{args.required<Ref>("collate_fn"), nullptr};
+  Collator collator{args.required<Ref>("collate_fn"), nullptr, check_context_dims(args)};
   auto num_workers = args.get<int64_t>("num_workers", 0);
   auto prefetch_factor = args.get<int64_t>("prefetch_factor", 2);
   require(num_workers >= 0 && num_workers <= 1024, args.function(), ": num_workers = ", num_workers,
@@ -155,8 +183,10 @@ Collator check_collator(NamedArguments& args) {
 }
 
 Dataset make_dataset(const Examples& examples, const Collator& collator) {
-  return collator.workers ? collator.workers->dataset(examples)
-                          : make_dataset(examples, collator.function);
+  Dataset dataset = collator.workers ? collator.workers->dataset(examples)
+                                     : make_dataset(examples, collator.function);
+  dataset.context_dims = collator.context_dims;
+  return dataset;
 }
 
 }  // namespace redco::lua

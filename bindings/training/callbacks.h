@@ -65,9 +65,10 @@ Dataset make_dataset(const Examples& examples, const Ref& collate_fn);
 struct Collator {
   Ref function;
   std::shared_ptr<CollateWorkers> workers;
+  ContextDims context_dims = {};
 };
 
-/// Reads the arguments `collate_fn`, `num_workers` and `prefetch_factor`.
+/// Reads the arguments `collate_fn`, `num_workers`, `prefetch_factor` and `context_dims`.
 Collator check_collator(NamedArguments& args);
 
 /// The same with a Collator.

@@ -31,6 +31,8 @@ std::string LuaDeployer::described() const {
   if (!deployer->has_layout()) text << ", layout = \"auto\"";
   if (int64_t n_shards = mesh.size(Mesh::model); n_shards > 1)
     text << ", n_model_shards = " << n_shards;
+  if (int64_t n_shards = mesh.size(Mesh::context); n_shards > 1)
+    text << ", n_context_shards = " << n_shards;
   if (deployer->zero() > 0) text << ", zero = " << deployer->zero();
   text << ", device = \"" << mesh.device() << "\"";
   if (!deployer->workdir().empty()) text << ", workdir = \"" << deployer->workdir() << "\"";
@@ -92,6 +94,7 @@ int make(lua_State* L) {
   require(!choice.memory || !choice.is_empty(),
           "redco.Deployer: memory is for n_model_shards, zero or sequence_parallel = \"auto\"");
   if (!choice.n_model_shards) options.n_model_shards = args.get<int64_t>("n_model_shards", 1);
+  options.n_context_shards = args.get<int64_t>("n_context_shards", 1);
   if (!choice.zero) options.zero = args.get<int64_t>("zero", 0);
   options.zero_min_size = args.get<int64_t>("zero_min_size", options.zero_min_size);
   options.zero_group = check_zero_group(args);
@@ -436,7 +439,7 @@ std::map<std::string, double> check_metrics(lua_State* L, int index, const std::
 }
 
 constexpr const char* deployer_text = R"text(Deployer{seed, n_model_shards: integer or string = 1,
-  zero: integer or string = 0, zero_min_size = 4096, zero_group = nil,
+  n_context_shards = 1, zero: integer or string = 0, zero_min_size = 4096, zero_group = nil,
   sequence_parallel: boolean or string = false, memory: integer or string = nil, device = nil,
   workdir = nil, run_tensorboard = false, log_all_processes = false, verbose = true,
   n_processes = nil, process_id = nil, host0_address = nil, host0_port = 11111,
@@ -447,11 +450,14 @@ process_id and host0_address.
   seed: an integer that determines all random numbers of the run
   n_model_shards: the number of processes that share one copy of the model; the other processes hold
     further copies and split the batch
-  zero: the state that copies of the model shard instead of replicating: 1 optimizer states, 2 also
-    gradients, 3 also parameters
+  n_context_shards: the number of processes, or of groups of n_model_shards, that share each
+    example: each has a part of its positions, see context_dims of redco.Trainer. For examples that
+    are too long for one device
+  zero: the state that copies of the model and context shards shard instead of replicating: 1
+    optimizer states, 2 also gradients, 3 also parameters
   zero_min_size: parameters with fewer values are not sharded this way
-  zero_group: the number of processes that shard this state; groups of them hold copies of it, and
-    only sum their gradients. "host": the processes of one host. By default all copies of the model
+  zero_group: the number of copies of the model that shard this state; groups of them hold copies of
+    it, and only sum their gradients. "host": the processes of one host. By default all copies of the model
     are one group
   sequence_parallel: the shards of one copy split activations along their sequence between the
     blocks
@@ -477,9 +483,9 @@ void add_deployer(lua_State* L) {
       L,
       "Deployer {workdir, n_processes, process_id, mesh: table}\n"
       "The processes, random numbers and log of a run.\n"
-      "  mesh: {dp = copies of the model, mp = shards of each, dp_replicate = groups of copies}; "
-      "dp "
-      "counts those of one group, see zero_group",
+      "  mesh: {dp = copies of the model, mp = shards of each, cp = shards of the positions of "
+      "each "
+      "example, dp_replicate = groups of copies}; dp counts those of one group, see zero_group",
       {{"gen_rng", gen_rng,
         "gen_rng(self) -> Generator\n"
         "Returns a new source of random numbers, as `redco.Rng`. Each call returns another one; "

@@ -155,6 +155,7 @@ int is_planning_of(lua_State* L) {
 
 std::shared_ptr<Deployer> make_planned_deployer(DeployerOptions options) {
   planned->options.n_model_shards = options.n_model_shards;
+  planned->options.n_context_shards = options.n_context_shards;
   planned->options.zero = options.zero;
   planned->options.zero_group = options.zero_group;
   planned->options.sequence_parallel = options.sequence_parallel;
@@ -173,7 +174,7 @@ void plan_and_end(lua_State* L, const LuaTrainer& trainer, const Dataset& exampl
   }
   PlanOptions& options = now.options;
   int64_t n = now.numbers.empty() ? now.cluster.n_devices() : now.numbers.front();
-  int64_t n_copies = std::max<int64_t>(1, n / options.n_model_shards);
+  int64_t n_copies = std::max<int64_t>(1, n / options.n_model_shards / options.n_context_shards);
   if (!options.global_batch_size && !(now.keeps_per_device && per_device_batch_size))
     options.global_batch_size = global_batch_size;
   options.per_device_batch_size = per_device_batch_size.value_or(
@@ -256,9 +257,10 @@ int plan(lua_State* L) {
   const Deployer& deployer = *object->trainer->deployer();
   deployer.require_layout("Trainer:plan");
   options.zero = deployer.zero();
-  options.n_model_shards = deployer.mesh()->size(Mesh::model);
-  if (int64_t group = deployer.mesh()->size(Mesh::zero); group < deployer.mesh()->size(Mesh::batch))
-    options.zero_group = group;
+  const ProcessLayout layout = deployer.layout();
+  options.n_model_shards = layout.n_model_shards;
+  options.n_context_shards = layout.n_context_shards;
+  options.zero_group = layout.zero_group;
   options.sequence_parallel = deployer.mesh()->sequence_parallel();
   ClusterSpec spec = cluster_of(cluster, n_devices);
   CollectsAsOn collects(L, spec.device());

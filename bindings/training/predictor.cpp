@@ -98,11 +98,11 @@ void push_predictor(lua_State* L, const Collator& collator, const Ref& pred_fn,
 }
 
 constexpr const char* predictor_text = R"text(Predictor{deployer, collate_fn, pred_fn,
-  output_fn = nil, collate = "global", params_sharding_rules = nil, num_workers = 0,
-  prefetch_factor = 2} -> Predictor
+  output_fn = nil, collate = "global", context_dims: table = nil, params_sharding_rules = nil,
+  num_workers = 0, prefetch_factor = 2} -> Predictor
 Creates a Predictor, which predicts from a list or a data set of examples, one batch at a time.
   collate_fn: collate_fn(examples) returns a batch, a table of tensors; collate_fn, collate,
-    num_workers, prefetch_factor and params_sharding_rules are as in `redco.Trainer`
+    context_dims, num_workers, prefetch_factor and params_sharding_rules are as in `redco.Trainer`
   pred_fn: pred_fn(rng, params, batch) returns the predictions of a batch, a tree of tensors; `rng`
     is as in `redco.Trainer`
   output_fn: output_fn(batch_preds) returns a list of them, one for each example; by default every

@@ -207,9 +207,10 @@ std::shared_ptr<Mesh> make_imagined_mesh(const MeshSize& size, Library library,
                                          c10::Device device) {
   Mesh::Shape shape;
   for (Mesh::Dim dim : Mesh::dims)
-    shape[dim] = Mesh::has(dim, Mesh::model)  ? size.model
-                 : Mesh::has(dim, Mesh::zero) ? size.zero
-                                              : size.replicated;
+    shape[dim] = Mesh::has(dim, Mesh::model)     ? size.model
+                 : Mesh::has(dim, Mesh::context) ? size.context
+                 : Mesh::has(dim, Mesh::zero)    ? size.zero
+                                                 : size.replicated;
   return std::make_shared<ImaginedMesh>(shape, library, device);
 }
 

@@ -146,7 +146,8 @@ c10::Device device_of(const MeshOptions& options) {
 // The number of data-parallel processes that share ZeRO's state.
 int64_t zero_group_of(const MeshOptions& options) {
   const Processes& processes = options.processes;
-  int64_t n_model_shards = options.n_model_shards, n_copies = processes.size / n_model_shards;
+  int64_t n_of_copy = options.n_model_shards * options.n_context_shards;
+  int64_t n_copies = processes.size / n_of_copy;
   if (options.zero_group == zero_group_of_all) return n_copies;
   int64_t n = options.zero_group;
   std::string name = "zero_group = " + std::to_string(n);
@@ -155,22 +156,23 @@ int64_t zero_group_of(const MeshOptions& options) {
                   "zero_group = \"host\": process ", processes.rank, " is number ",
                   processes.local_rank, " of the ", processes.local_size,
                   " on its host: the processes of a host must have consecutive numbers");
-    require_usage(processes.local_size % n_model_shards == 0, "zero_group = \"host\": the ",
+    require_usage(processes.local_size % n_of_copy == 0, "zero_group = \"host\": the ",
                   processes.local_size, " processes of a host cannot be divided into models of ",
-                  "n_model_shards = ", n_model_shards);
-    n = processes.local_size / n_model_shards;
+                  n_of_copy, " (n_model_shards * n_context_shards)");
+    n = processes.local_size / n_of_copy;
     name = "zero_group = \"host\", " + std::to_string(n) + " here,";
   }
   require_usage(n >= 1 && n_copies % n == 0, name,
                 " must divide the number of data-parallel processes, ", n_copies, " (",
-                processes.size, " processes / ", n_model_shards, " model shards)");
+                processes.size, " processes / ", n_of_copy, " that share a model)");
   return n;
 }
 
 Mesh::Shape shape_of(const MeshOptions& options) {
   Mesh::Shape shape;
-  int64_t n_copies = options.processes.size / options.n_model_shards;
+  int64_t n_copies = options.processes.size / (options.n_model_shards * options.n_context_shards);
   shape[Mesh::mp] = options.n_model_shards;
+  shape[Mesh::cp] = options.n_context_shards;
   shape[Mesh::dp] = zero_group_of(options);
   shape[Mesh::dp_replicate] = n_copies / shape[Mesh::dp];
   return shape;
@@ -197,6 +199,7 @@ class Grid : public Mesh, Connection::Lines {
     SpmdLog::get().turn_on();
     SpmdLog::get().add(
         "makes a mesh with n_model_shards = " + std::to_string(shape[mp]) +
+        (shape[cp] > 1 ? ", n_context_shards = " + std::to_string(shape[cp]) : std::string()) +
         (shape[dp_replicate] > 1 ? ", zero_group = " + std::to_string(shape[dp]) : std::string()));
     Store store = with_prefix(connection_->store(), name_);
     notes_ = std::make_unique<StoreNotes>(store, *connection_, peers, n);
@@ -331,6 +334,10 @@ std::shared_ptr<Mesh> Mesh::make(const MeshOptions& options) {
                 "n_model_shards = ", options.n_model_shards,
                 " must divide the number of processes, ", n,
                 ": one for each device; redco-lua --nproc N starts N of them");
+  int64_t n_copies = n / options.n_model_shards;
+  require_usage(options.n_context_shards >= 1 && n_copies % options.n_context_shards == 0,
+                "n_context_shards = ", options.n_context_shards, " must divide ", n_copies,
+                ", the number of processes / n_model_shards");
   return std::make_shared<Grid>(options);
 }
 

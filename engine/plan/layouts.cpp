@@ -30,7 +30,8 @@ int64_t zero_group_of(const PlanOptions& options, const PlannedLayout& layout,
                       const ClusterSpec& cluster) {
   if (layout.zero == 0 || options.zero_group == zero_group_of_all) return layout.n_copies;
   if (options.zero_group != zero_group_of_host) return options.zero_group;
-  return std::max<int64_t>(1, cluster.devices_per_host() / layout.n_model_shards);
+  return std::max<int64_t>(
+      1, cluster.devices_per_host() / layout.n_model_shards / layout.n_context_shards);
 }
 
 }  // namespace
@@ -65,7 +66,8 @@ WholeBytes whole_bytes(const TrainerOptions& options) {
 
 int64_t least_states(const WholeBytes& whole, const PlannedLayout& layout) {
   auto part = [&](int64_t bytes, int64_t from_zero) {
-    return bytes / layout.n_model_shards / (layout.zero >= from_zero ? layout.zero_group : 1);
+    return bytes / layout.n_model_shards /
+           (layout.zero >= from_zero ? layout.zero_group * layout.n_context_shards : 1);
   };
   return part(whole.parameters, 3) + part(whole.gradients, 2) + part(whole.states, 1);
 }
@@ -84,10 +86,15 @@ PlannedLayout asked_layout(const PlanOptions& options, const TrainerOptions& tra
   require(options.n_model_shards > 0 && n % options.n_model_shards == 0,
           "plan: n_model_shards = ", options.n_model_shards, " does not divide the ", n,
           " devices of the cluster");
+  require(
+      options.n_context_shards > 0 && n / options.n_model_shards % options.n_context_shards == 0,
+      "plan: n_context_shards = ", options.n_context_shards, " does not divide ",
+      n / options.n_model_shards, ", the number of devices / n_model_shards");
   PlannedLayout asked;
   asked.is_asked = true;
   asked.n_model_shards = options.n_model_shards;
-  asked.n_copies = n / options.n_model_shards;
+  asked.n_context_shards = options.n_context_shards;
+  asked.n_copies = n / options.n_model_shards / options.n_context_shards;
   asked.zero = options.zero;
   asked.zero_group = zero_group_of(options, asked, cluster);
   require(asked.zero_group > 0 && asked.n_copies % asked.zero_group == 0,
@@ -117,7 +124,9 @@ std::vector<PlannedLayout> other_layouts(const PlannedLayout& asked, int64_t glo
                                          const PlanOptions& options, const TrainerOptions& trainer,
                                          const ClusterSpec& cluster) {
   std::vector<PlannedLayout> all;
-  int64_t n = cluster.n_devices(), of_host = cluster.devices_per_host();
+  // The positions of an example are split alike in all layouts.
+  const int64_t n_context = asked.n_context_shards;
+  int64_t n = cluster.n_devices() / n_context, of_host = cluster.devices_per_host() / n_context;
   int64_t most = options.max_model_shards.value_or(of_host);
   if (!options.tries_model_shards) most = asked.n_model_shards;
   for (int64_t mp = 1; mp <= std::min(n, most); ++mp) {
@@ -132,9 +141,10 @@ std::vector<PlannedLayout> other_layouts(const PlannedLayout& asked, int64_t glo
     PlannedLayout layout;
     layout.n_copies = copies;
     layout.n_model_shards = mp;
+    layout.n_context_shards = n_context;
     layout.per_device_batch_size = batch;
     layout.n_accumulated = per_copy / batch;
-    for (layout.zero = 0; layout.zero <= (copies > 1 ? 3 : 0); ++layout.zero) {
+    for (layout.zero = 0; layout.zero <= (copies * n_context > 1 ? 3 : 0); ++layout.zero) {
       if (!options.tries_zero && layout.zero != asked.zero) continue;
       // Between hosts copies can also only sum gradients.
       std::set<int64_t> groups{copies};

@@ -51,8 +51,8 @@ std::vector<ScalingPoint> plan_scaling(const TrainerOptions& trainer, const Data
   of_each.timeout = options.timeout / double(n_devices.size());
   of_each.n_layouts = 1;
   int64_t per_device = options.per_device_batch_size * trainer.accumulate_grad_batches.value_or(1);
-  int64_t global =
-      options.global_batch_size.value_or(per_device * n_devices.front() / options.n_model_shards);
+  int64_t global = options.global_batch_size.value_or(
+      per_device * n_devices.front() / options.n_model_shards / options.n_context_shards);
   return scaling_curve(n_devices, scaling, global, [&](int64_t n, int64_t batch) -> PlannedLayout {
     of_each.global_batch_size = batch;
     try {
@@ -81,8 +81,9 @@ std::string percent(double share) { return std::to_string(std::lround(100 * shar
 // "8 x 4, zero = 3, 2 at a time"
 std::string text_of(const PlannedLayout& layout) {
   std::ostringstream text;
-  text << layout.n_copies << " x " << layout.n_model_shards << ", zero = " << layout.zero << ", "
-       << layout.per_device_batch_size << " at a time";
+  text << layout.n_copies << " x " << layout.n_model_shards;
+  if (layout.n_context_shards > 1) text << " x " << layout.n_context_shards;
+  text << ", zero = " << layout.zero << ", " << layout.per_device_batch_size << " at a time";
   if (layout.recompute_blocks) text << ", recomputed";
   return text.str();
 }

@@ -50,6 +50,22 @@ Tree own_batch(const Tree& batch, at::Device device) {
   });
 }
 
+Placements placements_of_rows(const std::string& path, const at::Tensor& tensor,
+                              const ContextDims& context_dims, const Mesh& mesh) {
+  Placements placements = placements_on(Mesh::batch, Placement::shard(0));
+  if (mesh.size(Mesh::context) == 1) return placements;
+  auto named = context_dims.find(path);
+  bool is_named = named != context_dims.end();
+  std::optional<int64_t> dim = is_named ? named->second : std::optional<int64_t>(1);
+  require(!is_named || !dim || (*dim > 0 && *dim < tensor.dim()), "context_dims: '", path,
+          "' of the batch has the shape ", tensor.sizes(), " and no positions in dimension ",
+          dim.value_or(0));
+  // With fewer positions than shards some would have nothing.
+  if (dim && *dim < tensor.dim() && tensor.size(*dim) >= mesh.size(Mesh::context))
+    for (Mesh::Dim split : Mesh::dims_of(Mesh::context)) placements[split] = Placement::shard(*dim);
+  return placements;
+}
+
 Tree in_dtype(const Tree& tree, at::ScalarType dtype) {
   bool is_so = true;
   for_each_leaf(tree, [&](const std::string&, const Tree& leaf) {
@@ -88,10 +104,11 @@ Tree make_batch(const Dataset& examples, std::span<const int64_t> indices, Colla
   Tree batch = examples.collate(std::vector<int64_t>(indices.begin(), indices.end()));
   if (mesh->world().size() == 1) return own_batch(batch, device);
   log_batch(batch);
-  return map_tensors(batch, [&](const std::string&, const at::Tensor& tensor) {
+  return map_tensors(batch, [&](const std::string& path, const at::Tensor& tensor) {
     bool is_split = tensor.dim() > 0 && tensor.size(0) == int64_t(indices.size());
-    return shard(through_pinned_memory(tensor, device), mesh,  // copies this process's part
-                 is_split ? placements_on(Mesh::batch, Placement::shard(0)) : Placements());
+    return shard(
+        through_pinned_memory(tensor, device), mesh,  // copies this process's part
+        is_split ? placements_of_rows(path, tensor, examples.context_dims, *mesh) : Placements());
   });
 }
 

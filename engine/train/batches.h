@@ -3,12 +3,14 @@
 #include <redco/dataset.h>
 #include <redco/deployer.h>
 #include <redco/mesh.h>
+#include <redco/sharding.h>
 #include <redco/tree.h>
 
 #include <c10/core/Device.h>
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace redco::train {
@@ -23,6 +25,11 @@ Tree to_device(Tree tree, at::Device device);
 /// view of the script's data.
 Tree own_batch(const Tree& batch, at::Device device);
 
+/// The placements of a tensor of a batch with a row for each example: they split its examples, and
+/// its positions if there are any. Throws Error for a dimension of positions that it does not have.
+Placements placements_of_rows(const std::string& path, const at::Tensor& tensor,
+                              const ContextDims& context_dims, const Mesh& mesh);
+
 /// The tree with its real floating-point tensors cast to `dtype`.
 Tree in_dtype(const Tree& tree, at::ScalarType dtype);
 
@@ -34,7 +41,7 @@ void take_back(const Tree& masters, const Tree& copies);
 void check_examples(const char* what, const Dataset& examples);
 
 /// Returns the batch of the examples with these indices. Its tensors are on `device`, and split
-/// over dp if their first dimension is that of the examples.
+/// by examples and by positions if their first dimension is that of the examples.
 Tree make_batch(const Dataset& examples, std::span<const int64_t> indices, Collate collate,
                 at::Device device, const std::shared_ptr<Mesh>& mesh);
 

@@ -35,8 +35,10 @@ class GradientReducer::Hook final : public torch::autograd::PostAccumulateGradHo
 GradientReducer::GradientReducer(std::vector<at::Tensor> leaves, std::vector<Placements> targets)
     : leaves_(std::move(leaves)), targets_(std::move(targets)) {
   std::shared_ptr<const Mesh> mesh = mesh_of(leaves_[0]);
-  over_ = Mesh::dims_of(Mesh::batch);
+  over_ = Mesh::dims_of(Mesh::data);
   std::erase_if(over_, [&](Mesh::Dim dim) { return mesh->size(dim) == 1; });
+  // Those that leave a part first: less is sent over the others.
+  std::ranges::stable_partition(over_, [](Mesh::Dim dim) { return Mesh::has(dim, Mesh::zero); });
   for (size_t i = 0; i < leaves_.size(); ++i)
     torch::autograd::impl::set_post_acc_grad_hooks(leaves_[i], std::make_unique<Hook>(*this, i));
 }
@@ -87,12 +89,13 @@ void GradientReducer::start(const std::vector<size_t>& members, size_t stage) {
   for (size_t leaf : members) {
     at::Tensor& grad = leaves_[leaf].mutable_grad();
     if (!grad.defined() || !is_sharded(grad) || !placements_of(grad)[dim].is_partial()) continue;
-    // If another dimension splits what `dim` is to split, redistribute over that one first.
+    // If another dimension splits what `dim` is to split, redistribute over that one first. A later
+    // one splits the parts that `dim` makes.
     const Placement& target = targets_[leaf][dim];
     Placements before = placements_of(grad);
     for (Mesh::Dim other : Mesh::dims)
       if (target.is_sharded() && before[other].is_sharded() && before[other].dim == target.dim)
-        before[other] = targets_[leaf][other];
+        before[other] = other > dim ? Placement() : targets_[leaf][other];
     if (before != placements_of(grad)) grad = redistribute(grad, before);
     alike[{grad.scalar_type(), target.is_sharded()}].push_back(leaf);
   }

@@ -180,14 +180,16 @@ Tree local_batch(const Dataset& examples, std::span<const int64_t> indices, at::
   auto collated = local_part(indices, *mesh);
   Tree batch = examples.collate(std::vector<int64_t>(collated.begin(), collated.end()));
   std::set<std::string> rows = paths_of_rows(batch, int64_t(collated.size()), *mesh);
-  return map_tensors(own_batch(batch, device),
-                     [&](const std::string& path, const at::Tensor& tensor) {
-                       if (!rows.count(path)) return shard(tensor, mesh, {});
-                       std::vector<int64_t> sizes = tensor.sizes().vec();
-                       sizes[0] = n_examples;
-                       return from_local(tensor.narrow(0, 0, own.length()), mesh,
-                                         placements_on(Mesh::batch, Placement::shard(0)), sizes);
-                     });
+  return map_tensors(
+      own_batch(batch, device), [&](const std::string& path, const at::Tensor& tensor) {
+        if (!rows.count(path)) return shard(tensor, mesh, {});
+        std::vector<int64_t> sizes = tensor.sizes().vec();
+        sizes[0] = n_examples;
+        at::Tensor by_examples = from_local(tensor.narrow(0, 0, own.length()), mesh,
+                                            placements_on(Mesh::batch, Placement::shard(0)), sizes);
+        return redistribute(by_examples,
+                            placements_of_rows(path, by_examples, examples.context_dims, *mesh));
+      });
 }
 
 }  // namespace redco::train

@@ -83,8 +83,12 @@ class Lookahead {
 Dataset with_lookahead(const Dataset& examples, const Pass& pass,
                        const std::shared_ptr<Mesh>& mesh) {
   auto lookahead = std::make_shared<Lookahead>(examples, pass, mesh);
-  return {examples.size,
-          [lookahead](const std::vector<int64_t>& indices) { return lookahead->collate(indices); }};
+  Dataset ahead = examples;
+  ahead.collate = [lookahead](const std::vector<int64_t>& indices) {
+    return lookahead->collate(indices);
+  };
+  ahead.prefetch = {};
+  return ahead;
 }
 
 }  // namespace redco::train

@@ -83,13 +83,9 @@ LaidOut lay_out(const Tree& params, const Deployer& deployer,
     if (param.defined()) return param;
     // A parameter of another Deployer's mesh is gathered over that mesh.
     at::Tensor source = mesh_of(whole) == mesh ? whole : full_to_read(whole);
-    Placements placements = placements_on(Mesh::model, decided[name]);
-    param = shard_to_read(source, mesh, placements).detach();
-    auto part = deployer.zero() == 3 ? zero_placement(param, deployer) : std::nullopt;
-    if (part) {
-      placements[Mesh::dim_of(Mesh::zero)] = *part;
-      param = redistribute(param, placements).detach();
-    }
+    param = shard_to_read(source, mesh, placements_on(Mesh::model, decided[name])).detach();
+    auto part = deployer.zero() == 3 ? zero_placements(param, deployer) : std::nullopt;
+    if (part) param = redistribute(param, *part).detach();
     // Trained parameters are changed in place.
     if (whole.requires_grad()) param = with_own_memory(param).set_requires_grad(true);
     if (part) {
@@ -108,18 +104,21 @@ bool is_laid_out(const Tree& params, const Deployer& deployer) {
   auto named = named_tensors(params);
   return std::all_of(named.begin(), named.end(), [&](const NamedTensor& param) {
     return mesh_of(param.second) == mesh &&
-           (!is_split_on(Mesh::batch, param.second) || is_stored(param.second));
+           (!is_split_on(Mesh::data, param.second) || is_stored(param.second));
   });
 }
 
-std::optional<Placement> zero_placement(const at::Tensor& param, const Deployer& deployer) {
+std::optional<Placements> zero_placements(const at::Tensor& param, const Deployer& deployer) {
   int64_t n_ranks = deployer.mesh()->size(Mesh::zero);
   if (n_ranks == 1 || param.numel() < deployer.zero_min_size()) return std::nullopt;
   Placements now = placements_of(param);
   for (int64_t dim = 0; dim < param.dim(); ++dim) {
     bool is_taken = std::ranges::any_of(
         now, [&](const Placement& other) { return other.is_sharded() && other.dim == dim; });
-    if (!is_taken && param.size(dim) >= n_ranks) return Placement::shard(dim);
+    if (is_taken || param.size(dim) < n_ranks) continue;
+    for (Mesh::Dim split : Mesh::dims_of(Mesh::zero))
+      if (deployer.mesh()->size(split) > 1) now[split] = Placement::shard(dim);
+    return now;
   }
   return std::nullopt;
 }

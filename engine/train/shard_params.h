@@ -33,6 +33,6 @@ bool is_laid_out(const Tree& params, const Deployer& deployer);
 
 /// The placement that splits a parameter with ZeRO: on the first dimension that is not split yet
 /// and that has at least one row per rank. None for small parameters.
-std::optional<Placement> zero_placement(const at::Tensor& param, const Deployer& deployer);
+std::optional<Placements> zero_placements(const at::Tensor& param, const Deployer& deployer);
 
 }  // namespace redco::train

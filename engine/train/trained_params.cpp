@@ -101,11 +101,10 @@ std::vector<ShardingDecision> TrainedParams::lay_out(const std::vector<ShardingR
 // Sets `target` to the view's placements.
 at::Tensor TrainedParams::optimizer_view(const at::Tensor& leaf, Placements& target) const {
   int64_t zero = deployer_->zero();
-  constexpr Mesh::Dim shared = Mesh::dim_of(Mesh::zero);
-  if (zero == 3) return target[shared].is_sharded() ? view_of_part(leaf, target) : leaf;
-  auto part = zero > 0 ? zero_placement(leaf, *deployer_) : std::nullopt;
+  if (zero == 3) return is_stored(leaf) ? view_of_part(leaf, target) : leaf;
+  auto part = zero > 0 ? zero_placements(leaf, *deployer_) : std::nullopt;
   if (!part) return leaf;
-  target[shared] = *part;
+  target = *part;
   at::Tensor view = view_of_part(leaf, target);
   // The optimizers need each parameter as one dense block of memory.
   return memory_of(view).is_non_overlapping_and_dense() ? view : view.contiguous();
@@ -175,7 +174,7 @@ void TrainedParams::gather_into_leaves(const std::vector<size_t>& leaves) {
   auto start = [&](const std::vector<size_t>& bucket) {
     std::vector<at::Tensor> parts;
     for (size_t leaf : bucket) parts.push_back(views_[leaf]);
-    return start_change(parts, std::vector<Placement>(parts.size()), Mesh::dim_of(Mesh::zero));
+    return start_gather(parts, Mesh::zero);
   };
   CoalescedChange next = start(buckets[0]);
   for (size_t i = 0; i < buckets.size(); ++i) {

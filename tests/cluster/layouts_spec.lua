@@ -57,11 +57,22 @@ local in_groups = { "gpt-float64-zero0-group2", "gpt-float64-zero1-group2-dropou
   "t5-float64-zero3-group2", "conv-float64-zero3-group2", "conv-float64-zero2-group2",
   "gpt-float16-zero3-group2", "gpt-float32-zero1-group2" }
 
+-- Two processes with the positions of each example.
+local in_context = { "gpt-float64-zero0-context2", "gpt-float64-zero3-context2-dropout",
+  "gpt-float64-zero1-context2-recompute-dropout", "llama-float64-zero0-context2",
+  "llama-float64-zero2-context2-mqa", "t5-float64-zero3-context2", "conv-float64-zero1-context2",
+  "layers-float64-zero0-context2-dropout", "gpt-bfloat16-zero3-context2",
+  "gpt-float16-zero0-context2", "gpt-autocast:bfloat16-zero0-context2-dropout" }
+local context_sequence = { "gpt-float64-zero0-context2-sequence-dropout",
+  "llama-float64-zero3-context2-sequence", "t5-float64-zero0-context2-sequence" }
+local context_groups = { "gpt-float64-zero3-context4-dropout", "llama-float64-zero0-context4-mqa",
+  "t5-float64-zero1-context4", "gpt-float64-zero3-context2-group1-dropout" }
+
 local one = train(1, 1, all)
 
 --- The run of one process that a run must equal.
 local function reference(name)
-  return (name:gsub("zero%d", "zero0"):gsub("-group%d", ""):gsub("-sequence", "")
+  return (name:gsub("zero%d", "zero0"):gsub("-group%d", ""):gsub("-context%d", ""):gsub("-sequence", "")
     :gsub("-recompute", ""))
 end
 
@@ -112,6 +123,9 @@ for _, layout in ipairs(layouts) do
     add { "gpt-float64-zero3-group1-dropout", "gpt-float64-zero1-group1-sequence" }
   end
   if n == 4 and n_model_shards == 1 then add(in_groups, 2) end
+  if n > n_model_shards then add(in_context, n == 4 and n_model_shards == 1 and 2 or 1) end
+  if n == 4 and n_model_shards == 2 then add(context_sequence) end
+  if n == 4 and n_model_shards == 1 then add(context_groups) end
   local folder
   test(("%dx%d trains"):format(n / n_model_shards, n_model_shards), function()
     folder = train(n, n_model_shards, names)

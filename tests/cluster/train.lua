@@ -3,7 +3,7 @@
 -- predictions and the parameters.
 --
 -- A run is named <model>-<dtype>-zero<0 to 3>, with "-sequence" for sequence parallelism,
--- "-groupN" for groups of N processes that share the state of zero,
+-- "-groupN" for groups of N processes that share the state of zero, "-contextN" for N context shards,
 -- "-recompute" for activations that backward computes again, "-dropout" where the model drops and
 -- "-mqa" for one head of keys and values.
 --
@@ -28,6 +28,7 @@ local function train(name, workdir, save_every)
     seed = 7, n_model_shards = o.n_model_shards, zero = tonumber(zero), verbose = false,
     zero_min_size = 64,  -- the tests' models are small
     zero_group = tonumber(extra:match "group(%d)"),
+    n_context_shards = tonumber(extra:match "context(%d)"),
     sequence_parallel = extra:find "sequence" ~= nil, workdir = workdir .. "/" .. name,
     device = o.device ~= "" and o.device or nil,
   }
@@ -61,9 +62,10 @@ local function train(name, workdir, save_every)
     opt_state = checkpoint and checkpoint.opt_state, last_ckpt_info = info,
     collate_fn = task.collate_fn, loss_fn = loss_fn, optimizer = optimizer, compute_dtype = dtype,
   }
-  local batch_size = o.per_device_batch_size
+  local batch_size = o.per_device_batch_size * deployer.mesh.cp
   if task.accumulate then
-    batch_size = o.global_batch_size / (task.accumulate * deployer.n_processes / deployer.mesh.mp)
+    batch_size = o.global_batch_size
+      / (task.accumulate * deployer.n_processes / deployer.mesh.mp / deployer.mesh.cp)
   end
   trainer:fit {
     train_examples = task.examples,

@@ -5,11 +5,19 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 namespace redco {
+
+/// Which dimension of a batch's tensors has the positions of an example, which context shards
+/// split: by the path of the tensor; none: it has no positions. Of tensors that are not named it is
+/// dimension 1, if they have two. A wrong dimension changes no result; it costs time.
+using ContextDims = std::map<std::string, std::optional<int64_t>>;
 
 /// A set of examples, opaque to the engine: it knows their number and asks for batches of them.
 struct Dataset {
@@ -23,6 +31,7 @@ struct Dataset {
   /// `collate` for all of them.
   std::function<void(const std::vector<int64_t>& indices)> prefetch = {};
   int64_t n_ahead = 0;
+  ContextDims context_dims = {};
 };
 
 /// Which part of a global batch each process collates.

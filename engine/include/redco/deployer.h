@@ -23,6 +23,7 @@ namespace redco {
 /// How the model, and what ZeRO splits, are spread over the processes.
 struct ProcessLayout {
   int64_t n_model_shards = 1;
+  int64_t n_context_shards = 1;
   int64_t zero = 0;
   int64_t zero_group = zero_group_of_all;
   bool sequence_parallel = false;
@@ -41,8 +42,11 @@ struct DeployerOptions {
   /// The number of processes that share one copy of the parameters; must divide the number of
   /// processes.
   int64_t n_model_shards = 1;
-  /// ZeRO stage (arXiv 1910.02054), the state split over the data-parallel ranks: 1 optimizer
-  /// states, 2 also gradients, 3 also parameters.
+  /// The number of processes, each with its own model shards, that share the positions of every
+  /// example. n_model_shards * n_context_shards must divide the number of processes.
+  int64_t n_context_shards = 1;
+  /// ZeRO stage (arXiv 1910.02054), the state split over the ranks that have different data: 1
+  /// optimizer states, 2 also gradients, 3 also parameters.
   int64_t zero = 0;
   /// Parameters with fewer elements are not split: that would save no memory and add a piece to
   /// every collective.

@@ -19,7 +19,8 @@ struct REDCO_API Move {
     operator_cause,  ///< redistributes an operator's arguments to the placements its plan needs, or
                      ///< its results back
     without_rule,    ///< the same, for an operator that cannot run on parts
-    within_operator,  ///< combines results that an operator computed on the parts, such as sums
+    within_operator,  ///< combines results that an operator computed on the parts, such as sums,
+                      ///< or exchanges positions for heads
     request,          ///< `shard`, `redistribute` or `full`, called by a script or a Trainer
     parameters,       ///< gathers parameters that ZeRO splits
     gradients,        ///< reduces gradients

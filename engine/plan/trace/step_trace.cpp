@@ -59,18 +59,21 @@ Tree collate(const Dataset& examples, std::vector<int64_t> indices) {
 // The examples of a step, whose batches have no values.
 Dataset imagined_examples(const Dataset& examples, int64_t size, int64_t per_device,
                           const std::shared_ptr<Mesh>& mesh) {
-  return {size, [=](const std::vector<int64_t>& indices) -> Tree {
-            auto n = int64_t(indices.size()), n_collated = n_collated_of(n, per_device);
-            Tree batch = collate(examples, {indices.begin(), indices.begin() + n_collated});
-            at::NoGradGuard no_grad;
-            return map_tensors(batch, [&](const std::string&, const at::Tensor& tensor) {
-              std::vector<int64_t> sizes = tensor.sizes().vec();
-              if (!sizes.empty() && sizes[0] == n_collated) sizes[0] = n;
-              at::Tensor local =
-                  at::empty(sizes, at::TensorOptions(tensor.scalar_type()).device(meta));
-              return from_local(local, mesh, {}, sizes);
-            });
-          }};
+  Dataset imagined;
+  imagined.size = size;
+  imagined.context_dims = examples.context_dims;
+  imagined.collate = [=](const std::vector<int64_t>& indices) -> Tree {
+    auto n = int64_t(indices.size()), n_collated = n_collated_of(n, per_device);
+    Tree batch = collate(examples, {indices.begin(), indices.begin() + n_collated});
+    at::NoGradGuard no_grad;
+    return map_tensors(batch, [&](const std::string&, const at::Tensor& tensor) {
+      std::vector<int64_t> sizes = tensor.sizes().vec();
+      if (!sizes.empty() && sizes[0] == n_collated) sizes[0] = n;
+      at::Tensor local = at::empty(sizes, at::TensorOptions(tensor.scalar_type()).device(meta));
+      return from_local(local, mesh, {}, sizes);
+    });
+  };
+  return imagined;
 }
 
 // The examples by which the Trainer decides the layout.

@@ -137,6 +137,8 @@ struct OutputPlan {
   /// Set if the geometry is not known and the memory order of the local tensors may differ between
   /// processes: a result of these sizes gets this memory order, any other is row-major.
   std::optional<Geometry> first = std::nullopt;
+  /// The mesh dimension over which ranks exchanged elements of a view, which is a copy then.
+  std::optional<Mesh::Dim> copied_over = std::nullopt;
 };
 
 /// How a call runs on local tensors: the placements of its arguments, the local call, and the

@@ -1,9 +1,10 @@
 // Kernels for composite operators that read memory: LibTorch decomposes these above every dispatch
-// key of a sharded tensor, but reads index values, ignores strides, or has a separate kernel
-// without gradients.
+// key of a sharded tensor, but reads index values, ignores strides, has a separate kernel without
+// gradients, or would move more.
 
 #include "../tensor/memory_format.h"
 #include "../tensor/sharded_tensor.h"
+#include "context_attention.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
@@ -81,15 +82,22 @@ void max_pool1d(const c10::OperatorHandle& op, Stack* stack) {
   if (!is_recorded) stack->back() = stack->back().toTensor().contiguous();
 }
 
+void add_attention(torch::Library& m) {
+  m.impl("scaled_dot_product_attention",
+         torch::CppFunction::makeFromBoxedFunction<&context_attention>());
+}
+
 void add_kernels(torch::Library& m) {
   for (const auto& [name, arguments] : read_arguments)
     m.impl(std::string(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&read_whole>());
   m.impl("batch_norm", torch::CppFunction::makeFromBoxedFunction<&batch_norm>());
   m.impl("max_pool1d", torch::CppFunction::makeFromBoxedFunction<&max_pool1d>());
+  add_attention(m);
 }
 
 TORCH_LIBRARY_IMPL(aten, AutogradCPU, m) { add_kernels(m); }
 TORCH_LIBRARY_IMPL(aten, AutogradCUDA, m) { add_kernels(m); }
+TORCH_LIBRARY_IMPL(aten, AutogradMeta, m) { add_attention(m); }  // of plans
 
 }  // namespace
 

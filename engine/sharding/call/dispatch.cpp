@@ -150,7 +150,7 @@ void gather_stored(Call& call) {
         part.store->gathered(part.param, argument.tensor.scalar_type()).permute(part.order);
     // A write to a view of a copy must not change the parameter.
     if (call.op.is_view && !is_parameter(argument)) whole = whole.clone();
-    argument.placements[Mesh::dim_of(Mesh::zero)] = {};
+    for (Mesh::Dim dim : Mesh::dims_of(Mesh::zero)) argument.placements[dim] = {};
     argument.stored = std::exchange(
         argument.tensor, wrap(whole, argument.placements, call.mesh,
                               dense_geometry(argument.sizes(), argument.tensor.strides())));

@@ -120,7 +120,8 @@ at::Tensor Results::wrapped(at::Tensor local) {
       if (placement.is_partial() && geometry.sizes.empty()) placement = {};
     // A piece that the ranks joined is a copy: a view of a whole tensor is not.
     for (Mesh::Dim dim : Mesh::dims)
-      if (!is_view && worked_on[dim].is_sharded() && placements[dim].is_replicated())
+      if (!is_view && worked_on[dim].is_sharded() &&
+          (placements[dim].is_replicated() || plan.copied_over == dim))
         worked_on[dim] = {};
     view.set_gathered_view(std::make_shared<GatheredView>(call_, next_ - 1, worked_on));
   }

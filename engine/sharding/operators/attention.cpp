@@ -1,5 +1,6 @@
 // Rules for fused scaled dot product attention on CPU and CUDA. Heads and examples are independent
-// and may be split; positions and the elements of a head may not.
+// and may be split, and positions of queries, unless the kernel counts them for its causal mask;
+// the elements of a head may not.
 
 #include "flops.h"
 #include "gpu_bytes.h"
@@ -16,16 +17,16 @@ namespace redco::sharding {
 
 namespace {
 
-constexpr int batch = 0, head = 1;
+constexpr int batch = 0, head = 1, position = 2;
 
-// [batch, head, ..., ...], aligned at the right like a broadcast attention mask; a dimension of
-// size 1 has no factor.
+// [batch, head, position, ...], aligned at the right like a broadcast attention mask; a dimension
+// of size 1 has no factor.
 Letters mask_letters(at::IntArrayRef sizes, at::IntArrayRef query) {
   Letters result(sizes.size(), int8_t(-1));
   for (size_t dim = 0; dim < sizes.size(); ++dim) {
     size_t from_right = sizes.size() - dim;
-    if (from_right != 3 && from_right != 4) continue;
-    int factor = from_right == 4 ? batch : head;
+    if (from_right < 2 || from_right > 4) continue;
+    int factor = int(4 - from_right);
     if (sizes[dim] == query[size_t(factor)]) result[dim] = int8_t(factor);
   }
   return result;
@@ -134,7 +135,11 @@ std::optional<CallPlan> attention(const Call& call) {
   if (sizes.size() != 4 || n_kv_heads == 0) return std::nullopt;
   bool is_backward = call.tensor_of("grad_out") >= 0 || call.tensor_of("grad_out_") >= 0;
 
-  Letters x = {batch, head, -1, -1}, mask;
+  // Some kernels pad their logsumexp along the positions.
+  const bool is_whole =
+      call.boolean("is_causal", false) || call.op.facts.kind == ProductKind::biased_attention;
+  Letters x = {batch, head, int8_t(is_whole ? -1 : position), -1}, all = {batch, head, -1, -1},
+          mask;
   auto factors_with = [&](const Letters& kv) {
     Factors factors;
     for (const TensorArgument& argument : call.tensors) {
@@ -143,17 +148,19 @@ std::optional<CallPlan> attention(const Call& call) {
       Letters& own = factors.inputs.emplace_back(n_dims, int8_t(-1));
       if (name == "key" || name == "value") own = kv;
       if (name == "query" || name == "out" || name == "grad_out" || name == "grad_out_") own = x;
-      if (name == "logsumexp") own[0] = batch, own[1] = head;
+      if (name == "logsumexp") own[0] = batch, own[1] = head, own[2] = x[2];
       if (name == "attn_mask" || name == "attn_bias")
         mask = own = mask_letters(argument.sizes(), sizes);
+      for (int8_t& letter : own)
+        if (letter == position) letter = x[2];
     }
     if (is_backward)
       factors.outputs = {x, kv, kv, mask};
     else
-      factors.outputs = {x, {batch, head, -1}};
+      factors.outputs = {x, {batch, head, x[2]}};
     return factors;
   };
-  Factors factors = factors_with(x);
+  Factors factors = factors_with(all);
   bool is_shared = n_kv_heads != sizes[head] && !(splits_evenly(call, factors, head, n_kv_heads) &&
                                                   splits_evenly(call, factors, head, sizes[head]));
   if (is_shared) factors = factors_with({batch, -1, -1, -1});

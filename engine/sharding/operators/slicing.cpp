@@ -1,8 +1,10 @@
 // Rules for slices, and for glu, which takes two. Whole blocks of a split dimension keep their
 // parts, and so do elements at equal distances, if the dimension is split between the stretches
-// that each is taken from.
+// that each is taken from. Of positions that context shards split, neighbours exchange the few that
+// another range shifts between them.
 
 #include "../tensor/split.h"
+#include "halo.h"
 #include "rules.h"
 
 #include <ATen/core/grad_mode.h>
@@ -141,6 +143,37 @@ std::optional<Mesh::Dim> only_splitting(const Placements& placements, int64_t di
   return over.size() == 1 ? std::optional(over[0]) : std::nullopt;
 }
 
+// A range of positions, as ranks split it, and the whole that it is part of.
+struct ShiftedRange {
+  HeldAndNeeded ranges;  // of the whole that is held, and of the range that is needed
+
+  ShiftedRange(const Range& range, int64_t n_ranks) {
+    for (int64_t rank = 0; rank < n_ranks; ++rank) {
+      ranges.held.push_back(span_of(range.size, 1, n_ranks, rank));
+      const Span own = span_of(range.length(), 1, n_ranks, rank);
+      ranges.needed.push_back({range.start + own.begin, range.start + own.end});
+    }
+  }
+
+  // To exchange more than this, joining the parts is as cheap.
+  bool is_near() const {
+    const auto n = int64_t(ranges.held.size());
+    return ranges.longest_piece() * n * 2 <= ranges.held.front().length();
+  }
+  HeldAndNeeded back() const { return {ranges.needed, ranges.held}; }
+};
+
+// The mesh dimension of context shards that splits `dim` of a tensor in one block; none if the
+// range would leave some without elements.
+std::optional<Mesh::Dim> shifts_over(const Placements& placements, int64_t dim, const Range& range,
+                                     const Mesh& mesh) {
+  const std::optional<Mesh::Dim> over = only_splitting(placements, dim);
+  if (!over || !Mesh::has(*over, Mesh::context) || range.step > 1) return std::nullopt;
+  const Placement& placement = placements[*over];
+  const bool is_plain = !placement.is_in_blocks() && placement.grain == 1;
+  return is_plain && range.length() >= mesh.size(*over) ? over : std::nullopt;
+}
+
 std::optional<CallPlan> slice_by(const Call& call, int64_t dim, bool keeps_split) {
   int64_t n_dims = call.tensors[0].tensor.dim();
   Letters own = letters(n_dims), result = own;
@@ -170,7 +203,19 @@ std::optional<CallPlan> slice(const Call& call) {
   const std::optional<Blocks> kept = range.step > 1      ? thinned(blocks, range, n_ranks)
                                      : run.length() == 0 ? std::nullopt
                                                          : std::optional(some_of(blocks, run));
-  if (!kept) return slice_by(call, dim, false);
+  if (!kept) {
+    const ShiftedRange shifted(range, n_ranks);
+    if (!shifts_over(argument.placements, dim, range, *call.mesh) || !shifted.is_near())
+      return slice_by(call, dim, false);
+    std::optional<CallPlan> plan = slice_by(call, dim, true);
+    OutputPlan& output = plan->outputs[0];
+    output.sizes[size_t(dim)] = range.length();
+    output.copied_over = over;
+    plan->run = [=, over = *over](const Operator&, torch::jit::Stack& stack, const Mesh& mesh) {
+      stack = {exchanged_along(stack[0].toTensor(), dim, shifted.ranges, mesh.group(over))};
+    };
+    return plan;
+  }
 
   std::optional<CallPlan> plan = slice_by(call, dim, true);
   OutputPlan& output = plan->outputs[0];
@@ -243,6 +288,19 @@ std::optional<CallPlan> slice_backward(const Call& call) {
     end = begin_in_part(*blocks, run.end, n_ranks, rank);
   }
   Letters all = letters(grad.tensor.dim());
+  if (const auto shifts = shifts_over(grad.placements, dim, range, *call.mesh);
+      shifts && !blocks && !range.is_all()) {
+    const ShiftedRange shifted(range, call.mesh->size(*shifts));
+    if (shifted.is_near()) {
+      CallPlan plan = plan_by_factors(call, {{all}, {all}});
+      plan.outputs[0].sizes[size_t(dim)] = range.size;
+      plan.run = [=, dim = dim, over = *shifts](const Operator&, torch::jit::Stack& stack,
+                                                const Mesh& mesh) {
+        stack = {exchanged_along(stack[0].toTensor(), dim, shifted.back(), mesh.group(over))};
+      };
+      return plan;
+    }
+  }
   if (!range.is_all() && !blocks) all[size_t(dim)] = -1;
   Factors factors{{all}, {all}};
   if (range.is_all()) {

@@ -44,7 +44,9 @@ CoalescedChange start_change(const std::vector<at::Tensor>& tensors,
   std::vector<at::Tensor> sent;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Placements& placements = sharded_impl(tensors[i])->placements();
-    at::IntArrayRef sizes = tensors[i].sizes();
+    Placements outer;
+    std::copy_n(placements.begin(), size_t(dim), outer.begin());
+    const Sizes sizes = local_sizes(tensors[i].sizes(), outer, mesh);
     at::Tensor part = sharded_impl(tensors[i])->local();
     at::IntArrayRef received;
     if (placements[dim].is_sharded()) {
@@ -59,8 +61,12 @@ CoalescedChange start_change(const std::vector<at::Tensor>& tensors,
       sent.push_back(row_of(part));
       received = part.sizes();
     }
-    change.members_.push_back(
-        {sizes.vec(), placements, targets[i], received.vec(), part.scalar_type()});
+    change.members_.push_back({tensors[i].sizes().vec(),
+                               {sizes.begin(), sizes.end()},
+                               placements,
+                               targets[i],
+                               received.vec(),
+                               part.scalar_type()});
   }
   const Placement& from = change.members_[0].placements[dim];
   Group& group = mesh.group(dim);
@@ -92,19 +98,33 @@ std::vector<at::Tensor> CoalescedChange::wait() {
     if (member.placements[dim_].is_sharded()) {
       std::vector<int64_t> sizes = member.received;
       sizes.insert(sizes.begin(), received.size(0));
-      local = split_of(member.sizes, member.placements[dim_], dim_, *mesh_)
+      local = split_of(member.extents, member.placements[dim_], dim_, *mesh_)
                   .joined(local.reshape(sizes));
     } else {
       local = local.view(member.received);
       if (member.target.is_sharded())
-        local = split_of(member.sizes, member.target, dim_, *mesh_)
+        local = split_of(member.extents, member.target, dim_, *mesh_)
                     .unpadded(local, mesh_->coordinate(dim_));
     }
     member.placements[dim_] = member.target;
     Geometry geometry = contiguous_geometry(member.sizes);
     results.push_back(wrap(laid_out(local, geometry), member.placements, mesh_, geometry));
   }
-  return results;
+  if (outer_.empty()) return results;
+  CoalescedChange next =
+      start_change(results, std::vector<Placement>(results.size()), outer_.back());
+  next.outer_.assign(outer_.begin(), outer_.end() - 1);
+  return next.wait();
+}
+
+CoalescedChange start_gather(const std::vector<at::Tensor>& tensors, Mesh::Role role) {
+  const std::shared_ptr<const Mesh>& mesh = sharded_impl(tensors[0])->mesh();
+  std::vector<Mesh::Dim> dims = Mesh::dims_of(role);
+  std::erase_if(dims, [&](Mesh::Dim dim) { return mesh->size(dim) == 1; });
+  CoalescedChange change =
+      start_change(tensors, std::vector<Placement>(tensors.size()), dims.back());
+  change.outer_.assign(dims.begin(), dims.end() - 1);
+  return change;
 }
 
 }  // namespace redco

@@ -298,6 +298,9 @@ Placements permuted(Placements placements, const Sizes& order) {
 bool can_split_again(int64_t size, const MeshDims& over, const Placements& placements,
                      const Mesh& mesh) {
   const Placement &first = placements[over.front()], &last = placements[over.back()];
+  // The parts of blocks of one length: the last one leaves each rank some of the blocks.
+  if (over.size() == 2 && first.block > 0 && !last.is_in_blocks() && last.grain == 1)
+    return first.n_blocks(size) % mesh.size(over.back()) == 0;
   int64_t n_parts = 1;
   for (size_t i = 0; i + 1 < over.size(); ++i) {
     if (placements[over[i]].is_in_blocks()) return false;

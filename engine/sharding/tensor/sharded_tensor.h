@@ -164,7 +164,7 @@ Placements permuted(Placements placements, const Sizes& order);
 MeshDims splitting_with(const Placements& placements, Mesh::Dim last);
 
 /// Whether the last of these mesh dimensions can split a dimension of this size that the others
-/// split before it: they must cut between its blocks, or its grains.
+/// split before it: they must cut between its blocks, or its grains, or it between theirs.
 bool can_split_again(int64_t size, const MeshDims& over, const Placements& placements,
                      const Mesh& mesh);
 

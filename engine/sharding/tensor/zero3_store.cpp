@@ -89,8 +89,7 @@ void Zero3Store::start(Block& block, at::ScalarType type) {
   }
   block.type = type;
   block.version = version_of(block);
-  block.on_its_way =
-      start_change(parts, std::vector<Placement>(parts.size()), Mesh::dim_of(Mesh::zero));
+  block.on_its_way = start_gather(parts, Mesh::zero);
 }
 
 int64_t Zero3Store::version(size_t param) const {

@@ -12,7 +12,10 @@ function closeness.words(t) return table.concat(t.shape, ",") .. " " .. t.dtype 
 
 function closeness.placement_words(t)
   local place = t:placement()
-  return place.dp .. " " .. place.mp .. (place.dp_replicate and " " .. place.dp_replicate or "")
+  local words = { place.dp, place.mp }
+  words[#words + 1] = place.dp_replicate
+  words[#words + 1] = place.cp
+  return table.concat(words, " ")
 end
 
 local function placement_of(word)
@@ -74,7 +77,8 @@ function closeness.is_part_close(actual, plain, allowed)
   local place = actual:placement()
   local ok, expected = pcall(redco.shard, plain:detach(),
     { dp = placement_of(place.dp), mp = placement_of(place.mp),
-      dp_replicate = place.dp_replicate and placement_of(place.dp_replicate) })
+      dp_replicate = place.dp_replicate and placement_of(place.dp_replicate),
+      cp = place.cp and placement_of(place.cp) })
   return ok and closeness.is_close(actual:detach():to_local(), expected:to_local(), allowed)
 end
 

@@ -34,7 +34,8 @@ end
 --- What each process has for the list of numbers: a list of such lists, that of process 0 first.
 function Compare:everyone(numbers)
   local row = torch.tensor(numbers, { dtype = "float64" }):unsqueeze(0)
-  local rows = redco.shard(row:expand { self.n, #numbers }, { dp = 0, mp = 0, dp_replicate = 0 })
+  local rows = redco.shard(row:expand { self.n, #numbers },
+    { dp = 0, mp = 0, dp_replicate = 0, cp = 0 })
   return rows:full():tolist()
 end
 

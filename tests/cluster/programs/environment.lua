@@ -120,13 +120,16 @@ function environment.plain()
 end
 
 --- A placement with one on dp_replicate too, if the mesh has that: that of dp, of mp or none,
---- whichever the tensor decides. Not beside blocks, whose parts cannot all be split again.
+--- and one on cp: any dimension or none. The tensor decides which. Not beside blocks, whose parts
+--- cannot all be split again.
 local function on_all(mesh, x, placement)
   local dp, mp = placement.dp, placement.mp
   local choice = mesh.dp_replicate > 1 and x:numel() % 3
   local own = choice == 0 and dp or choice == 1 and mp or nil
-  if type(dp) == "table" or type(mp) == "table" then own = nil end
-  return { dp = dp, mp = mp, dp_replicate = own }
+  local cp = mesh.cp > 1 and x:numel() % (x:dim() + 1)
+  if cp == x:dim() then cp = nil end
+  if type(dp) == "table" or type(mp) == "table" then own, cp = nil, nil end
+  return { dp = dp, mp = mp, dp_replicate = own, cp = cp or nil }
 end
 
 --- On sharded tensors. shard(x, { dp = 0, mp = "partial" }) is redco.shard; terms(x, { mp = "sum",

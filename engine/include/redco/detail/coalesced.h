@@ -18,11 +18,13 @@ class REDCO_API CoalescedChange {
   std::vector<at::Tensor> wait();
 
  private:
+  friend REDCO_API CoalescedChange start_gather(const std::vector<at::Tensor>&, Mesh::Role);
   friend REDCO_API CoalescedChange start_change(const std::vector<at::Tensor>&,
                                                 const std::vector<Placement>&, Mesh::Dim);
   struct Member {
     std::vector<int64_t> sizes;
-    Placements placements;  // before the change
+    std::vector<int64_t> extents;  // sizes before the ranks of this mesh dimension split them
+    Placements placements;         // before the change
     Placement target;
     std::vector<int64_t> received;  // sizes of what the collective returns for it, from one rank
     c10::ScalarType dtype;
@@ -30,15 +32,20 @@ class REDCO_API CoalescedChange {
   std::vector<Member> members_;
   std::shared_ptr<const Mesh> mesh_;
   Mesh::Dim dim_ = {};
-  bool is_bytes_ = false;  // what is sent, since the dtypes differ
+  std::vector<Mesh::Dim> outer_;  // to gather over afterwards, the last one first
+  bool is_bytes_ = false;         // what is sent, since the dtypes differ
   std::unique_ptr<Pending> pending_;
 };
 
 /// Starts to redistribute each tensor to its target on `dim`. All make the same transition, partial
 /// to replicated, partial to sharded, or sharded to replicated; sums have one dtype. A dimension
-/// that is split here must not be split by another mesh dimension. The inputs are copied: their
+/// that is split here must not be split by a later mesh dimension. The inputs are copied: their
 /// memory may be freed before `wait`.
 REDCO_API CoalescedChange start_change(const std::vector<at::Tensor>& tensors,
                                        const std::vector<Placement>& targets, Mesh::Dim dim);
+
+/// Starts to gather tensors that the mesh dimensions with a role split: in one collective for each
+/// of these, from the last to the first. The others start in `wait`.
+REDCO_API CoalescedChange start_gather(const std::vector<at::Tensor>& tensors, Mesh::Role role);
 
 }  // namespace redco

@@ -1,0 +1,176 @@
+// Attention between positions that context shards split.
+
+#include "context_attention.h"
+
+#include "../tensor/sharded_tensor.h"
+
+#include <redco/moves.h>
+#include <redco/sharding.h>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/ge.h>
+#include <ATen/ops/repeat_interleave.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
+
+#include <array>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+namespace redco::sharding {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using torch::jit::Stack;
+
+constexpr int64_t heads = 1, positions = 2;  // dimensions of query, key and value
+
+enum Argument : uint8_t { query, key, value, mask, dropout, is_causal, scale, enable_gqa, n };
+
+struct Exchange : torch::CustomClassHolder {
+  Exchange(ShardedTensorImpl& tensor, const Placements& to)
+      : mesh(tensor.mesh()), from(tensor.placements()), to(to) {}
+  std::shared_ptr<const Mesh> mesh;
+  Placements from, to;
+};
+
+// The placements that differ between the two.
+Placements changing(const Placements& own, const Placements& other) {
+  Placements result;
+  for (Mesh::Dim dim : Mesh::dims)
+    if (own[dim] != other[dim]) result[dim] = own[dim];
+  return result;
+}
+
+// Redistributes over dimensions of the mesh within the parts that the others make, whatever the
+// order of these: the others stay as they are.
+class Exchanged : public torch::autograd::Function<Exchanged> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, const Placements& to) {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    Moving moving(Move::within_operator, "aten::scaled_dot_product_attention");
+    ShardedTensorImpl* impl = sharded_impl(tensor);
+    const Placements& from = impl->placements();
+    ctx->saved_data["exchange"] =
+        c10::IValue::make_capsule(c10::make_intrusive<Exchange>(*impl, to));
+    Placements before = changing(from, to), after = changing(to, from), others = from;
+    for (Mesh::Dim dim : Mesh::dims)
+      if (from[dim] != to[dim]) others[dim] = {};
+    for (Placement& placement : after) placement.block = 0;  // there is one block here
+    for (Placement& placement : before) placement.block = 0;
+    const Sizes sizes = local_sizes(tensor.sizes(), others, *impl->mesh());
+    at::Tensor local =
+        redistribute_local(impl->local(), sizes, tensor.strides(), before, after, *impl->mesh());
+    return wrap(laid_out(local, geometry_of(tensor)), to, impl->mesh(), geometry_of(tensor));
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    if (!grads[0].defined()) return {{}, {}};
+    auto exchange =
+        c10::static_intrusive_pointer_cast<Exchange>(ctx->saved_data["exchange"].toCapsule());
+    const at::Tensor& grad = grads[0];
+    return {exchanged(is_sharded(grad) ? grad : shard(grad, exchange->mesh, {}), exchange->to,
+                      exchange->from),
+            {}};
+  }
+  static at::Tensor exchanged(const at::Tensor& tensor, const Placements& from,
+                              const Placements& to) {
+    return apply(redistribute(tensor, from), to);
+  }
+};
+
+bool splits_positions(const at::Tensor& tensor, Mesh::Dim dim) {
+  const Placement placement = placements_of(tensor)[dim];
+  return placement.is_sharded() && placement.dim == positions;
+}
+
+// The placements in which context shards have heads of a tensor instead of positions, after each
+// head was repeated `times`; nullopt if they cannot.
+std::optional<Placements> by_heads(const at::Tensor& tensor, Mesh::Dim dim, int64_t times) {
+  if (!is_sharded(tensor) || tensor.dim() != 4) return std::nullopt;
+  Placements placements = placements_of(tensor);
+  const std::shared_ptr<const Mesh> mesh = mesh_of(tensor);
+  if (!placements[dim].is_replicated() && !splits_positions(tensor, dim)) return std::nullopt;
+  int64_t n_parts = 1;
+  for (Mesh::Dim other : Mesh::dims) {
+    const Placement& placement = placements[other];
+    if (other == dim || placement.is_replicated()) continue;
+    if (!placement.is_sharded() || placement.dim > heads) return std::nullopt;
+    if (placement.dim == heads) n_parts *= mesh->size(other);
+    if (placement.dim == heads && (placement.is_in_blocks() || placement.grain > 1))
+      return std::nullopt;
+  }
+  const int64_t n_heads = tensor.size(heads) * times;
+  if (n_heads % (n_parts * mesh->size(dim)) != 0) return std::nullopt;
+  placements[dim] = Placement::shard(heads, n_parts > 1 ? n_heads / n_parts : 0);
+  return placements;
+}
+
+// How often heads of keys and values are repeated so that each context shard has those of its
+// queries: as few as there are, a head for each shard that has queries of it.
+int64_t times_to_repeat(const at::Tensor& q, const at::Tensor& k, Mesh::Dim dim) {
+  int64_t n_parts = 1;
+  for (Mesh::Dim other : Mesh::dims)
+    if (other != dim && placements_of(k)[other].is_sharded() &&
+        placements_of(k)[other].dim == heads)
+      n_parts *= mesh_of(k)->size(other);
+  const int64_t own = std::max<int64_t>(k.size(heads) / n_parts, 1);
+  const int64_t times = std::lcm(own, mesh_of(k)->size(dim)) / own;
+  return q.size(heads) % (k.size(heads) * times) == 0 ? times : 1;
+}
+
+// [positions of queries, positions of keys]: which are not after the query. Split as the queries.
+at::Tensor causal_mask(const at::Tensor& q, const at::Tensor& k, Mesh::Dim dim) {
+  Placements placements;
+  placements[dim] = Placement::shard(0);
+  const auto options = at::TensorOptions(at::kLong).device(q.device());
+  at::Tensor rows = at::arange(q.size(positions), options).unsqueeze(1);
+  return shard(rows, mesh_of(q), placements).ge(at::arange(k.size(positions), options));
+}
+
+// The context dimension that splits the positions of queries.
+std::optional<Mesh::Dim> dim_over_positions(const at::Tensor& q) {
+  if (!is_sharded(q) || q.dim() != 4) return std::nullopt;
+  for (Mesh::Dim dim : Mesh::dims_of(Mesh::context))
+    if (splits_positions(q, dim)) return dim;
+  return std::nullopt;
+}
+
+void call_composite(const c10::OperatorHandle& op, Stack* stack) {
+  op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
+}
+
+}  // namespace
+
+void context_attention(const c10::OperatorHandle& op, Stack* stack) {
+  const auto argument = [&](Argument i) -> c10::IValue& { return torch::jit::peek(*stack, i, n); };
+  const at::Tensor q = argument(query).toTensor();
+  const std::optional<Mesh::Dim> dim = dim_over_positions(q);
+  if (!dim) return call_composite(op, stack);
+  const at::Tensor k = argument(key).toTensor(), v = argument(value).toTensor();
+  const bool are_grouped = argument(enable_gqa).toBool();
+  const int64_t times =
+      are_grouped && is_sharded(k) && k.dim() == 4 ? times_to_repeat(q, k, *dim) : 1;
+  const std::array<std::optional<Placements>, 3> targets = {
+      by_heads(q, *dim, 1), by_heads(k, *dim, times), by_heads(v, *dim, times)};
+  if (!targets[0] || !targets[1] || !targets[2]) {
+    if (argument(is_causal).toBool()) {
+      argument(mask) = causal_mask(q, k, *dim);
+      argument(is_causal) = false;
+    }
+    return call_composite(op, stack);
+  }
+  for (Argument i : {query, key, value}) {
+    at::Tensor tensor = argument(i).toTensor();
+    if (i != query && times > 1) tensor = tensor.repeat_interleave(times, heads);
+    argument(i) = Exchanged::apply(tensor, *targets[i]);
+  }
+  argument(enable_gqa) = q.size(heads) != k.size(heads) * times;
+  call_composite(op, stack);
+  stack->back() = Exchanged::exchanged(stack->back().toTensor(), *targets[query], placements_of(q));
+}
+
+}  // namespace redco::sharding

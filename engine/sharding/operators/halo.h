@@ -1,0 +1,27 @@
+#pragma once
+
+#include <redco/group.h>
+#include <redco/sharding.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace redco::sharding {
+
+/// The ranges of a dimension that the ranks of a group hold, and those that they need, by rank, in
+/// the same count. Ranges that are held do not overlap.
+struct HeldAndNeeded {
+  std::vector<Span> held, needed;
+
+  /// The most elements that a rank needs of another one.
+  int64_t longest_piece() const;
+};
+
+/// Returns what this rank needs, from the part that it holds: neighbours exchange the rest.
+/// Elements that nobody holds are zeros.
+at::Tensor exchanged_along(const at::Tensor& part, int64_t dim, const HeldAndNeeded& ranges,
+                           Group& group);
+
+}  // namespace redco::sharding
