@@ -104,6 +104,20 @@ for _, length in ipairs { 8, 11 } do
       expect_same(masked, heads_and_positions(3, 3, length), positions)
     end
   end)
+  test(("attention, %d positions: a mask is gathered once"):format(length), function()
+    local mask = redco.shard(randn(2, 1, length, length), { cp = 3 })
+    local given = heads_and_positions(4, 4, length)
+    for i, x in ipairs(given) do given[i] = redco.shard(x, positions) end
+    local q, k, v = unpack(given)
+    local function attend() return redco.nn.attention(q, k, v, { mask = mask }) end
+    local first
+    testing.expect_equal(sent(function() first = attend() + attend() end),
+      "1 all_gather, 8 all_to_all")
+    mask:add_(torch.randn(mask.shape, { generator = torch.Generator(1), dtype = "float64" }))
+    local plain = redco.nn.attention(q:full(), k:full(), v:full(), { mask = mask:full() })
+    testing.expect_close(attend():full(), plain, 1e-9, 1e-11)
+    assert((first - plain):abs():max():item() > 0.1)
+  end)
   test(("attention, %d positions: to other ones"):format(length), function()
     expect_same(attention {}, heads_and_positions(4, 4, length, 9), positions)
     expect_same(attention {}, heads_and_positions(4, 4, length, 9), { positions, {}, {} })

@@ -1,5 +1,6 @@
--- Every family of models, and heads of some, on 2x2 processes with ZeRO 3: one step of training has
--- the loss, the gradients and the new parameters of one process. It trains adapters of a new model,
+-- Every family of models, and heads of some, with two model shards and ZeRO 3, on two copies of the
+-- model or two context shards, in turn: one step of training has the loss, the gradients and the new
+-- parameters of one process. It trains adapters of a new model,
 -- adapters of one whose weights stay in mapped files (low_memory), and all parameters of the
 -- latter. Without REDCO_TEST_FULL=1 a third of the families gets one of these three; which, depends
 -- on REDCO_TEST_SEED. A second argument is the only family.
@@ -9,9 +10,16 @@ local tiny = require "tiny_models"
 
 local torch = redco.torch
 local folder = assert(arg[1], "expected a folder to write to") .. "/every_family"
-local deployer = redco.Deployer {
-  seed = 1, n_model_shards = 2, zero = 3, zero_min_size = 16, verbose = false,
-}
+
+-- By the number of context shards.
+local deployers = {}
+for n_context_shards = 1, 2 do
+  deployers[n_context_shards] = redco.Deployer {
+    seed = 1, n_model_shards = 2, n_context_shards = n_context_shards, zero = 3,
+    zero_min_size = 16, verbose = false,
+  }
+end
+local deployer
 
 -- The layers of the attention and of the first feed-forward layer, whatever they are called.
 local targets = {}
@@ -108,7 +116,7 @@ local function check(model, inputs, params, optimizer, is_trained)
     end,
   }
   local before = whole(params)
-  trainer:train { examples = rows, per_device_batch_size = 2 }
+  trainer:train { examples = rows, per_device_batch_size = #rows / deployer.mesh.dp }
   for key, leaf in pairs(trainer.params) do
     local expected = before[key]
     if torch.is_tensor(leaf) then
@@ -161,7 +169,12 @@ for i, name in ipairs(arg[2] and { arg[2] } or tiny.names()) do
   local dir = folder .. "/" .. name
   local function test(k, what, body)
     if not is_chosen(i, k) or name == "resnet" and what:find "^adapters" then return end
-    testing.test(("%s: %s on 2x2, zero = 3"):format(name, what), body)
+    for n_context_shards, each in ipairs(deployers) do
+      if testing.is_full or arg[2] or (i + k + seed) % 2 == n_context_shards - 1 then
+        deployer = each
+        testing.test(("%s: %s, %d context shards"):format(name, what, n_context_shards), body)
+      end
+    end
   end
   local function opened(options)
     tiny.new(name).save_pretrained(dir)

@@ -37,7 +37,7 @@ local function prepare(name, options, more)
   return function()
     trainer:train {
       examples = task.examples,
-      per_device_batch_size = batch_size * deployer.mesh.mp / n_processes,
+      per_device_batch_size = batch_size / (deployer.mesh.dp * deployer.mesh.dp_replicate),
     }
   end, trainer
 end
@@ -280,6 +280,49 @@ for _, name in ipairs(on_two) do
     end
     traffic.expect_only(traffic.sent("dp", step), total(of_split_batch(name),
       { { "all_reduce", 1, bytes, "each gradient once, all in one piece" } }))
+  end)
+end
+
+-- Queries and results have four heads; keys and values two in LLaMA, four in T5 and GPT.
+local attentions = {
+  gpt = function(x) return { { 4 * n_layers, x } } end,
+  llama = function(x) return { { 2 * n_layers, x }, { 2 * n_layers, x / 2 } } end,
+  -- Of the encoder's length, of the decoder's, and of both.
+  t5 = function(encoder, decoder)
+    return { { 4 * n_layers, encoder }, { 4 * n_layers, decoder },
+      { 2 * n_layers, encoder }, { 2 * n_layers, decoder } }
+  end,
+}
+
+-- Half of a process' part goes to the other one, in forward, and back in backward.
+local function of_attention(name)
+  local parts, rows = {}, {}
+  for i, x in ipairs(models[name]) do parts[i] = x.part / 2 end
+  for i, row in ipairs(attentions[name](unpack(parts))) do
+    rows[i] = { "all_to_all", 2 * row[1], row[2], "positions, for heads" }
+  end
+  return rows
+end
+
+-- Each process makes a part of the gradient of these tables: of its positions, or of its heads.
+local tables_in_parts = { gpt = "wpe", t5 = "relative" }
+
+for _, name in ipairs(n_processes == 2 and { "gpt", "llama", "t5" } or {}) do
+  test(name .. " on two context shards", function()
+    local step, trainer = prepare(name, { n_context_shards = 2 })
+    step()
+    local rows, summed = {}, 0
+    for path, param in pairs(trainer.params) do
+      local bytes = param:numel() * number
+      if path:find(tables_in_parts[name] or "^$") then
+        rows[#rows + 1] = { "all_gather", 1, bytes / 2, "the other half of the gradient" }
+      else
+        summed = summed + bytes
+      end
+    end
+    rows[#rows + 1] = { "all_reduce", 1, summed, "each gradient once, all in one piece" }
+    traffic.expect_only(traffic.sent("cp", step), total(of_attention(name), of_split_batch(name),
+      rows))
   end)
 end
 

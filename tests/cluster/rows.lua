@@ -182,15 +182,16 @@ local function check(row, deployer)
   end
 end
 
-for _, layout in ipairs { { 2, 0 }, { 1, 3 } } do
-  local n_model_shards, zero = unpack(layout)
+for _, layout in ipairs { { 2, 1, 0 }, { 1, 1, 3 }, { 1, 2, 3 } } do
+  local n_model_shards, n_context_shards, zero = unpack(layout)
   local deployer = redco.Deployer {
-    seed = 1, n_model_shards = n_model_shards, zero = zero, zero_min_size = 64, verbose = false,
+    seed = 1, n_model_shards = n_model_shards, n_context_shards = n_context_shards, zero = zero,
+    zero_min_size = 64, verbose = false,
   }
   for i, row in ipairs(rows) do
     if zero == 0 or testing.is_chosen(i, 3) then
-      testing.test(("%d: %s%s, %d model shards, zero = %d"):format(i, row[1],
-        row[4] and " for " .. row[4] or "", n_model_shards, zero), function()
+      testing.test(("%d: %s%s, %d model shards, %d context shards, zero = %d"):format(i, row[1],
+        row[4] and " for " .. row[4] or "", n_model_shards, n_context_shards, zero), function()
         check(row, deployer)
         for operator, calls in pairs(traffic.gathered_without_rule()) do
           error(("%s was gathered %d times"):format(operator, calls))

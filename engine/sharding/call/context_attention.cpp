@@ -11,6 +11,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/ge.h>
 #include <ATen/ops/repeat_interleave.h>
+#include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 
@@ -131,6 +132,31 @@ at::Tensor causal_mask(const at::Tensor& q, const at::Tensor& k, Mesh::Dim dim) 
   return shard(rows, mesh_of(q), placements).ge(at::arange(k.size(positions), options));
 }
 
+// A mask of all heads, whole on the context shards. All layers of a model are given the same one:
+// the last that was gathered is kept while the given one lives.
+at::Tensor whole_mask(const at::Tensor& given, Mesh::Dim dim) {
+  if (!is_sharded(given) || given.requires_grad() || (given.dim() > 2 && given.size(-3) > 1))
+    return given;
+  Placements placements = placements_of(given);
+  const at::Tensor& local = memory_of(given);
+  if (!placements[dim].is_sharded() || local.is_inference()) return given;
+  struct Gathered {
+    c10::weak_intrusive_ptr<c10::TensorImpl> of;
+    uint32_t version;
+    at::Tensor whole;
+  };
+  thread_local std::optional<Gathered> last;
+  const bool is_known = last && !last->of.expired() &&
+                        last->of._unsafe_get_target() == given.unsafeGetTensorImpl() &&
+                        last->version == local._version();
+  if (!is_known) {
+    placements[dim] = {};
+    last = {c10::weak_intrusive_ptr<c10::TensorImpl>(given.getIntrusivePtr()), local._version(),
+            redistribute(given, placements)};
+  }
+  return last->whole;
+}
+
 // The context dimension that splits the positions of queries.
 std::optional<Mesh::Dim> dim_over_positions(const at::Tensor& q) {
   if (!is_sharded(q) || q.dim() != 4) return std::nullopt;
@@ -168,6 +194,7 @@ void context_attention(const c10::OperatorHandle& op, Stack* stack) {
     if (i != query && times > 1) tensor = tensor.repeat_interleave(times, heads);
     argument(i) = Exchanged::apply(tensor, *targets[i]);
   }
+  if (argument(mask).isTensor()) argument(mask) = whole_mask(argument(mask).toTensor(), *dim);
   argument(enable_gqa) = q.size(heads) != k.size(heads) * times;
   call_composite(op, stack);
   stack->back() = Exchanged::exchanged(stack->back().toTensor(), *targets[query], placements_of(q));

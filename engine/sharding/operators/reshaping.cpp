@@ -188,7 +188,8 @@ std::optional<CallPlan> view(const Call& call) {
     const Placement& placement = tensor.placements[i];
     if (!placement.is_sharded()) continue;
     int64_t n_ranks = call.mesh->size(i);
-    bool keeps_rows_apart = i == Mesh::mp && call.mesh->sequence_parallel();
+    bool keeps_rows_apart =
+        Mesh::has(i, Mesh::context) || (i == Mesh::mp && call.mesh->sequence_parallel());
     std::optional<Placement> after = moved(placement, in, out, n_ranks, keeps_rows_apart);
     if (!after) plan.inputs[0][i] = {};
     output.placements[i] = after.value_or(Placement());

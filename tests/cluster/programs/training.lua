@@ -120,7 +120,7 @@ function training.step(deployer, head, env, steps, errors, run, new_env)
     end,
   }
   local data = { examples = examples,
-    per_device_batch_size = math.ceil(n * deployer.mesh.mp / deployer.n_processes) }
+    per_device_batch_size = math.ceil(n / (deployer.mesh.dp * deployer.mesh.dp_replicate)) }
   local ok, message = pcall(trainer.train, trainer, data)
   env.p, env.b = nil, nil
   for name, value in pairs(kept) do env[name] = value end
