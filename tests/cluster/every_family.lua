@@ -1,6 +1,6 @@
--- Every family of models, and heads of some, with two model shards and ZeRO 3, on two copies of the
--- model or two context shards, in turn: one step of training has the loss, the gradients and the new
--- parameters of one process. It trains adapters of a new model,
+-- Every family of models, and heads of some, with two model shards and ZeRO 3, on two copies of
+-- the model or two context shards, in turn: one step of training has the loss, the gradients and
+-- the new parameters of one process. It trains adapters of a new model,
 -- adapters of one whose weights stay in mapped files (low_memory), and all parameters of the
 -- latter. Without REDCO_TEST_FULL=1 a third of the families gets one of these three; which, depends
 -- on REDCO_TEST_SEED. A second argument is the only family.

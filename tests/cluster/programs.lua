@@ -16,9 +16,9 @@ local draw = require "programs.draw"
 local found = require "programs.found"
 local minimize = require "programs.minimize"
 
-local options = redco.options { n_model_shards = 1, n_context_shards = 1, zero = 0, zero_group = 0, seed = 1,
-  sequence_parallel = false, count = 100, log = "", lines = "", found = 0, minimize = true,
-  prefixes = false, print = false, timeout = 20, without = "" }
+local options = redco.options { n_model_shards = 1, n_context_shards = 1, zero = 0,
+  zero_group = 0, seed = 1, sequence_parallel = false, count = 100, log = "", lines = "",
+  found = 0, minimize = true, prefixes = false, print = false, timeout = 20, without = "" }
 local deployer = redco.Deployer { seed = 1, n_model_shards = options.n_model_shards,
   n_context_shards = options.n_context_shards,
   sequence_parallel = options.sequence_parallel, zero = options.zero,

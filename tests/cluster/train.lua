@@ -3,9 +3,9 @@
 -- predictions and the parameters.
 --
 -- A run is named <model>-<dtype>-zero<0 to 3>, with "-sequence" for sequence parallelism,
--- "-groupN" for groups of N processes that share the state of zero, "-contextN" for N context shards,
--- "-recompute" for activations that backward computes again, "-dropout" where the model drops and
--- "-mqa" for one head of keys and values.
+-- "-groupN" for groups of N processes that share the state of zero, "-contextN" for N context
+-- shards, "-recompute" for activations that backward computes again, "-dropout" where the model
+-- drops and "-mqa" for one head of keys and values.
 --
 -- With save_every it writes checkpoints, and goes on from what it finds. At the step signal_at the
 -- process signal_rank sends itself `signal`. With `whole`, a folder, it then trains each once

@@ -53,7 +53,7 @@ class Exchanged : public torch::autograd::Function<Exchanged> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, const Placements& to) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
-    Moving moving(Move::within_operator, "aten::scaled_dot_product_attention");
+    Moving moving(Move::within_operator, "attention");
     ShardedTensorImpl* impl = sharded_impl(tensor);
     const Placements& from = impl->placements();
     ctx->saved_data["exchange"] =

@@ -63,7 +63,9 @@ local optional_columns = {
   { "group", function(layout)
     return layout.zero > 0 and layout.zero_group < layout.n_copies and layout.zero_group
   end },
-  { "context", function(layout) return layout.n_context_shards > 1 and layout.n_context_shards end },
+  { "context", function(layout)
+    return layout.n_context_shards > 1 and layout.n_context_shards
+  end },
   { "sp", function(layout) return layout.sequence_parallel and "yes" end },
   { "recomp", function(layout) return layout.recompute ~= "none" and layout.recompute end },
   { "dtype", function(layout) return layout.compute_dtype end, if_different = true },
