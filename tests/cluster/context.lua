@@ -154,12 +154,38 @@ for _, dtype in ipairs { "float64", "int64" } do
   end)
 end
 
+test("positions that are joined stay split", function()
+  local x, first = randn(3, 48, 2), randn(3, 1, 2)
+  local function shifted(y, z) return torch.cat({ z, y:narrow(1, 0, 47) }, 1) * y end
+  local function longer(y, z) return torch.cat({ z, y, y * 2, z }, 1) end
+  local moved = traffic.sent("cp", function()
+    expect_same(shifted, { x, first }, { { cp = 1 }, {} })
+    expect_same(longer, { x, first }, { { cp = 1 }, {} })
+  end)
+  assert(moved.all_to_all.count > 0)
+  local shards = { redco.shard(x, { cp = 1 }), redco.shard(first, {}) }
+  for _, f in ipairs { shifted, longer } do
+    testing.expect_equal(f(unpack(shards)):placement().cp, "shard(1)")
+  end
+end)
+
+test("a few positions are sent to all", function()
+  local x = redco.shard(randn(2, 48, 4):float(), { cp = 1 })
+  local moved = traffic.sent("cp", function()
+    testing.expect_close(x:narrow(1, 23, 2):full(), x:full():narrow(1, 23, 2), 0, 0)
+  end)
+  -- Two shards hold one of them each.
+  testing.expect_equal(moved.all_to_all.bytes, (n_context - 1) * 2 * 4 * 4)
+end)
+
 test("a write to a slice that shifts positions reaches the tensor", function()
   for _, first in ipairs { 0, 1 } do
     local x = randn(3, 48)
     local a, b = x:clone(), redco.shard(x, { cp = 1 })
     a:narrow(1, first, 47):mul_(2)
     b:narrow(1, first, 47):mul_(2)
+    a:narrow(1, first, 2):add_(1)
+    b:narrow(1, first, 2):add_(1)
     testing.expect_close(b:full(), a, 0, 0)
     local part_a, part_b = a:narrow(1, first, 47), b:narrow(1, first, 47)
     a:add_(1)

@@ -5,11 +5,12 @@ local traffic = require "traffic"
 local o = redco.options {
   model = "mlp", n_model_shards = 1, zero = 0, accumulate = 1, batch = 2, sequence_parallel = false,
   zero_group = 0, recompute = "none", compute_dtype = "float32", planned = false,
+  n_context_shards = 1,
 }
 local torch, nn = redco.torch, redco.nn
 local deployer = redco.Deployer {
   seed = 1, n_model_shards = o.n_model_shards, zero = o.zero, zero_min_size = 64,
-  sequence_parallel = o.sequence_parallel, verbose = false,
+  n_context_shards = o.n_context_shards, sequence_parallel = o.sequence_parallel, verbose = false,
   zero_group = o.zero_group > 0 and o.zero_group or nil,
 }
 
@@ -112,7 +113,7 @@ for _ = 2, 3 do
   local before = redco.sharding_counters().collectives
   step()
   local after = redco.sharding_counters().collectives
-  for _, group in ipairs { "dp", "mp", "dp_replicate", "world" } do
+  for _, group in ipairs { "dp", "cp", "mp", "dp_replicate", "world" } do
     for _, kind in ipairs(traffic.kinds) do
       local a, b = before[group][kind], after[group][kind]
       if b.bytes > a.bytes then

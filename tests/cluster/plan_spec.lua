@@ -32,7 +32,7 @@ local function planned(case)
   for _, layout in ipairs(plan.layouts) do
     if layout.is_asked then
       local lines = {}
-      for _, group in ipairs { "dp", "mp", "dp_replicate", "world" } do
+      for _, group in ipairs { "dp", "cp", "mp", "dp_replicate", "world" } do
         for _, kind in ipairs(traffic.kinds) do
           local found = (layout.collectives[group] or {})[kind]
           if found and found.bytes > 0 then
@@ -62,6 +62,8 @@ local cases = {
   { n = 2, model = "llama", zero = 3, accumulate = 2, recompute = "blocks" },
   { n = 2, model = "t5", n_model_shards = 2, sequence_parallel = true },
   { n = 2, model = "lora", n_model_shards = 2 },
+  { n = 2, model = "gpt2", n_context_shards = 2, zero = 3, recompute = "blocks" },
+  { n = 4, model = "gpt2", n_context_shards = 2, n_model_shards = 2 },
 }
 if os.getenv "REDCO_TEST_FULL" == "1" then
   cases = {}
@@ -84,6 +86,7 @@ if os.getenv "REDCO_TEST_FULL" == "1" then
     for zero = 1, 3 do
       cases[#cases + 1] = { n = 4, model = model, zero = zero, zero_group = 2 }
       cases[#cases + 1] = { n = 2, model = model, zero = zero, recompute = "blocks" }
+      cases[#cases + 1] = { n = 4, model = model, zero = zero, n_context_shards = 2 }
     end
   end
 end

@@ -39,16 +39,7 @@ struct Exchange : torch::CustomClassHolder {
   Placements from, to;
 };
 
-// The placements that differ between the two.
-Placements changing(const Placements& own, const Placements& other) {
-  Placements result;
-  for (Mesh::Dim dim : Mesh::dims)
-    if (own[dim] != other[dim]) result[dim] = own[dim];
-  return result;
-}
-
-// Redistributes over dimensions of the mesh within the parts that the others make, whatever the
-// order of these: the others stay as they are.
+// Redistributes a tensor, and its gradient back to the placements that the tensor has.
 class Exchanged : public torch::autograd::Function<Exchanged> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, const Placements& to) {
@@ -58,14 +49,8 @@ class Exchanged : public torch::autograd::Function<Exchanged> {
     const Placements& from = impl->placements();
     ctx->saved_data["exchange"] =
         c10::IValue::make_capsule(c10::make_intrusive<Exchange>(*impl, to));
-    Placements before = changing(from, to), after = changing(to, from), others = from;
-    for (Mesh::Dim dim : Mesh::dims)
-      if (from[dim] != to[dim]) others[dim] = {};
-    for (Placement& placement : after) placement.block = 0;  // there is one block here
-    for (Placement& placement : before) placement.block = 0;
-    const Sizes sizes = local_sizes(tensor.sizes(), others, *impl->mesh());
-    at::Tensor local =
-        redistribute_local(impl->local(), sizes, tensor.strides(), before, after, *impl->mesh());
+    at::Tensor local = redistribute_local(impl->local(), tensor.sizes(), tensor.strides(), from, to,
+                                          *impl->mesh());
     return wrap(laid_out(local, geometry_of(tensor)), to, impl->mesh(), geometry_of(tensor));
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {

@@ -1,5 +1,6 @@
 // Rules for cat and stack.
 
+#include "halo.h"
 #include "rules.h"
 
 #include <algorithm>
@@ -75,12 +76,79 @@ std::optional<int64_t> grain_of_blocks(const Call& call, int64_t dim, Mesh::Dim 
   return unit;
 }
 
+// The dimension of context shards that splits the positions of some tensors that are joined along
+// them, where the others are whole.
+std::optional<Mesh::Dim> joins_positions(const Call& call, int64_t dim, int64_t n_dims) {
+  int64_t length = 0;
+  for (const TensorArgument& argument : call.tensors) {
+    if (argument.tensor.dim() != n_dims) return std::nullopt;
+    length += argument.sizes()[size_t(dim)];
+  }
+  for (Mesh::Dim over : Mesh::dims_of(Mesh::context)) {
+    const auto is_split = [&](const TensorArgument& argument) {
+      return argument.placements[over] == Placement::shard(dim) &&
+             splitting(argument.placements, dim).size() == 1;
+    };
+    if (length >= call.mesh->size(over) && std::ranges::any_of(call.tensors, is_split) &&
+        std::ranges::all_of(call.tensors, [&](const TensorArgument& argument) {
+          return is_split(argument) || argument.placements[over].is_replicated();
+        }))
+      return over;
+  }
+  return std::nullopt;
+}
+
+// Joins positions that context shards split: each rank gets its part of the result.
+CallPlan joined_positions(const Call& call, int64_t dim, Mesh::Dim over) {
+  Call others = call;
+  for (TensorArgument& argument : others.tensors) argument.placements[over] = {};
+  Letters all = letters(call.tensors[0].tensor.dim());
+  all[size_t(dim)] = -1;
+  Factors factors{std::vector<Letters>(call.tensors.size(), all), {all}};
+  CallPlan plan = moved(others, std::move(factors));
+  std::vector<int64_t> lengths;
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    plan.inputs[i][over] = call.tensors[i].placements[over];
+    lengths.push_back(call.tensors[i].sizes()[size_t(dim)]);
+  }
+  const int64_t length = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  plan.outputs[0].placements[over] = Placement::shard(dim);
+  plan.outputs[0].sizes[size_t(dim)] = length;
+  plan.run = [=, inputs = plan.inputs](const Operator& op, torch::jit::Stack& stack,
+                                       const Mesh& mesh) {
+    const int64_t n_ranks = mesh.size(over), rank = mesh.coordinate(over);
+    std::vector<at::Tensor> pieces = stack[0].toTensorVector();
+    int64_t begin = 0;
+    for (size_t i = 0; i < pieces.size(); begin += lengths[i++]) {
+      // The positions of this tensor that each rank has, and those that it needs.
+      HeldAndNeeded ranges;
+      for (int64_t each = 0; each < n_ranks; ++each) {
+        const Span own = span_of(length, 1, n_ranks, each);
+        const auto within = [&](int64_t at) {
+          return std::clamp<int64_t>(at - begin, 0, lengths[i]);
+        };
+        ranges.held.push_back(span_of(lengths[i], 1, n_ranks, each));
+        ranges.needed.push_back({within(own.begin), within(own.end)});
+      }
+      const Span& needed = ranges.needed[size_t(rank)];
+      pieces[i] = inputs[i][over].is_sharded()
+                      ? exchanged_along(pieces[i], dim, ranges, mesh.group(over))
+                      : pieces[i].narrow(dim, needed.begin, needed.length());
+    }
+    stack[0] = pieces;
+    op.handle.callBoxed(&stack);
+  };
+  return plan;
+}
+
 std::optional<CallPlan> cat(const Call& call) {
   int64_t n_dims = 0;
   for (const TensorArgument& argument : call.tensors)
     n_dims = std::max(n_dims, argument.tensor.dim());
   int64_t dim = joined_dim(call, n_dims);
   if (call.find("out")) return std::nullopt;
+  if (const auto over = joins_positions(call, dim, n_dims))
+    return joined_positions(call, dim, *over);
   // Tensors split along the joined dimension become blocks of the result; each block stays split.
   bool in_blocks = n_dims > 0 && std::ranges::all_of(call.tensors, [&](const auto& argument) {
                      return argument.tensor.dim() == n_dims;

@@ -163,15 +163,11 @@ struct ShiftedRange {
   HeldAndNeeded back() const { return {ranges.needed, ranges.held}; }
 };
 
-// The mesh dimension of context shards that splits `dim` of a tensor in one block; none if the
-// range would leave some without elements.
-std::optional<Mesh::Dim> shifts_over(const Placements& placements, int64_t dim, const Range& range,
-                                     const Mesh& mesh) {
+// Whether context shards split `dim` of a tensor in one block, of which a range is taken.
+bool is_shifted(const Placements& placements, int64_t dim, const Range& range) {
   const std::optional<Mesh::Dim> over = only_splitting(placements, dim);
-  if (!over || !Mesh::has(*over, Mesh::context) || range.step > 1) return std::nullopt;
-  const Placement& placement = placements[*over];
-  const bool is_plain = !placement.is_in_blocks() && placement.grain == 1;
-  return is_plain && range.length() >= mesh.size(*over) ? over : std::nullopt;
+  return over && Mesh::has(*over, Mesh::context) && range.step == 1 &&
+         placements[*over] == Placement::shard(dim);
 }
 
 std::optional<CallPlan> slice_by(const Call& call, int64_t dim, bool keeps_split) {
@@ -204,13 +200,18 @@ std::optional<CallPlan> slice(const Call& call) {
                                      : run.length() == 0 ? std::nullopt
                                                          : std::optional(some_of(blocks, run));
   if (!kept) {
-    const ShiftedRange shifted(range, n_ranks);
-    if (!shifts_over(argument.placements, dim, range, *call.mesh) || !shifted.is_near())
+    ShiftedRange shifted(range, n_ranks);
+    const bool is_few = range.length() * n_ranks < range.size;
+    if (!is_shifted(argument.placements, dim, range) || (!shifted.is_near() && !is_few))
       return slice_by(call, dim, false);
     std::optional<CallPlan> plan = slice_by(call, dim, true);
     OutputPlan& output = plan->outputs[0];
     output.sizes[size_t(dim)] = range.length();
     output.copied_over = over;
+    if (is_few) {  // all ranks get them
+      output.placements[*over] = {};
+      shifted.ranges.needed.assign(size_t(n_ranks), {range.start, range.end});
+    }
     plan->run = [=, over = *over](const Operator&, torch::jit::Stack& stack, const Mesh& mesh) {
       stack = {exchanged_along(stack[0].toTensor(), dim, shifted.ranges, mesh.group(over))};
     };
@@ -288,14 +289,13 @@ std::optional<CallPlan> slice_backward(const Call& call) {
     end = begin_in_part(*blocks, run.end, n_ranks, rank);
   }
   Letters all = letters(grad.tensor.dim());
-  if (const auto shifts = shifts_over(grad.placements, dim, range, *call.mesh);
-      shifts && !blocks && !range.is_all()) {
-    const ShiftedRange shifted(range, call.mesh->size(*shifts));
+  if (is_shifted(grad.placements, dim, range) && !blocks && !range.is_all()) {
+    const ShiftedRange shifted(range, call.mesh->size(*over));
     if (shifted.is_near()) {
       CallPlan plan = plan_by_factors(call, {{all}, {all}});
       plan.outputs[0].sizes[size_t(dim)] = range.size;
-      plan.run = [=, dim = dim, over = *shifts](const Operator&, torch::jit::Stack& stack,
-                                                const Mesh& mesh) {
+      plan.run = [=, dim = dim, over = *over](const Operator&, torch::jit::Stack& stack,
+                                              const Mesh& mesh) {
         stack = {exchanged_along(stack[0].toTensor(), dim, shifted.back(), mesh.group(over))};
       };
       return plan;

@@ -63,11 +63,21 @@ int growth(const Placement& from, const Placement& to) {
   return from.is_sharded() && to.is_replicated() ? 2 : 1;
 }
 
-// Whether two mesh dimensions split the same dimension of the tensor, before or after.
-bool meet(const Placements& from, const Placements& to, Mesh::Dim a, Mesh::Dim b) {
+// Whether the first splits blocks of which the second leaves each rank some: either comes first.
+bool commute(const Placement& blocks, const Placement& plain, int64_t size, int64_t n_ranks) {
+  return blocks.block > 0 && !plain.is_in_blocks() && plain.grain == 1 &&
+         blocks.n_blocks(size) % n_ranks == 0;
+}
+
+// Whether two mesh dimensions split the same dimension of the tensor, before or after, and the
+// order counts.
+bool meet(const Placements& from, const Placements& to, Mesh::Dim a, Mesh::Dim b,
+          at::IntArrayRef sizes, const Mesh& mesh) {
   for (const Placement& on_a : {from[a], to[a]})
     for (const Placement& on_b : {from[b], to[b]})
-      if (on_a.is_sharded() && on_b.is_sharded() && on_a.dim == on_b.dim) return true;
+      if (on_a.is_sharded() && on_b.is_sharded() && on_a.dim == on_b.dim &&
+          !commute(on_a, on_b, sizes[size_t(on_a.dim)], mesh.size(b)))
+        return true;
   return false;
 }
 
@@ -78,19 +88,19 @@ at::Tensor redistribute(at::Tensor local, at::IntArrayRef sizes, const Placement
   auto step = [&](Mesh::Dim dim, const Placement& target) {
     Placement& placement = now[dim];
     if (placement == target) return;
-    Placements outer;
-    std::copy_n(now.begin(), size_t(dim), outer.begin());
-    local = change(local, local_sizes(sizes, outer, mesh), placement, target, mesh.group(dim));
+    Placements others = now;
+    others[dim] = {};
+    local = change(local, local_sizes(sizes, others, mesh), placement, target, mesh.group(dim));
     placement = target;
   };
   // A mesh dimension splits the parts of those before it: while one of these changes, it must be
-  // replicated.
+  // replicated, unless they commute.
   MeshDims replicated, others;
   std::array<bool, Mesh::n_dims> changes{};
   for (Mesh::Dim dim : Mesh::dims) {
     bool waits = false;
     for (Mesh::Dim outer : Mesh::dims)
-      waits |= outer < dim && changes[outer] && meet(from, to, outer, dim);
+      waits |= outer < dim && changes[outer] && meet(from, to, outer, dim, sizes, mesh);
     changes[dim] = waits || from[dim] != to[dim];
     (waits ? replicated : others).push_back(dim);
   }
