@@ -7,7 +7,10 @@ if (location.protocol === "file:") {
       this.frame.hidden = true;
       document.body.append(this.frame);
       const inner = this.frame.contentWindow;
-      inner.postMessage = (data) => setTimeout(() => this.onmessage?.({ data }));
+      inner.postMessage = (message) => {
+        const data = structuredClone(message);
+        setTimeout(() => this.onmessage?.({ data }));
+      };
       const script = inner.document.createElement("script");
       script.src = url;
       script.onload = () => {
@@ -19,7 +22,10 @@ if (location.protocol === "file:") {
     }
     postMessage(data) {
       if (this.waiting) this.waiting.push(data);
-      else this.frame.contentWindow?.dispatchEvent(new MessageEvent("message", { data }));
+      else {
+        const event = new MessageEvent("message", { data: structuredClone(data) });
+        this.frame.contentWindow?.dispatchEvent(event);
+      }
     }
     terminate() {
       this.frame.remove();
