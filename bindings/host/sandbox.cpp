@@ -15,12 +15,10 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-extern "C" {  // which glibc 2.36 forgets
-#include <sys/pidfd.h>
-}
 
 #include <algorithm>
 #include <atomic>
@@ -171,7 +169,7 @@ class Process {
   }
 
   /// Any thread may call this.
-  void kill() const noexcept { pidfd_send_signal(handle_, SIGKILL, nullptr, 0); }
+  void kill() const noexcept { syscall(SYS_pidfd_send_signal, int(handle_), SIGKILL, nullptr, 0); }
 
   /// Gives the process this time to end, then kills it, and returns how it ended.
   siginfo_t end(int milliseconds = 0) {
@@ -191,7 +189,8 @@ class Process {
       : socket_(std::move(ends.first)),
         channel_(socket_, memory, options.message_bytes, [this](short events) { wait(events); }),
         pid_(start(program, options, ends.second, memory)),
-        handle_(pidfd_open(pid_, 0), "a handle of a process") {}
+        // glibc has a function for it only since 2.36.
+        handle_(int(syscall(SYS_pidfd_open, pid_, 0)), "a handle of a process") {}
 
   void wait(short events) {
     for (;;) {

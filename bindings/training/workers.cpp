@@ -58,6 +58,13 @@ int run_program(lua_State* L) {
   return lua_gettop(L);
 }
 
+// Waits without a limit. condition_variable::wait would need the libstdc++ of GCC 12 where the
+// program runs; RHEL 9 has that of GCC 11.
+template <typename F>
+void wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, F is_true) {
+  while (!changed.wait_for(lock, std::chrono::hours(1), is_true)) continue;
+}
+
 // Lets threads run programs at the same time.
 void replace_runners(lua_State* L) {
   for (auto [module, name] : {std::pair("io", "popen"), std::pair("os", "execute")}) {
@@ -209,7 +216,7 @@ void Workers::await_end_of(const void* owner) {
 void Workers::while_idle(const std::function<void(Worker&)>& body) {
   std::unique_lock lock(mutex);
   is_paused_ = true;
-  from_workers_.wait(lock, [&] { return n_running_ == 0; });
+  wait_until(from_workers_, lock, [&] { return n_running_ == 0; });
   auto resume = [&] {
     is_paused_ = false;
     to_workers_.notify_all();
@@ -228,7 +235,7 @@ void Workers::run(Place& place) {
   std::unique_lock lock(mutex);
   while (true) {
     auto next = waiting_.end();
-    to_workers_.wait(lock, [&] {
+    wait_until(to_workers_, lock, [&] {
       next = std::ranges::find_if(
           waiting_, [&](const auto& job) { return !job->worker || job->worker == &worker; });
       return is_ending_ || (!is_paused_ && next != waiting_.end());
