@@ -41,7 +41,7 @@ case "$*" in
 esac]])
 -- Commands of packages that this machine may lack.
 for _, name in ipairs { "g++", "ninja", "ccache", "luacheck", "clang-format-14", "shellcheck",
-  "codespell", "luarocks", "luajit", "pkg-config" } do
+  "codespell", "luarocks", "luajit", "pkg-config", "patchelf", "python3" } do
   stand_in(name, "true")
 end
 
@@ -99,6 +99,87 @@ test("a failure: exit code, end of the output, log; memory only if it was that",
   code, _, err = bootstrap("MISSING=libpng-dev APT_CODE=100", "")
   expect_equal(code, 1)
   expect_has(err, "apt-get could not install: libpng-dev (exit code 100)", "Is there a network?")
+end)
+
+test("a wheel: its packages, the target, and a word on what it lacks", function()
+  write("tree/build/release/redco_lua-1.2.3-py3-none-manylinux_2_34_x86_64.whl", "a wheel")
+  local code, out, err = bootstrap("MISSING=libpng-dev", "wheel")
+  expect_equal(code, 0)
+  expect_equal(out, "")
+  expect_has(err, "the wheel has no plug-in for several GPUs",
+    "made FOLDER/tree/build/release/redco_lua-1.2.3-py3-none-manylinux_2_34_x86_64.whl")
+  assert(shell "touch tree/build/release/libredco_nccl.so" == 0)
+  code, out, err = bootstrap("", "wheel")
+  assert(code == 0 and out == "" and not err:find("plug-in", 1, true), err)
+end)
+
+-- In place of the build, whose program would say "built".
+stand_in("built", 'echo "built $*"')
+
+local installed = [[
+case $1 in
+  --version) echo "redco-lua %s" ;;
+  *) echo "installed $*" ;;
+esac]]
+
+-- `bootstrap run` with a LibTorch in the cache and none of the user's.
+local function run(settings)
+  local code, out, err = shell(("cd tree; unset REDCO_PRESET; touch a.lua; PATH=%s/bin:$PATH "
+    .. "REDCO_CACHE=%s/cache REDCO_CUDA=0 %s ./bootstrap run a.lua --seed=1"):format(
+    program.folder, program.folder, settings))
+  return code, out, (err:gsub(program.folder:gsub("%p", "%%%0"), "FOLDER"))
+end
+
+test("a program that is made already is run, if its version is that of the source", function()
+  assert(shell("mkdir -p cache/libtorch-2.11.0/torch/lib; "
+    .. "echo 'project(redco VERSION 1.2.3 LANGUAGES CXX' >tree/CMakeLists.txt") == 0)
+  local wheel = "tree/redco_lua-1.2.3-py3-none-manylinux_2_34_x86_64.whl"
+  stand_in("redco-lua", installed:format "1.2.3")
+  local code, out, err = run ""
+  expect_equal(code, 0)
+  expect_equal(out, "installed a.lua --seed=1\n")
+  expect_equal(err,
+    "bootstrap: running the redco-lua 1.2.3 that is installed; ./bootstrap compiles this source\n")
+
+  -- A wheel beside it, as that one is another version.
+  stand_in("redco-lua", installed:format "1.2.2")
+  stand_in("unzip", [[
+shift 3
+mkdir -p "$1/redco_lua/bin"
+echo 'echo "from the wheel $*"; ls ${0%/*}/../../torch' >"$1/redco_lua/bin/redco-lua"
+chmod +x "$1/redco_lua/bin/redco-lua"]])
+  write(wheel, "a wheel")
+  code, out, err = run ""
+  expect_equal(out, "from the wheel a.lua --seed=1\nlib\n")
+  expect_has(err, "3 of 4: unpacking redco_lua-1.2.3-py3-none-manylinux_2_34_x86_64.whl",
+    "nothing is compiled", "4 of 4: running a.lua")
+  assert(code == 0 and not err:find "compiling", err)
+  code, out, err = run ""
+  expect_equal(code, 0)
+  expect_equal(out, "from the wheel a.lua --seed=1\nlib\n")
+  expect_equal(err, "")
+  stand_in("unzip", "exit 9")
+  write(wheel, "another wheel")
+  code, out, err = run ""
+  expect_equal(code, 1)
+  expect_equal(out, "")
+  expect_has(err, "could not be unpacked (exit code 9)", "Is there room in FOLDER/cache?")
+
+  -- A wheel of another version is left alone; a package is installed.
+  assert(shell(("mv %s tree/redco_lua-1.2.2-py3-none-any.whl"):format(wheel)) == 0)
+  write("tree/redco-lua_1.2.3_amd64.deb", "a package")
+  code, out, err = run ""
+  expect_equal(code, 0)
+  expect_equal(out, "installed a.lua --seed=1\n")
+  expect_has(err, "1 of 4: installing Debian packages: redco-lua_1.2.3_amd64.deb")
+  expect_has(program.read(program.folder .. "/tree/build/release.log"),
+    "--no-install-recommends " .. program.folder .. "/tree/redco-lua_1.2.3_amd64.deb")
+
+  -- What was built here comes first.
+  assert(shell "cp bin/built tree/build/release/redco-lua" == 0)
+  code, out = run ""
+  expect_equal(code, 0)
+  expect_equal(out, "built a.lua --seed=1\n")
 end)
 
 program.remove_folder()
