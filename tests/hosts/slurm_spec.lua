@@ -82,7 +82,7 @@ end)
 
 testing.test("a batch job that SIGUSR1 ends starts again, and finishes", function()
   local folder = program.folder .. "/again"
-  local script = os.getenv "REDCO_SOURCE" .. "/examples/slurm/train.sbatch"
+  local script = os.getenv "REDCO_SOURCE" .. "/examples/cluster/slurm.sbatch"
   shell(([[
 mkdir %s
 job=$(sbatch --parsable --cpus-per-task=1 --output=%s/out %s %s --pause=0.2)
