@@ -1,6 +1,7 @@
 -- adapters.lua FOLDER NAME ...: opens the base and the adapter that peft has written in each folder
 -- FOLDER/NAME, and writes what it computes, with the adapter and merged; writes the adapter again;
--- and trains adapters of its own. adapters_peer.py reads all of this.
+-- and trains adapters of its own. adapters_peer.py reads all of this. Gradients of peft are in a
+-- folder of adapters, too.
 local redco = require "redco"
 
 local lora, torch = redco.lora, redco.torch
@@ -60,6 +61,11 @@ for i = 2, #arg do
   torch.save({ logits = logits(params) }, folder .. "/again.safetensors")
 
   torch.save(gradients(model, job, params, inputs), folder .. "/own_gradients.safetensors")
+  local theirs = {}
+  for key, leaf in pairs(lora.from_pretrained(folder .. "/gradients", model.params)) do
+    if torch.is_tensor(leaf) and key:find "%.lora_" then theirs[key] = leaf end
+  end
+  torch.save(theirs, folder .. "/gradients.safetensors")
 
   if job.trains then
     local own = trained(model, job, inputs)

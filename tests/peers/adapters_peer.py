@@ -1,9 +1,11 @@
-"""Adapter folders with modules that are saved whole: redco-lua opens those of peft and computes the
-same, with adapters and merged, and peft opens those that redco-lua has trained.
+"""Adapter folders with modules that are saved whole, and with adapters of the parameters of experts:
+redco-lua opens those of peft and computes the same, with adapters and merged, and peft opens those
+that redco-lua has trained.
 
 adapters_peer.py REDCO_LUA SOURCE
 """
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -44,6 +46,14 @@ vit = transformers.ViTConfig(
     hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
     image_size=8, patch_size=4, initializer_range=0.3, num_labels=3,
 )
+
+experts = dict(decoder, num_local_experts=4, num_experts_per_tok=2)
+granite = transformers.GraniteMoeConfig(**experts)
+gpt_oss = transformers.GptOssConfig(**experts, head_dim=8)
+square_gpt_oss = transformers.GptOssConfig(**{**experts, "intermediate_size": 32}, head_dim=8)
+llama4 = transformers.Llama4TextConfig(**{**experts, "num_experts_per_tok": 1}, head_dim=8,
+                                       intermediate_size_mlp=40, interleave_moe_layer_step=2)
+GATES, DOWN = "experts.gate_up_proj", "experts.down_proj"
 
 CLASSES = transformers.AutoModelForSequenceClassification
 TOKENS = transformers.AutoModelForTokenClassification
@@ -103,10 +113,28 @@ cases = {
     "olora": (llama, TEXT, "CAUSAL_LM", ["q_proj", "up_proj"], None,
               {"init_lora_weights": "olora"}),
     "gaussian": (llama, TEXT, "CAUSAL_LM", ["q_proj"], None, {"init_lora_weights": "gaussian"}),
+    "granite_experts": (granite, TEXT, "CAUSAL_LM", ["q_proj"], None,
+                        {"target_parameters": ["input_linear.weight", "output_linear.weight"]}),
+    "granite_first": (granite, TEXT, "CAUSAL_LM", [], None,
+                      {"target_parameters": ["layers.0.block_sparse_moe.input_linear.weight"]}),
+    "gpt_oss_experts": (gpt_oss, TEXT, "CAUSAL_LM", ["q_proj"], None,
+                        {"target_parameters": [GATES, DOWN], "use_rslora": True}),
+    "gpt_oss_down": (gpt_oss, TEXT, "CAUSAL_LM", [], None, {"target_parameters": [DOWN]}),
+    "gpt_oss_square": (square_gpt_oss, TEXT, "CAUSAL_LM", [], None,
+                       {"target_parameters": [GATES, DOWN]}),
+    "llama4_experts": (llama4, TEXT, "CAUSAL_LM", ["v_proj"], None,
+                       {"target_parameters": [GATES, DOWN],
+                        "rank_pattern": {"experts.down_proj": 2},
+                        "alpha_pattern": {"experts.down_proj": 3}}),
+    "matrix": (llama, TEXT, "CAUSAL_LM", [], None, {"target_parameters": ["q_proj.weight"]}),
 }
 # Those that redco-lua also makes and trains itself: all but tied models, whose embedding peft copies
 # where redco-lua keeps it tied.
 ours = [name for name in cases if name not in ("tied_embedding", "tied_both")]
+# With version 4 of transformers peft exchanges rows and columns of the experts of gpt-oss, which
+# redco-lua reads only.
+is_current = int(transformers.__version__.split(".")[0]) >= 5
+unread = [] if is_current else [name for name in cases if name.startswith("gpt_oss")]
 
 failures = 0
 
@@ -126,14 +154,14 @@ def outputs(model, inputs):
 
 
 def gradients(model, inputs):
-    """Those of the adapters, by the names of redco-lua."""
+    """Those of the adapters, by their names in a folder."""
     found = {}
     for name, parameter in model.named_parameters():
         parameter.requires_grad = "lora_" in name
     model.eval()(**inputs)[0].float().square().mean().backward()
     for name, parameter in model.named_parameters():
         if "lora_" in name:
-            name = name.removeprefix("base_model.model.").replace(".default", "")
+            name = name.replace(".default", "")
             found[name.replace("magnitude_vector.weight", "magnitude_vector")] = parameter.grad
     return found
 
@@ -165,12 +193,14 @@ def write_peft(folder, name):
     opened = PeftModel.from_pretrained(cls.from_pretrained(folder / "base"), folder / "adapter")
     expected = outputs(opened, inputs)
     save_file({**inputs, "logits": expected.contiguous()}, folder / "expected.safetensors")
-    save_file(gradients(opened, inputs), folder / "gradients.safetensors")
+    (folder / "gradients").mkdir()
+    save_file(gradients(opened, inputs), folder / "gradients/adapter_model.safetensors")
+    shutil.copy(folder / "adapter/adapter_config.json", folder / "gradients")
     job = {
         "task": tasks[cls], "task_type": task_type, "target_modules": targets,
         "modules_to_save": modules, "trains": name in ours,
-        "options": {key: others[key] for key in ("use_dora", "use_rslora", "init_lora_weights")
-                    if key in others},
+        "options": {key: others[key] for key in (
+            "use_dora", "use_rslora", "init_lora_weights", "target_parameters") if key in others},
     }
     (folder / "job.json").write_text(json.dumps({k: v for k, v in job.items() if v is not None}))
 
@@ -204,6 +234,8 @@ with tempfile.TemporaryDirectory() as scratch:
             size = gradient.abs().max().item()
             expect(name, f"gradients of {key}",
                    (ours_by_name[key] - gradient).abs().max().item() / max(size, 1e-3), size)
+        if name in unread:
+            continue
         quietly(check_ours, folder, name, "again")
         if name in ours:
             quietly(check_ours, folder, name, "trained")

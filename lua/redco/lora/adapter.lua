@@ -21,11 +21,12 @@ function adapter.norms(weight, is_transposed)
 end
 
 --- Returns the weight of a layer with adapter, W + scaling B A, in the adapter's dtype. Weights of
---- embeddings are transposed, [n, size].
-function adapter.sum(node, stem, a, b, is_transposed)
+--- embeddings are transposed, [n, size]. `key` is that of a weight that has another than
+--- `stem` .. "weight".
+function adapter.sum(node, stem, a, b, is_transposed, key)
   local change = b:matmul(a) * node[stem .. "lora_scaling"]
   if is_transposed then change = change:t() end
-  return weights.dequantized(node, stem):to(a.dtype):add(change)
+  return weights.values(node, key or stem .. "weight"):to(a.dtype):add(change)
 end
 
 -- Returns the factor of each output of DoRA (arXiv 2402.09353), magnitude / |W + scaling B A|, or
@@ -144,6 +145,18 @@ function adapter.grouped(params, names, x, y, numbers, options)
       return magnitude and torch.embedding(factors_of(params, names, magnitude), numbers)
     end,
   }, options, product)
+end
+
+--- Returns y, the output for x of the weights `numbers` [n, k] of a stack, the parameter `key`,
+--- plus that of its adapter, if any. `is_transposed`: the stack is [experts, in, out].
+function adapter.stacked(params, key, x, y, numbers, is_transposed, options)
+  local stem = key:find "%f[%w_]weight$" and key:sub(1, -7) or key .. "."
+  local a, b = params[stem .. "lora_A.weight"], params[stem .. "lora_B.weight"]
+  if not a then return y end
+  if is_transposed then a, b = b:transpose(1, 2), a:transpose(1, 2) end
+  local function product(z, matrices) return native.grouped_linear(z, numbers, matrices) end
+  return added(x, y, a:unbind(0), b:unbind(0),
+    { scaling = params[stem .. "lora_scaling"], factor = function() end }, options, product)
 end
 
 return adapter

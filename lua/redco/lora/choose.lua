@@ -1,6 +1,10 @@
---- Chooses layers of a params tree by their names, as peft's `target_modules` do.
+--- Chooses layers of a params tree by their names, as peft's `target_modules` and
+--- `target_parameters` do.
 local fail = require "redco.fail"
 local layers = require "redco.lora.layers"
+local native = require "redco.native"
+
+local choose = {}
 
 local function ends_with(name, suffix)
   return name == suffix or name:sub(-#suffix - 1) == "." .. suffix
@@ -59,7 +63,7 @@ end
 --- Returns the layers of a tree that `modules` name, without those whose weight's name is in
 --- `except`: a list of last parts of names, or a Lua pattern of whole names. Raises an error, which
 --- begins with `where`, if one of them names no layer.
-return function(where, params, modules, except)
+function choose.modules(where, params, modules, except)
   check(where, modules)
   local all, chosen = layers.of(params), {}
   for _, layer in ipairs(all) do
@@ -69,3 +73,75 @@ return function(where, params, modules, except)
   check_found(where, chosen, modules, all)
   return chosen
 end
+
+-- Lists the last two parts of the names of all stacks, or says how else experts are chosen.
+local function stacks_of(all)
+  local seen, names, has_layers = {}, {}, false
+  for _, layer in ipairs(all) do
+    local ending = layer.parameter:match "[^.]*%.[^.]*$"
+    if layer:is_stack() and not seen[ending] then names[#names + 1], seen[ending] = ending, true end
+    has_layers = has_layers or layer.name:find "%.experts%.%d+%." ~= nil
+  end
+  if names[1] then return "; those of experts end in " .. table.concat(names, ", ") end
+  return has_layers and "; these experts are layers, which target_modules choose" or ""
+end
+
+--- Returns the layers of a tree whose weights' names end in one of `endings`, without those in
+--- `except`: matrices, and parameters with the matrices of all experts. Raises an error, which
+--- begins with `where`, if an ending names none.
+function choose.parameters(where, params, endings, except)
+  local wrong = type(endings) ~= "table" and type(endings) or #endings == 0 and "{}"
+  if wrong then
+    fail("%s: target_parameters: expected the last parts of parameters' names, "
+      .. "{\"experts.down_proj\"}, got %s", where, wrong)
+  end
+  local all, chosen, is_chosen = layers.with_stacks(params), {}, {}
+  for _, ending in ipairs(endings) do
+    local is_found = false
+    for _, layer in ipairs(all) do
+      if type(ending) == "string" and ends_with(layer.parameter, ending) then
+        is_found = true
+        local is_new = not is_chosen[layer] and not (except and except[layer.parameter])
+        if is_new then chosen[#chosen + 1], is_chosen[layer] = layer, true end
+      end
+    end
+    if not is_found then
+      fail("%s: no parameter's name ends in '%s'%s", where, tostring(ending), stacks_of(all))
+    end
+  end
+  return chosen
+end
+
+-- Returns the last parts of names, which `ending` matches, if all layers with that ending have an
+-- adapter, else whole names. `name_of(layer)` is nil for those that do not count.
+local function targets(all, ending, name_of)
+  local is_whole, names, seen = {}, {}, {}
+  for _, layer in ipairs(all) do
+    local name = name_of(layer)
+    local last = name and name:match(ending)
+    if last then is_whole[last] = is_whole[last] ~= false and layer:has_adapter() end
+  end
+  for _, layer in ipairs(all) do
+    local whole = name_of(layer)
+    local last = whole and whole:match(ending)
+    local name = is_whole[last] and last or whole
+    if name and layer:has_adapter() and not seen[name] then names[#names + 1] = name end
+    if name then seen[name] = seen[name] or layer:has_adapter() end
+  end
+  return names
+end
+
+local empty_list = native.json_decode("", "[]")
+
+--- Returns target_modules and target_parameters that choose the layers of the list with adapters.
+function choose.targets_of(all)
+  local modules = targets(all, "[^.]*$", function(layer)
+    return not layer:is_stack() and layer.name or nil
+  end)
+  local parameters = targets(all, "[^.]*%.[^.]*$", function(layer)
+    return layer:is_stack() and layer.parameter or nil
+  end)
+  return modules[1] and modules or empty_list, parameters[1] and parameters or nil
+end
+
+return choose

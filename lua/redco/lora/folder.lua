@@ -2,6 +2,7 @@
 --- older ones have adapter_model.bin. What is saved whole has its own name there, or that of the
 --- base_layer if the layer has an adapter too.
 local checks = require "redco.models.checks"
+local choose = require "redco.lora.choose"
 local data = require "redco.data"
 local fail = require "redco.fail"
 local initial = require "redco.lora.initial"
@@ -9,6 +10,7 @@ local layers = require "redco.lora.layers"
 local native = require "redco.native"
 local ordered_table = require "redco.ordered_table"
 local saved = require "redco.lora.saved"
+local stacks = require "redco.lora.stacks"
 local tied = require "redco.lora.tied"
 local torch = require "redco.torch"
 
@@ -21,8 +23,8 @@ local prefix = "base_model.model."
 local types = {
   alpha_pattern = "table", ensure_weight_tying = "boolean", fan_in_fan_out = "boolean",
   loftq_config = "table", lora_alpha = "number", lora_dropout = "number",
-  modules_to_save = "table", r = "number", rank_pattern = "table", use_dora = "boolean",
-  use_rslora = "boolean",
+  modules_to_save = "table", r = "number", rank_pattern = "table", target_parameters = "table",
+  use_dora = "boolean", use_rslora = "boolean",
 }
 
 -- Keys that `check` reads, or that do not affect the adapter's output. Every other key must be off.
@@ -75,6 +77,8 @@ end
 -- Converts a pattern of peft, a regular expression for the last parts of names, to a Lua pattern.
 -- The second result says whether it matches whole names.
 local function lua_pattern(path, pattern)
+  -- peft puts this before the names of parameters, which it has made of those of modules.
+  pattern = pattern:gsub("^%.%*\\%.", "")
   local is_whole = pattern:sub(1, 1) == "^"
   local rest = is_whole and pattern:sub(2) or pattern
   local plain = rest:gsub("\\%.", "")
@@ -184,6 +188,38 @@ local function place_magnitude(layer, key, n_out, weights)
   layer:set("lora_magnitude_vector", parameter(weights, key))
 end
 
+-- Returns the rank and the scaling of the adapter of this name.
+local function settings_of(path, config, name)
+  local r = by_pattern(path, config.rank_pattern, name) or config.r
+  local alpha = by_pattern(path, config.alpha_pattern, name) or config.lora_alpha
+  return r, alpha / (config.use_rslora and math.sqrt(r) or r)
+end
+
+-- Adds the adapters of stacks. `names` are theirs in the file, {[layer] = name}; takes them out of
+-- `stored`.
+local function place_stacks(names, stored, path, config, weights)
+  local found = {}
+  for layer, name in pairs(names) do
+    found[layer], stored[name] = stored[name], nil
+    local keys = found[layer] or {}
+    if not (keys.lora_A and keys.lora_B) then
+      fail("%s: there are no lora_A and lora_B of %s", weights.path, layer.parameter)
+    end
+    stacks.check(path, layer, config)
+  end
+  local is_exchanged = stacks.exchanged(weights, found)
+  for layer, keys in pairs(found) do
+    local r, scaling = settings_of(path, config, layer.parameter)
+    torch.no_grad(function()
+      local a, b = stacks.read(weights.path, layer, parameter(weights, keys.lora_A),
+        parameter(weights, keys.lora_B), r, is_exchanged(layer))
+      layer:set_matrix("lora_A", native.parameter(a.shape, { dtype = a.dtype }):copy_(a))
+      layer:set_matrix("lora_B", native.parameter(b.shape, { dtype = b.dtype }):copy_(b))
+    end)
+    layer:set("lora_scaling", scaling)
+  end
+end
+
 -- Adds the adapter whose matrices are the tensors `keys` to the layer.
 local function place(layer, keys, fan_in_fan_out, path, config, weights)
   local is_embedding = (keys.lora_embedding_A or keys.lora_embedding_B) ~= nil
@@ -192,15 +228,13 @@ local function place(layer, keys, fan_in_fan_out, path, config, weights)
   for _, name in ipairs(names) do
     if not keys[name] then fail("%s: %s has no %s", weights.path, layer.name, name) end
   end
-  local r = by_pattern(path, config.rank_pattern, layer.name) or config.r
-  local alpha = by_pattern(path, config.alpha_pattern, layer.name) or config.lora_alpha
+  local r, scaling = settings_of(path, config, layer.name)
   check_shapes(weights.path, layer, weights:shape(keys[names[1]]), weights:shape(keys[names[2]]), r,
     fan_in_fan_out or is_embedding)
   for _, name in ipairs(names) do
     local matrix = parameter(weights, keys[name])
     if is_embedding then layer:set(name, matrix) else layer:set_matrix(name, matrix) end
   end
-  local scaling = alpha / (config.use_rslora and math.sqrt(r) or r)
   layer:set("lora_scaling", scaling)
   if keys.lora_magnitude_vector and not config.use_dora then
     fail("%s: %s has a lora_magnitude_vector, but use_dora is not set", path, layer.name)
@@ -263,6 +297,8 @@ function folder.load(dir, params)
   check(path, config)
   local stored, whole = sort_tensors(weights)
   tied.open(params, stored, whole, config.ensure_weight_tying)
+  local names = stacks.names_of_targets(layers.with_stacks(params), config.target_parameters)
+  place_stacks(names, stored, path, config, weights)
   local all, of_conv1d = layers.of(params), false
   for _, layer in ipairs(all) do
     of_conv1d = of_conv1d or stored[layer.name] ~= nil and layer:is_conv1d()
@@ -275,24 +311,12 @@ function folder.load(dir, params)
     if keys then place(layer, keys, layer:is_conv1d() or others, path, config, weights) end
   end
   local rest = next(stored)
-  if rest then fail("%s: there is no layer %s in the parameters", weights.path, rest) end
+  if rest then
+    fail("%s: there is no layer %s in the parameters%s", weights.path, rest,
+      config.target_parameters and "; experts that are layers have adapters of layers, as version "
+        .. "4 of transformers makes them" or "")
+  end
   place_whole(params, whole, path, weights)
-end
-
--- Returns the last parts of names if all layers with that ending have an adapter, else whole names.
-local function target_modules(all)
-  local is_whole, names, seen = {}, {}, {}
-  for _, layer in ipairs(all) do
-    local last = layer.name:match "[^.]*$"
-    is_whole[last] = is_whole[last] ~= false and layer:has_adapter()
-  end
-  for _, layer in ipairs(all) do
-    local last = layer.name:match "[^.]*$"
-    local name = is_whole[last] and last or layer.name
-    if layer:has_adapter() and not seen[name] then names[#names + 1] = name end
-    seen[name] = seen[name] or layer:has_adapter()
-  end
-  return names
 end
 
 -- Adds the parameters that are saved whole to `tensors`. Returns the names of their modules.
@@ -316,17 +340,21 @@ end
 
 --- Writes the adapters of a tree and what is saved whole beside them.
 function folder.save(dir, params, options)
-  local all = layers.of(params)
+  local all = layers.with_stacks(params)
   local config = {
     peft_type = "LORA", base_model_name_or_path = options.base_model_name_or_path,
-    task_type = options.task_type, target_modules = target_modules(all), bias = "none",
-    fan_in_fan_out = false, inference_mode = true, use_rslora = false, lora_dropout = 0,
+    task_type = options.task_type, bias = "none", fan_in_fan_out = false, inference_mode = true,
+    use_rslora = false, lora_dropout = 0,
   }
+  config.target_modules, config.target_parameters = choose.targets_of(all)
+  local stack_names = stacks.names(all, function(layer) return layer:has_adapter() end)
   local tensors, ranks, alphas = {}, {}, {}
   for _, layer in ipairs(all) do
     local a, is_embedding = layer:matrix "lora_A", false
-    local key = prefix .. layer.name
-    if a then
+    local key = prefix .. (stack_names[layer] or layer.name)
+    if stack_names[layer] then
+      tensors[key .. ".lora_A.weight"], tensors[key .. ".lora_B.weight"] = stacks.written(layer)
+    elseif a then
       tensors[key .. ".lora_A.weight"], tensors[key .. ".lora_B.weight"] = a, layer:matrix "lora_B"
     elseif layer:get "lora_embedding_A" then
       a, is_embedding = layer:get "lora_embedding_A", true
@@ -343,11 +371,12 @@ function folder.save(dir, params, options)
       config.loftq_config = loftq_iter and { loftq_bits = 4, loftq_iter = loftq_iter }
     end
     if a then
-      local r = a:size(0)
+      local r = a:size(-2)
       -- Write the scaling as alpha / r, whichever formula set it.
       local alpha = layer:get "lora_scaling" * r
       config.r, config.lora_alpha = config.r or r, config.lora_alpha or alpha
-      ranks[layer.name], alphas[layer.name] = r, alpha
+      local name = stack_names[layer] and layer.parameter or layer.name
+      ranks[name], alphas[name] = r, alpha
       config.lora_dropout = layer:get "lora_dropout" or config.lora_dropout
       if not is_embedding then
         config.fan_in_fan_out = layer:get "lora_fan_in_fan_out" or config.fan_in_fan_out

@@ -13,10 +13,12 @@ local optim = require "redco.optim"
 local registry = require "redco.registry"
 local requantize = require "redco.lora.requantize"
 local saved = require "redco.lora.saved"
+local stacks = require "redco.lora.stacks"
 local strict = require "redco.strict"
 local tied = require "redco.lora.tied"
 local torch = require "redco.torch"
 local tree = require "redco.tree"
+local weights = require "redco.quant.weights"
 
 local lora = {}
 
@@ -76,13 +78,56 @@ local function untie(params, o)
   if is_saved then params["lm_head.weight"] = params["lm_head.weight"]:clone() end
 end
 
+-- Returns the layers and stacks that get adapters. `whole` are the parameters that are trained
+-- whole.
+local function chosen_layers(params, o, whole)
+  local modules, parameters = o.target_modules, o.target_parameters
+  local is_empty = type(modules) == "table" and #modules == 0
+  if parameters ~= nil and is_empty then modules = nil end
+  local chosen = {}
+  if modules ~= nil or parameters == nil then
+    chosen = choose.modules("lora.add", params, modules, whole)
+  end
+  if parameters == nil then return chosen end
+  for _, layer in ipairs(choose.parameters("lora.add", params, parameters, whole)) do
+    chosen[#chosen + 1] = layer
+  end
+  return chosen
+end
+
+-- Gives a layer an adapter.
+local function add_to(layer, o)
+  local fan_in_fan_out = o.fan_in_fan_out
+  if fan_in_fan_out == nil then fan_in_fan_out = layer:is_conv1d() end
+  local is_embedding = layer:is_embedding()
+  local n_in, n_out = checked_sizes(layer, fan_in_fan_out or is_embedding)
+  -- float32 at least: 16 bits lose small updates.
+  local dtype = layer:get("weight").dtype
+  if dtype ~= "float64" then dtype = "float32" end
+  local a = native.parameter({ o.r, n_in }, { dtype = dtype })
+  local b = native.parameter({ n_out, o.r }, { dtype = dtype })
+  local scaling = o.lora_alpha / (o.use_rslora and math.sqrt(o.r) or o.r)
+  layer:set("lora_scaling", scaling)
+  if is_embedding then
+    layer:set("lora_embedding_A", nn_init.zeros_(a))
+    layer:set("lora_embedding_B", nn_init.normal_(b, { generator = o.generator }))
+  else
+    layer:set_matrix("lora_A", a)
+    layer:set_matrix("lora_B", b)
+    if o.lora_dropout > 0 then layer:set("lora_dropout", o.lora_dropout) end
+    if fan_in_fan_out then layer:set("lora_fan_in_fan_out", true) end
+    initial.fill("lora.add", layer, a, b, scaling, o)
+  end
+  if o.use_dora then initial.add_magnitude(layer, a, b, fan_in_fan_out or is_embedding) end
+end
+
 local add_options = arguments("lora.add",
   { r = 8, lora_alpha = 8, lora_dropout = 0, use_rslora = false, use_dora = false,
     init_lora_weights = true },
-  { "target_modules", "modules_to_save", "task_type", "fan_in_fan_out", "loftq_config",
-    "generator" })
+  { "target_modules", "target_parameters", "modules_to_save", "task_type", "fan_in_fan_out",
+    "loftq_config", "generator" })
 lora.add = registry.define("redco.lora.add", [[
-add(params, {target_modules, r = 8, lora_alpha = 8, lora_dropout = 0, use_rslora = false, use_dora = false, init_lora_weights = true,
+add(params, {target_modules = nil, target_parameters = nil, r = 8, lora_alpha = 8, lora_dropout = 0, use_rslora = false, use_dora = false, init_lora_weights = true,
   loftq_config: table = nil, modules_to_save = nil, task_type = nil, fan_in_fan_out = nil, generator = nil}) -> params
 Returns the tree with adapters of rank r added to the selected layers. The other tensors are those
 of `params`. `target_modules` is a list of the last parts of layer names, {"q_proj", "v_proj"}, or a
@@ -108,7 +153,12 @@ each row of W + scaling B A. `init_lora_weights` is true, "gaussian" (A is norma
 of each weight into A and B, so that the base becomes what is left of it: "pissa" (arXiv 2404.02948)
 the part of the largest singular values, "olora" (arXiv 2406.01775) that of a QR decomposition,
 "loftq" (arXiv 2310.08659) what the weight loses when it is quantized to nf4. `loftq_config` =
-{loftq_iter = 1} has the number of LoftQ's iterations. A quantized base is rounded again.]],
+{loftq_iter = 1} has the number of LoftQ's iterations. A quantized base is rounded again.
+
+`target_parameters` is a list of the last parts of parameters' names, also of those that have the
+matrices of all experts of a mixture, [n, rows, columns]: {"experts.gate_up_proj",
+"experts.down_proj"}. Such an `X` gets `X.lora_A.weight` [n, r, columns] and `X.lora_B.weight` [n, rows,
+r], a pair for each expert, without dropout, DoRA, and values that move a part of the weight.]],
 function(params, options)
   local o = add_options(options)
   check_number("r", o.r, "a positive integer", function(r) return r >= 1 and r % 1 == 0 end)
@@ -122,31 +172,10 @@ function(params, options)
   local result = copy_of(params)
   untie(result, o)
   local whole = saved.choose(result, o)
-  local chosen = choose("lora.add", result, o.target_modules, whole)
-  for _, layer in ipairs(chosen) do
+  for _, layer in ipairs(chosen_layers(result, o, whole)) do
     if layer:has_adapter() then fail("lora.add: %s has an adapter already", layer.name) end
-    local fan_in_fan_out = o.fan_in_fan_out
-    if fan_in_fan_out == nil then fan_in_fan_out = layer:is_conv1d() end
-    local is_embedding = layer:is_embedding()
-    local n_in, n_out = checked_sizes(layer, fan_in_fan_out or is_embedding)
-    -- float32 at least: 16 bits lose small updates.
-    local dtype = layer:get("weight").dtype
-    if dtype ~= "float64" then dtype = "float32" end
-    local a = native.parameter({ o.r, n_in }, { dtype = dtype })
-    local b = native.parameter({ n_out, o.r }, { dtype = dtype })
-    local scaling = o.lora_alpha / (o.use_rslora and math.sqrt(o.r) or o.r)
-    layer:set("lora_scaling", scaling)
-    if is_embedding then
-      layer:set("lora_embedding_A", nn_init.zeros_(a))
-      layer:set("lora_embedding_B", nn_init.normal_(b, { generator = o.generator }))
-    else
-      layer:set_matrix("lora_A", a)
-      layer:set_matrix("lora_B", b)
-      if o.lora_dropout > 0 then layer:set("lora_dropout", o.lora_dropout) end
-      if fan_in_fan_out then layer:set("lora_fan_in_fan_out", true) end
-      initial.fill("lora.add", layer, a, b, scaling, o)
-    end
-    if o.use_dora then initial.add_magnitude(layer, a, b, fan_in_fan_out or is_embedding) end
+    local is_stack = o.target_parameters ~= nil and layer:is_stack()
+    if is_stack then stacks.add(layer, o) else add_to(layer, o) end
   end
   saved.mark(result, whole)
   return result
@@ -201,16 +230,16 @@ of the adapter's.]], function(params, options)
   local o = merge_options(options)
   local result, n_merged = without_adapters(params), 0
   local merged = {}
-  for _, layer in ipairs(layers.of(result)) do merged[layer.name] = layer end
+  for _, layer in ipairs(layers.with_stacks(result)) do merged[layer.name] = layer end
   if tied.has_adapter(params) then tied.add_head(result) end
   torch.no_grad(function()
-    for _, layer in ipairs(layers.of(params)) do
+    for _, layer in ipairs(layers.with_stacks(params)) do
       local is_embedding = layer:get "lora_embedding_A" ~= nil
       local a = is_embedding and layer:get "lora_embedding_A" or layer:matrix "lora_A"
       local b = is_embedding and layer:get "lora_embedding_B" or layer:matrix "lora_B"
       if a then
         local is_transposed = is_embedding or layer:get "lora_fan_in_fan_out"
-        local sum = adapter.sum(layer.node, layer.stem, a, b, is_transposed)
+        local sum = adapter.sum(layer.node, layer.stem, a, b, is_transposed, layer.key)
         local own, dtype = merged[layer.name], layer:get("weight").dtype
         local magnitude = layer:get "lora_magnitude_vector"
         if magnitude then
@@ -218,9 +247,7 @@ of the adapter's.]], function(params, options)
           sum = sum * (is_transposed and factor or factor:unsqueeze(1))
         end
         own:set("weight", sum:to(layer:get "weight_type" and "float32" or dtype))
-        own:set("weight_type", nil)
-        own:set("weight_dtype", nil)
-        own:set("weight_input_scale", nil)
+        for _, key in ipairs(weights.entries) do own:set(key, nil) end
         n_merged = n_merged + 1
       end
     end
@@ -238,9 +265,10 @@ computes nothing. A tree with modules that are trained and saved whole no longer
 values, and raises an error.]], function(params)
   check_tree("lora.base", params)
   local has_adapter = false
-  for _, layer in ipairs(layers.of(params)) do has_adapter = has_adapter or layer:has_adapter() end
+  local all = layers.with_stacks(params)
+  for _, layer in ipairs(all) do has_adapter = has_adapter or layer:has_adapter() end
   if not has_adapter then fail "lora.base: there is no adapter in the tree" end
-  for _, layer in ipairs(layers.of(params)) do
+  for _, layer in ipairs(all) do
     if layer:get "lora_init" then
       fail("lora.base: init_lora_weights = \"%s\" has moved a part of %s into the adapter; keep a "
         .. "copy of the model as the reference", layer:get "lora_init", layer.name)

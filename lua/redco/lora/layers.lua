@@ -3,7 +3,9 @@
 --- lora_embedding_B [size, r], with DoRA also of lora_magnitude_vector [out], and has the plain
 --- values lora_scaling, lora_dropout (if above 0), lora_init and lora_loftq_iter (initial.lua says
 --- what they are) and lora_fan_in_fan_out (if the weight is [in, out]). lora_saved marks layers
---- that are saved whole.
+--- that are saved whole. The matrices of all experts of a mixture may be one parameter
+--- [n, rows, columns], a stack: its adapter has lora_A.weight [n, r, columns] and lora_B.weight
+--- [n, rows, r], whichever of rows and columns are inputs.
 local fail = require "redco.fail"
 local torch = require "redco.torch"
 local weights = require "redco.quant.weights"
@@ -24,18 +26,35 @@ end
 local Layer = {}
 Layer.__index = Layer
 
+-- The ends of the names of stacks.
+local stacks = { "experts%.gate_up_proj", "experts%.down_proj", "input_linear%.weight",
+  "output_linear%.weight" }
+
+local function is_stack(name)
+  for _, ending in ipairs(stacks) do
+    if name:find("%f[%w_]" .. ending .. "$") then return true end
+  end
+  return false
+end
+
 -- The keys of a layer's entries in `node` begin with `stem`: "h.0.attn.c_attn." in a flat table, ""
--- if the layer is a separate table.
-local function collect(node, path, found)
+-- if the layer is a separate table. `key` is that of its weight.
+local function new_layer(node, key, name)
+  local ending = key:find "%f[%w_]weight$" and 7 or 0
+  return setmetatable({
+    name = name:sub(1, -1 - ending), node = node, key = key, parameter = name,
+    stem = ending == 0 and key .. "." or key:sub(1, -ending),
+  }, Layer)
+end
+
+local function collect(node, path, found, has_stacks)
   for key, value in pairs(node) do
     local name = path == "" and tostring(key) or path .. "." .. key
     if type(value) == "table" then
-      collect(value, name, found)
-    elseif torch.is_tensor(value) and type(key) == "string" and key:find "%f[%w_]weight$"
-      and not layers.is_adapter(name) then
-      found[#found + 1] = setmetatable({
-        name = name:sub(1, -8), node = node, stem = key:sub(1, -7),
-      }, Layer)
+      collect(value, name, found, has_stacks)
+    elseif torch.is_tensor(value) and type(key) == "string" and not layers.is_adapter(name)
+      and (key:find "%f[%w_]weight$" or has_stacks and is_stack(name)) then
+      found[#found + 1] = new_layer(node, key, name)
     end
   end
   return found
@@ -54,18 +73,32 @@ local function are_linear(found)
   return false
 end
 
---- Returns all layers that have a weight, in the order of their names: {name, ...}.
-function layers.of(params)
-  local found = collect(params, "", {})
+local function sorted(found)
   table.sort(found, function(a, b) return a.name < b.name end)
   local is_linear = are_linear(found)
   for _, layer in ipairs(found) do layer.is_linear = is_linear end
   return found
 end
 
-function Layer:get(key) return self.node[self.stem .. key] end
+--- Returns all layers that have a weight, in the order of their names: {name, parameter (the
+--- weight's name), ...}.
+function layers.of(params) return sorted(collect(params, "", {}, false)) end
 
-function Layer:set(key, value) self.node[self.stem .. key] = value end
+--- The same with the stacks of experts that are parameters without a layer, as if they were layers:
+--- all that may have an adapter.
+function layers.with_stacks(params) return sorted(collect(params, "", {}, true)) end
+
+--- Returns the key in `node` of an entry of the layer: "bias", "weight" and those that begin so.
+function Layer:key_of(key)
+  return key:sub(1, 6) == "weight" and self.key .. key:sub(7) or self.stem .. key
+end
+
+function Layer:get(key) return self.node[self:key_of(key)] end
+
+function Layer:set(key, value) self.node[self:key_of(key)] = value end
+
+--- Returns whether the weight is a stack of experts' matrices.
+function Layer:is_stack() return is_stack(self.parameter) and #self:shape() == 3 end
 
 --- lora_A or lora_B, or nil.
 function Layer:matrix(name)
@@ -104,15 +137,20 @@ function Layer:is_embedding()
   return self.stem ~= "" and embeddings[self.name:match "[^.]*$"] == true
 end
 
---- Returns the sizes of the weight, also if it is quantized.
-function Layer:shape() return weights.shape(self:get "weight", self:get "weight_type") end
+--- Returns the sizes of the weight as floats, also if it is quantized.
+function Layer:shape()
+  local shape = weights.shape(self:get "weight", self:get "weight_type")
+  if not self:get "weight_is_transposed" then return shape end
+  return { shape[1], shape[3], shape[2] }
+end
 
 --- Returns the numbers of inputs and outputs. Raises an error if the weight is not a matrix.
 function Layer:sizes(fan_in_fan_out)
   local shape = self:shape()
   if #shape ~= 2 then
-    fail("the weight of %s is [%s]; adapters are for linear layers", self.name,
-      table.concat(shape, ", "))
+    fail("the weight of %s is [%s]; adapters are for linear layers%s", self.name,
+      table.concat(shape, ", "), self:is_stack() and "; target_parameters takes \""
+        .. self.parameter:match "[^.]*%.[^.]*$" .. "\"" or "")
   end
   if fan_in_fan_out then return shape[1], shape[2] end
   return shape[2], shape[1]

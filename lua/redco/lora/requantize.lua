@@ -11,13 +11,15 @@ local function norm_of(t) return t:double():pow(2):sum():sqrt():item() end
 --- A line on standard error has the mean and the worst.
 return function(params, merged)
   local before, lost, names, sum = {}, {}, {}, 0
-  for _, layer in ipairs(layers.of(params)) do before[layer.name] = layer end
-  for _, layer in ipairs(layers.of(merged)) do
+  for _, layer in ipairs(layers.with_stacks(params)) do before[layer.name] = layer end
+  for _, layer in ipairs(layers.with_stacks(merged)) do
     local old = before[layer.name]
     local type = old and old:get "weight_type"
     if type and not layer:get "weight_type" then
       local weight = layer:get("weight"):float()
-      local change = weight - weights.dequantized(old.node, old.stem)
+      local change = weight - weights.values(old.node, old.key)
+      local is_transposed = old:get "weight_is_transposed"
+      if is_transposed then weight = weight:transpose(-1, -2):contiguous() end
       local blocks = native.quantize(weight, type)
       local rounding = norm_of(native.dequantize(blocks, type) - weight)
       lost[layer.name] = rounding / math.max(norm_of(change), 1e-30)
@@ -25,6 +27,7 @@ return function(params, merged)
       layer:set("weight", blocks)
       layer:set("weight_type", type)
       layer:set("weight_dtype", old:get "weight_dtype")
+      layer:set("weight_is_transposed", is_transposed)
     end
   end
   if #names == 0 then return nil end

@@ -83,10 +83,11 @@ local function stacked(c, given)
   end
 
   -- Part `part` of the experts chosen for each row: [N, size] or [N, k, size] -> [N, k, size].
-  local function linear(params, part, y, numbers)
+  local function linear(params, part, y, numbers, o)
     local weights, type = params[part], params[part .. "_type"]
     if given.is_transposed and not type then weights = weights:transpose(1, 2) end
-    return native.grouped_linear(y, numbers, weights:unbind(0), type)
+    local z = native.grouped_linear(y, numbers, weights:unbind(0), type)
+    return adapter.stacked(params, part, y, z, numbers, given.is_transposed, o)
   end
 
   -- The biases of part `part` for each row: [N, k, size].
@@ -105,12 +106,12 @@ local function stacked(c, given)
       add_part(name .. joined, 2 * given.inner, c.hidden_size)
       add_part(name .. down, c.hidden_size, given.inner)
     end,
-    inner = function(params, name, x, numbers)
-      local y = linear(params, name .. joined, x, numbers)
+    inner = function(params, name, x, numbers, o)
+      local y = linear(params, name .. joined, x, numbers, o)
       return gated(given.bias and y + biases(params, name .. joined, numbers) or y)
     end,
-    out = function(params, name, y, numbers, _, weights)
-      local z = linear(params, name .. down, y, numbers)
+    out = function(params, name, y, numbers, o, weights)
+      local z = linear(params, name .. down, y, numbers, o)
       return given.bias and z + biases(params, name .. down, numbers) * weights or z
     end,
   }

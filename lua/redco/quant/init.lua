@@ -28,7 +28,7 @@ pattern of whole names. The other tensors are those of `params`. Quantized weigh
 train adapters on them (`redco.lora.add`).]], function(params, options)
   local o = quantize_options(options)
   local result = copy_of(params)
-  for _, layer in ipairs(choose("quant.quantize", result, o.target_modules)) do
+  for _, layer in ipairs(choose.modules("quant.quantize", result, o.target_modules)) do
     if layer:get "weight_type" then fail("quant.quantize: %s is quantized already", layer.name) end
     if layer:is_conv1d() or layer:is_embedding() or layer:get("weight"):dim() ~= 2 then
       fail("quant.quantize: %s has no weight [out, in] of a linear layer", layer.name)

@@ -84,6 +84,10 @@ end
 
 local endings = { "_type", "_dtype", "_input_scale", "_is_transposed" }
 
+--- The keys of what may stand beside the weight of a layer.
+weights.entries = {}
+for i, ending in ipairs(endings) do weights.entries[i] = "weight" .. ending end
+
 --- Returns the name of the weight beside which an entry of this name stands, or nil.
 function weights.owner(node, name)
   for _, ending in ipairs(endings) do

@@ -72,7 +72,7 @@ local words_by_type = {
   ["list of numbers"] = "betas counts exponential_decay_length_penalty losses ratio",
   list = "bad_words_ids leaves sequence_bias",
   ["list of strings"] = [[modules_to_save rouge_types save_argmax_ckpt_by_metrics save_argmin_ckpt_by_metrics
-    stop_strings]],
+    stop_strings target_parameters]],
   ["list of tables"] = "earlier messages params_sharding_rules",
   ["list or Dataset or Tensor"] = "eval_examples examples",
   ["list of Datasets"] = "sets",

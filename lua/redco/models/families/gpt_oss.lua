@@ -11,8 +11,7 @@ local windows = require "redco.models.windows"
 local gpt_oss = {
   model_type = "gpt_oss",
   models = "gpt-oss-20b, 120b",
-  remarks = "experts, in MXFP4 or floats; without `output_router_logits`; adapters of attention "
-    .. "and routers",
+  remarks = "experts, in MXFP4 or floats; without `output_router_logits`",
   architecture = "GptOssForCausalLM",
   tasks = tasks.of_decoder("GptOss", { token_classification = "score" }),
   defaults = {

@@ -13,7 +13,7 @@ end
 return new_family {
   model_type = "granitemoe",
   models = "Granite 3's 1B-A400M and 3B-A800M",
-  remarks = "experts; adapters of attention only",
+  remarks = "experts",
   architecture = "GraniteMoeForCausalLM",
   tasks = { features = tasks.features "GraniteMoe" },
   defaults = {

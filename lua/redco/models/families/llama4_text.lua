@@ -16,8 +16,7 @@ local torch = require "redco.torch"
 local llama4 = {
   model_type = "llama4_text",
   models = "Llama 4 Scout, Maverick",
-  remarks = "experts; adapters of all but the experts; of folders with images only the text model "
-    .. "is read",
+  remarks = "experts; of folders with images only the text model is read",
   architecture = "Llama4ForCausalLM",
   tasks = { features = tasks.features "Llama4Text" },
   defaults = {

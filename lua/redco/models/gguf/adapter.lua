@@ -29,8 +29,8 @@ end
 
 -- Returns the name of the weight in the file, and the entry of the row's conversions.
 local function place_of(row, layer)
-  local name, expert, part = names.of(row, layer.name .. ".weight")
-  if not name or expert then
+  local name, expert, part = names.of(row, layer.parameter)
+  if not name or expert or layer:is_stack() then
     fail("lora.save_gguf: an adapter of %s has no place in GGUF; redco.lora.merge adds it to the "
       .. "weight", layer.name)
   end
@@ -54,7 +54,7 @@ function adapter.save(path, model, params)
     matrices[#matrices + 1] = matrix
   end
   torch.no_grad(function()
-    for _, layer in ipairs(layers.of(params)) do
+    for _, layer in ipairs(layers.with_stacks(params)) do
       if layer:has_adapter() then
         if layer:get "lora_magnitude_vector" then
           fail("lora.save_gguf: %s has the magnitudes of DoRA, for which GGUF has no place; "
