@@ -29,16 +29,25 @@ for part in ([[q_proj k_proj v_proj query key value query_key_value c_attn qkv_p
   targets[part] = true
 end
 
+-- The parameters with the matrices of all experts.
+local stacks = { "experts.gate_up_proj", "experts.down_proj", "input_linear.weight",
+  "output_linear.weight" }
+
 local function with_adapters(params)
-  local found, generator = {}, torch.Generator(7)
-  for key in pairs(params) do
+  local found, stacked, generator = {}, {}, torch.Generator(7)
+  for key, leaf in pairs(params) do
     local part = key:match "([^.]+)%.weight$"
     if targets[part] then found[part] = true end
+    for _, ending in ipairs(stacks) do
+      if key:sub(-#ending) == ending and leaf:dim() == 3 then stacked[ending] = true end
+    end
   end
-  local modules = {}
+  local modules, parameters = {}, {}
   for part in pairs(found) do modules[#modules + 1] = part end
+  for ending in pairs(stacked) do parameters[#parameters + 1] = ending end
+  table.sort(parameters)
   local result = redco.lora.add(params, { target_modules = modules, r = 4, lora_alpha = 8,
-    generator = generator })
+    target_parameters = parameters[1] and parameters or nil, generator = generator })
   torch.no_grad(function()
     for key, leaf in pairs(result) do
       if key:find "lora_B" then

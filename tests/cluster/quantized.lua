@@ -1,5 +1,5 @@
 -- Quantized weights on every layout, with adapters of each kind: the losses of some steps are those
--- of one process, and each process holds packed parts.
+-- of one process, and each process holds packed parts. A second argument is the only variant.
 local native = require "redco.native"
 local redco = require "redco"
 local testing = require "testing"
@@ -98,8 +98,10 @@ local variants = {
     options = { target_modules = { "q_proj", "w1", "w2" } },
     packed = { of_experts .. "experts.3.w1", of_experts .. "experts.1.w2" } },
   { name = "Granite", model = new_model("granitemoe", experts), type = "q4_0",
-    options = { target_modules = { "q_proj", "v_proj" } },
-    packed = { of_experts .. "input_linear", of_experts .. "output_linear" } },
+    options = { target_modules = { "q_proj", "v_proj" },
+      target_parameters = { "input_linear.weight", "output_linear.weight" } },
+    packed = { of_experts .. "input_linear", of_experts .. "output_linear" },
+    split = { of_experts .. "input_linear.lora_B", of_experts .. "output_linear.lora_A" } },
 }
 
 -- gpt-oss, in a folder that has its experts in MXFP4.
@@ -117,8 +119,14 @@ local function new_gpt_oss()
   return model
 end
 table.insert(variants, { name = "gpt-oss", model = new_gpt_oss(),
-  options = { target_modules = { "q_proj" } }, opens = true,
-  packed = { "mlp.experts.gate_up_proj", "mlp.experts.down_proj" } })
+  options = { target_modules = { "q_proj" },
+    target_parameters = { "experts.gate_up_proj", "experts.down_proj" } }, opens = true,
+  packed = { "mlp.experts.gate_up_proj", "mlp.experts.down_proj" },
+  split = { "mlp.experts.gate_up_proj.lora_A", "mlp.experts.down_proj.lora_B" } })
+
+for i = #variants, 1, -1 do
+  if arg[2] and variants[i].name ~= arg[2] then table.remove(variants, i) end
+end
 
 -- Returns the parameters that a variant begins with.
 local function base_of(variant)
@@ -180,13 +188,16 @@ for _, variant in ipairs(variants) do
         end
       end
       -- Each process holds its part of the blocks.
-      for _, name in ipairs(variant.packed or {}) do
+      local function expect_part(name, dtype)
         name = "model.layers.0." .. name
         local weight = trainer.params[name .. ".weight"] or trainer.params[name]
-        testing.expect_equal(weight.dtype, "uint8")
+        testing.expect_equal(weight.dtype, dtype)
         testing.expect_equal(weight:to_local():numel() * deployer.mesh.mp
           * (options.zero == 3 and deployer.mesh.dp or 1), weight:numel())
       end
+      for _, name in ipairs(variant.packed or {}) do expect_part(name, "uint8") end
+      -- And of the adapters of experts, which follow them.
+      for _, name in ipairs(variant.split or {}) do expect_part(name, "float32") end
     end)
   end
 end

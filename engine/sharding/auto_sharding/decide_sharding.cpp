@@ -60,7 +60,7 @@ void apply_rules(const std::vector<ShardingRule>& rules, std::vector<TracedParam
 }
 
 // Marks the matrices of low-rank adapters by peft's names: X.lora_A.weight and X.lora_B.weight
-// adapt X.weight.
+// adapt X.weight, or the parameter X of experts.
 void mark_adapters(std::vector<TracedParameter>& parameters) {
   std::map<std::string, int> places;
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -72,9 +72,11 @@ void mark_adapters(std::vector<TracedParameter>& parameters) {
     if (!name.ends_with(ending)) continue;
     std::string stem = name.substr(0, name.size() - ending.size());
     auto second = places.find(stem + "lora_B.weight"), weight = places.find(stem + "weight");
+    if (weight == places.end()) weight = places.find(stem.substr(0, stem.find_last_of('.')));
     if (second == places.end() || weight == places.end()) continue;
-    parameters[size_t(first)].adapter = {true, weight->second, second->second};
-    parameters[size_t(second->second)].adapter = {false, weight->second, first};
+    TracedParameter &a = parameters[size_t(first)], &b = parameters[size_t(second->second)];
+    a.adapter = {true, int(a.given.dim()) - 1, weight->second, second->second};
+    b.adapter = {false, int(b.given.dim()) - 2, weight->second, first};
   }
 }
 

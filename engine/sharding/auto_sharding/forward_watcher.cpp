@@ -298,6 +298,7 @@ void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
   }
   const Placement& wanted = plan->inputs[i][mp];
   bool is_weight = call.op.facts.is_product && seen.tensor.dim() > 1;
+  if (is_weight && parameter.adapter) order_adapter(parameter);
   if (is_weight && parameter.adapter && (!parameter.adapter->is_first || !wanted.is_sharded())) {
     follow_weight(parameter);
   } else if (wanted.is_sharded()) {
@@ -357,6 +358,16 @@ void ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& paramet
   }
 }
 
+// The matrix of an adapter that is used before the other one is the first.
+void ForwardWatcher::order_adapter(TracedParameter& parameter) {
+  TracedParameter::Adapter& adapter = *parameter.adapter;
+  TracedParameter& other = parameters_[size_t(adapter.other)];
+  adapter.was_seen = true;
+  if (other.placement || other.adapter->was_seen) return;
+  adapter.is_first = true;
+  other.adapter->is_first = false;
+}
+
 // The output of an adapter must have the placement of the adapted weight's output: split, or a
 // partial sum. The low-rank dimension is never split.
 void ForwardWatcher::follow_weight(TracedParameter& parameter) {
@@ -369,7 +380,7 @@ void ForwardWatcher::follow_weight(TracedParameter& parameter) {
     return;
   }
   parameter.placement = weight;
-  parameter.placement->dim = 0;
+  parameter.placement->dim = adapter.dim;
   parameter.reason = "of an adapter: split like the outputs of the adapted weight";
 }
 

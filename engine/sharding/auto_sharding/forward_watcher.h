@@ -27,11 +27,13 @@ struct TracedParameter {
   bool is_by_rule = false;     ///< the user decided the placement
   bool is_tried = false;       ///< the placement comes from a search
   bool was_corrected = false;  ///< the placement comes from a correction
-  /// For a matrix of a low-rank adapter: its role, and the indices of the adapted weight and of the
-  /// adapter's other matrix.
+  /// For a matrix of a low-rank adapter, or a stack of them: its role, and the indices of the
+  /// adapted weight and of the adapter's other matrix.
   struct Adapter {
-    bool is_first;  ///< lora_A, which has the same input as the weight
+    bool is_first;  ///< has the same input as the weight: lora_A, or lora_B of a stack [n, in, out]
+    int dim;        ///< not the rank: the inputs of the first matrix, the outputs of the other
     int weight, other;
+    bool was_seen = false;  ///< in a product
   };
   std::optional<Adapter> adapter = {};
 
@@ -87,6 +89,7 @@ class ForwardWatcher final : public WithoutValues {
   bool comes_of_whole(const Call& call) const;
   void split_outputs(Call call, size_t i, TracedParameter& parameter);
   void follow_weight(TracedParameter& parameter);
+  void order_adapter(TracedParameter& parameter);
   void lay_out(Call& call, size_t i, const TracedParameter& parameter);
   void correct(const Call& call, size_t i, const std::set<int>& weights);
   void note_view(const Call& call, const std::set<int>& weights);
