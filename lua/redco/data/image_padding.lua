@@ -32,9 +32,9 @@ function image_padding.read_size(where, o)
   o.size = size
 end
 
--- Returns the height and width to which an image is resized: the shorter side has shortest_edge
--- pixels, unless the longer one had more than longest_edge.
-local function target_size(o, height, width)
+--- Returns the height and width to which an image is resized: the shorter side has shortest_edge
+--- pixels, unless the longer one had more than longest_edge.
+function image_padding.target_size(o, height, width)
   local size = o.size
   if size.height then return size.height, size.width end
   local short, long = math.min(height, width), math.max(height, width)
@@ -47,11 +47,6 @@ local function target_size(o, height, width)
   local new_long = math.floor(exact * long / short)
   if width < height then return new_long, new_short end
   return new_short, new_long
-end
-
-function image_padding.resized(image, o, resize)
-  if not o.do_resize then return { image }, {} end
-  return { resize(image, target_size(o, image:size(1), image:size(2))) }, {}
 end
 
 --- Returns images of different sizes as one tensor, with zeros at the right and at the bottom.

@@ -22,8 +22,9 @@ local function centre_crop(image, height, width)
     :narrow(2, math.floor((from_width - width) / 2), width)
 end
 
---- Returns the height and width to which an image of this height and width is resized.
-local function target_size(size, height, width)
+-- Returns the height and width to which an image of this height and width is resized.
+local function target_size(o, height, width)
+  local size = o.size
   if not size.shortest_edge then return size.height, size.width end
   local short, long = math.min(height, width), math.max(height, width)
   local new_long = math.floor(size.shortest_edge * long / short)
@@ -291,7 +292,7 @@ function(config, changes)
 
   local function resized_and_cropped(image)
     if o.do_resize then
-      image = resize(image, target_size(o.size, image:size(1), image:size(2)))
+      image = resize(image, (processor.target_size or target_size)(o, image:size(1), image:size(2)))
     end
     return o.do_center_crop and centre_crop(image, o.crop_size.height, o.crop_size.width) or image
   end

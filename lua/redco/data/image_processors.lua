@@ -1,6 +1,7 @@
 --- The image processors of transformers that image_processor.lua knows, with
 ---   crops: whether they crop
 ---   scales_shorter_side: whether they scale the shorter side
+---   target_size(o, height, width) -> height, width: to which an image is resized, if not to `size`
 ---   cut: what makes tiles or sizes of an image (image_tiles.lua), in place of a resize and a crop
 ---   read_size(where, o): reads `size` if it has another meaning
 ---   layout: "by_image" if an image's tiles have a dimension, "padded" if images differ in size, or
@@ -64,13 +65,13 @@ local processors = {
     do_center_crop = true, do_reduce_labels = false } },
   SegformerImageProcessor = { reads_maps = true,
     defaults = with(imagenet, { size = 512, do_reduce_labels = false }) },
-  DetrImageProcessor = { cut = padding.resized, layout = padding.inputs,
+  DetrImageProcessor = { target_size = padding.target_size, layout = padding.inputs,
     read_size = padding.read_size,
     defaults = with(imagenet, { size = { shortest_edge = 800, longest_edge = 1333 },
       max_size = 1333, do_convert_annotations = true, format = "coco_detection" }) },
   ConvNextImageProcessor = { scales_shorter_side = true, complete = complete_convnext,
     defaults = { size = 384, crop_pct = 224 / 256 } },
-  Siglip2ImageProcessor = { cut = rows.resized, layout = rows.inputs,
+  Siglip2ImageProcessor = { target_size = rows.target_size, layout = rows.inputs,
     defaults = { patch_size = 16, max_num_patches = 256 } },
   Idefics3ImageProcessor = { cut = tiles.with_whole_last, has_longest = true,
     defaults = { resample = 1, size = { longest_edge = 1456 },
@@ -95,7 +96,7 @@ processors.BitImageProcessor = processors.CLIPImageProcessor
 processors.SmolVLMImageProcessor = processors.Idefics3ImageProcessor
 for _, processor in pairs(processors) do
   processor.defaults = processor.defaults or {}
-  if processor.cut then processor.defaults.do_pad = true end
+  if processor.cut or processor.target_size then processor.defaults.do_pad = true end
 end
 
 return { list = processors, defaults = {

@@ -4,9 +4,9 @@ local torch = require "redco.torch"
 
 local image_rows = {}
 
--- Returns the height and width to which an image is resized: multiples of patch_size, at most
--- max_num_patches patches, about the same shape. The search is that of transformers, to the bit.
-local function target_size(o, height, width)
+--- Returns the height and width to which an image is resized: multiples of patch_size, at most
+--- max_num_patches patches, about the same shape. The search is that of transformers, to the bit.
+function image_rows.target_size(o, height, width)
   local side, precision = o.patch_size.height, 1e-5
   local function scaled(scale, size)
     return math.max(side, math.ceil(size * scale / side) * side)
@@ -18,11 +18,6 @@ local function target_size(o, height, width)
     if n <= o.max_num_patches then low = scale else high = scale end
   end
   return scaled(low, height), scaled(low, width)
-end
-
-function image_rows.resized(image, o, resize)
-  if not o.do_resize then return { image }, {} end
-  return { resize(image, target_size(o, image:size(1), image:size(2))) }, {}
 end
 
 -- Returns the patches [rows * columns, side * side * 3] of an image, and the rows and columns.
