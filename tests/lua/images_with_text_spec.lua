@@ -156,6 +156,38 @@ test("a folder with images opens whole, or as its text model by a task", functio
   end
 end)
 
+test("LLaVA with Pixtral's model of images: images of different sizes are as they are alone",
+function()
+  local vision = tiny.merged(tiny.config("mistral3").vision_config, { model_type = "pixtral" })
+  local config = tiny.merged(tiny.config "llava", { vision_feature_layer = -1,
+    vision_feature_select_strategy = "full", vision_config = vision })
+  local model = redco.models.from_config(config)
+  local pixels = torch.randn { 2, 3, 4, 6 }
+  pixels[0]:narrow(1, 2, 2):zero_()
+  pixels[1]:narrow(2, 2, 4):zero_()
+  local sizes = torch.tensor({ { 2, 6 }, { 4, 2 } }, { dtype = "int64" })
+  local function logits(ids, ...)
+    return model(model.params, { input_ids = rows { ids }, pixel_values = ..., image_sizes =
+      select(2, ...) })
+  end
+  local both = logits({ 3, 31, 31, 31, 4, 31, 31, 5 }, pixels, sizes)
+  local first = logits({ 3, 31, 31, 31, 4 }, pixels:narrow(0, 0, 1):narrow(2, 0, 2))
+  expect_close(both:narrow(1, 0, 5), first, 1e-5, 1e-5)
+  local turned = logits({ 3, 31, 31, 5 }, pixels:narrow(0, 1, 1):narrow(3, 0, 2))
+  local order = torch.tensor({ 1, 0 }, { dtype = "int64" })
+  expect_close(logits({ 3, 31, 31, 5, 31, 31, 31 }, pixels:index_select(0, order),
+    sizes:index_select(0, order)):narrow(1, 0, 4), turned, 1e-5, 1e-5)
+  local dir = testing.folder() .. "/pixtral"
+  model.save_pretrained(dir)
+  assert(torch.load(dir .. "/model.safetensors")["vision_tower.patch_conv.weight"])
+  local again = redco.models.from_pretrained(dir)
+  expect_close(again(again.params, { input_ids = rows { { 3, 31, 31, 31, 4 } },
+    pixel_values = pixels:narrow(0, 0, 1):narrow(2, 0, 2) }), first, 0, 0)
+  config.vision_feature_select_strategy = "default"
+  expect_error(function() redco.models.from_config(config) end,
+    "expected 'full' for Pixtral's images")
+end)
+
 -- Tokens of the whole image (4), and of each row of its grid of features and the row's end.
 test("tiles of LLaVA-NeXT: images of different sizes are as they are alone", function()
   for _, name in ipairs { "llava_next", "llava_onevision" } do

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -83,20 +84,28 @@ def internvl(draw, tokenizer):
     processor = bare(
         transformers.InternVLProcessor, image_processor=images, tokenizer=tokenizer, **tokens,
         image_seq_length=n, start_image_token="<img>", end_image_token="</img>",
-        image_token="<IMG_CONTEXT>", video_token="<video>", image_ids=list(tokens.values()))
+        image_token="<IMG_CONTEXT>", video_token="<video>", image_ids=list(tokens.values()),
+        multimodal_pattern=re.compile("(?P<image><IMG_CONTEXT>)|(?P<video><video>)"))
     return config, processor, "<IMG_CONTEXT>"
 
 
-def mistral3(draw, tokenizer):
-    patch, merge = draw.randint(5, 6), draw.randint(1, 2)
+def mistral3(draw, tokenizer, model_type="mistral3", most=2):
+    patch, merge = draw.randint(5, 6), draw.randint(1, most)
     images = named("PixtralImageProcessor")(
         size=dict(longest_edge=draw.randint(10, 60)), patch_size=dict(height=16, width=16),
         **colours(draw))
-    config = dict(model_type="mistral3", spatial_merge_size=merge,
+    config = dict(model_type=model_type, spatial_merge_size=merge,
                   image_token_index=tokenizer.convert_tokens_to_ids("[IMG]"),
                   vision_config=dict(model_type="pixtral", image_size=64, patch_size=patch))
     return config, transformers.PixtralProcessor(
         images, tokenizer, patch_size=patch, spatial_merge_size=merge), "[IMG]"
+
+
+def pixtral(draw, tokenizer):
+    """In LLaVA's form."""
+    config, processor, word = mistral3(draw, tokenizer, "llava", 1)
+    del config["spatial_merge_size"]
+    return dict(config, vision_feature_select_strategy="full"), processor, word
 
 
 def paligemma(draw, tokenizer):
@@ -161,8 +170,8 @@ def qwen_vl(draw, tokenizer):
         image_token="<image>", image_token_id=token, video_token="<film>", video_token_id=-1), "<image>"
 
 
-KINDS = {make.__name__: make for make in (idefics3, internvl, mistral3, paligemma, llava_next,
-                                          llava_onevision, qwen_vl)}
+KINDS = {make.__name__: make for make in (idefics3, internvl, mistral3, pixtral, paligemma,
+                                          llava_next, llava_onevision, qwen_vl)}
 
 
 def some_texts(draw, word, counts):

@@ -23,6 +23,7 @@ local usual_names = { text = "model.language_model.", image = "model.vision_towe
 local function part_of(family, kind, config)
   if kind == "vision_config" and family.tower_of_images then return family.tower_of_images end
   local model_type = type(config) == "table" and config.model_type or family.parts[kind]
+  if kind == "vision_config" and family.towers[model_type] then return family.towers[model_type] end
   local decoder = kind == "text_config" and family.decoder
   if decoder and decoder.model_type == model_type then return decoder end
   local found = families[model_type]
@@ -45,6 +46,15 @@ local function with_names_of_text(family, params)
   end })
 end
 
+-- Whether the name in the model of images lacks a prefix that transformers adds.
+local function lacks_prefix(family, name)
+  if family.tower_of_images or name:find "^vision_model%." then return false end
+  for _, facts in pairs(family.towers) do
+    if facts.has_name(name) then return false end
+  end
+  return true
+end
+
 -- The names in older folders, and in those whose model of images has no prefix.
 local function current_name(family, name)
   local renamed = name:gsub("^language_model%.model%.", "model.language_model.")
@@ -52,7 +62,7 @@ local function current_name(family, name)
     :gsub("^multi_modal_projector%.", "model.multi_modal_projector.")
     :gsub("^image_newline$", "model.image_newline")
   local rest = renamed:match "^model%.vision_tower%.(.*)"
-  if rest and not rest:find "^vision_model%." and not family.tower_of_images then
+  if rest and lacks_prefix(family, rest) then
     return prefix .. "vision_tower.vision_model." .. rest
   end
   return renamed
@@ -99,6 +109,8 @@ end
 ---   decoder: the family of its text_config, if that is no model alone
 ---   tower_of_images: the tower of its model of images, if there is only one; its vision_config may
 ---     have any model_type
+---   towers: by model_type, the towers of images that are no models alone; they have a function
+---     has_name(name): whether a parameter is the tower's
 ---   names: the prefixes of the parameters, { text = ..., image = ..., projector = ... }, if others
 ---     than LLaVA's; then files have these names, too
 ---   default_parts: their configurations where the whole has none
@@ -137,7 +149,7 @@ return function(row)
     base_model_prefix = "model", reads_images = true, nullable = { "text_config", "vision_config" },
     inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids", "pixel_values" },
     prompt_inputs = { "pixel_values" }, default_parts = {}, names = usual_names,
-    image_inputs = {}, image_dims = 4,
+    image_inputs = {}, image_dims = 4, towers = {},
     optional = { "tie_word_embeddings" },
     ignored = { "%.position_ids$", "%.rotary_emb%.inv_freq$" },
   }

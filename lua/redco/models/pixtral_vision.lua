@@ -28,6 +28,11 @@ local vision = {
   optional = { "head_dim", "rope_parameters" },
 }
 
+--- Whether the parameter of this name is the tower's.
+function vision.has_name(name)
+  return name:find "^patch_conv%." or name:find "^ln_pre%." or name:find "^transformer%."
+end
+
 local eps = 1e-5  -- of all norms
 
 function vision.complete(c)

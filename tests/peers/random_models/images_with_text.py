@@ -3,7 +3,7 @@ import torch
 
 from .decoders import gemma3, llama, mistral, qwen2
 from .draw import ACTIVATIONS
-from .pictures import clip_image, siglip_image
+from .pictures import clip_image, pixtral_image, siglip_image
 
 IMAGE_TEXT = {}
 
@@ -24,12 +24,13 @@ def llava(draw):
     text = with_type(of_text(draw), model_type)
     if text.get("pad_token_id") == -1:
         text["pad_token_id"] = 0
-    is_clip = draw.maybe(0.7)
-    vision = with_type(clip_image(draw) if is_clip else siglip_image(draw),
-                       "clip_vision_model" if is_clip else "siglip_vision_model")
-    vision["num_channels"] = 3
-    side = vision["patch_size"] * draw.randint(1, 2)
-    vision["image_size"] = side + draw.randint(0, 1)
+    kind, of_image = draw.choice([("clip_vision_model", clip_image), ("pixtral", pixtral_image),
+                                  ("siglip_vision_model", siglip_image)])
+    is_clip, vision = kind == "clip_vision_model", with_type(of_image(draw), kind)
+    if kind != "pixtral":
+        vision["num_channels"] = 3
+        side = vision["patch_size"] * draw.randint(1, 2)
+        vision["image_size"] = side + draw.randint(0, 1)
     n = vision["num_hidden_layers"]
     places = [draw.randint(-n - 1, n) for _ in range(draw.randint(1, 3))]
     strategy = draw.choice(["default", "full"]) if is_clip else "full"

@@ -156,6 +156,16 @@ def siglip_image(draw):
     return config
 
 
+def pixtral_image(draw):
+    n_heads = draw.randint(1, 3)
+    patch = draw.randint(2, 3)
+    return dict(
+        model_type="pixtral", hidden_size=n_heads * 4 * draw.randint(1, 2),
+        num_hidden_layers=draw.randint(1, 3), num_attention_heads=n_heads,
+        intermediate_size=draw.randint(3, 30), hidden_act=draw.choice(ACTIVATIONS),
+        image_size=patch * 8, patch_size=patch, rope_theta=draw.choice([100.0, 10000.0]))
+
+
 def siglip(draw):
     config = dict(text_config=siglip_text(draw), vision_config=siglip_image(draw))
     config["text_config"]["projection_size"] = config["vision_config"]["hidden_size"]

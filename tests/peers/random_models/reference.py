@@ -59,7 +59,8 @@ def as_in_files(model, tensors):
             tensors[name.replace(".decoder.", ".")] = tensors.pop(name)
     from transformers.core_model_loading import revert_weight_conversion
     found = revert_weight_conversion(model, tensors)
-    if model.config.model_type in ("internvl", "mistral3"):
+    vision = getattr(model.config, "vision_config", None)
+    if getattr(vision, "model_type", None) in ("internvl_vision", "pixtral"):
         return found
     # A new model that reads images has forgotten that the older names have one more part.
     if model.config.model_type == "siglip2_vision_model":

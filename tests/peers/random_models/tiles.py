@@ -6,8 +6,9 @@ from transformers.models.llava_next import modeling_llava_next as llava_next_mod
 
 from .decoders import gemma, gemma2, llama, mistral, qwen2, qwen3
 from .draw import ACTIVATIONS, heads
-from .images_with_text import (INPUTS, counts_of, of_images, rows_with, some_pixels, with_type)
-from .pictures import clip_image, siglip_image
+from .images_with_text import (INPUTS, counts_of, of_images, rows_with, some_pixels, with_images,
+                               with_type)
+from .pictures import clip_image, pixtral_image, siglip_image
 from .states import IS_OLD
 
 
@@ -122,13 +123,7 @@ INPUTS.update(paligemma=with_prefix, internvl=with_some_tiles)
 @of_images
 def mistral3(draw):
     text = some_text(draw, [("mistral", mistral), ("llama", llama)])
-    n_heads = draw.randint(1, 3)
-    patch = draw.randint(2, 3)
-    vision = dict(
-        model_type="pixtral", hidden_size=n_heads * 4 * draw.randint(1, 2),
-        num_hidden_layers=draw.randint(1, 3), num_attention_heads=n_heads,
-        intermediate_size=draw.randint(3, 30), hidden_act=draw.choice(ACTIVATIONS),
-        image_size=patch * 8, patch_size=patch, rope_theta=draw.choice([100.0, 10000.0]))
+    vision = pixtral_image(draw)
     n = vision["num_hidden_layers"]
     return dict(
         text_config=text, vision_config=vision, projector_hidden_act=draw.choice(ACTIVATIONS),
@@ -141,7 +136,7 @@ def mistral3(draw):
 
 def with_sizes(draw, config, ids):
     """Images of different sizes, padded at the right and at the bottom."""
-    patch, merge = config["vision_config"]["patch_size"], config["spatial_merge_size"]
+    patch, merge = config["vision_config"]["patch_size"], config.get("spatial_merge_size", 1)
     counts = counts_of(draw, len(ids))
     sizes = torch.tensor([[patch * merge * draw.randint(1, 3) + draw.randint(0, patch - 1)
                            for _ in range(2)] for _ in range(sum(counts))])
@@ -156,7 +151,12 @@ def with_sizes(draw, config, ids):
                 pixel_values=pixels, image_sizes=sizes)
 
 
-INPUTS.update(mistral3=with_sizes)
+def with_any_images(draw, config, ids):
+    is_pixtral = config["vision_config"]["model_type"] == "pixtral"
+    return (with_sizes if is_pixtral else with_images)(draw, config, ids)
+
+
+INPUTS.update(mistral3=with_sizes, llava=with_any_images)
 
 
 def some_grid(draw, size):

@@ -1,16 +1,20 @@
 --- LLaVA (Liu et al., 2023), as Hugging Face's `LlavaForConditionalGeneration`: two layers project
---- hidden states of CLIP to the embeddings of a decoder.
+--- hidden states of CLIP, SigLIP or Pixtral to the embeddings of a decoder. Pixtral's images keep
+--- their sizes.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local layers = require "redco.models.clip_layers"
 local new_family = require "redco.models.image_text"
+local pixtral_images = require "redco.models.pixtral_images"
+local pixtral_vision = require "redco.models.pixtral_vision"
 local torch = require "redco.torch"
 
 local llava = {
   model_type = "llava",
-  models = "LLaVA 1.5, and others in its form",
+  models = "LLaVA 1.5, Pixtral-12B, and others in its form",
   architecture = "LlavaForConditionalGeneration",
   parts = { text_config = "llama", vision_config = "clip_vision_model" },
+  towers = { pixtral = pixtral_vision },
   default_parts = {
     vision_config = { model_type = "clip_vision_model", intermediate_size = 4096,
       hidden_size = 1024, patch_size = 14, image_size = 336, num_hidden_layers = 24,
@@ -18,6 +22,7 @@ local llava = {
   },
   is_tied = false,
   is_tied_by_text = true,
+  image_inputs = { "image_sizes" },
   defaults = {
     image_token_index = 32000,
     projector_hidden_act = "gelu",
@@ -56,8 +61,12 @@ local function is_cut(c)
   return strategy == "default"
 end
 
+local function is_pixtral(c) return c.vision_config.model_type == "pixtral" end
+
 function llava.check(c)
-  is_cut(c)
+  if is_cut(c) and is_pixtral(c) then
+    fail "llava: vision_feature_select_strategy is 'default', expected 'full' for Pixtral's images"
+  end
   if #llava.feature_places(c) == 0 then
     fail("%s: vision_feature_layer is an empty list", c.model_type)
   end
@@ -69,6 +78,16 @@ function llava.n_features(c)
   local has_class = c.vision_config.model_type == "clip_vision_model"
   return layers.n_patches(c.vision_config) + (has_class and 1 or 0) - (is_cut(c) and 1 or 0)
 end
+
+function llava.image_options(c) return is_pixtral(c) and pixtral_images.options(c) or nil end
+
+function llava.image_text(c, token_of)
+  if is_pixtral(c) then return pixtral_images.text(c, token_of) end
+  local word = token_of(c.image_token_index)
+  return word, word:rep(llava.n_features(c))
+end
+
+function llava.new_splice(c) return is_pixtral(c) and pixtral_images.new_splice(c) or nil end
 
 function llava.new_projector(c)
   local places, text = llava.feature_places(c), c.text_config

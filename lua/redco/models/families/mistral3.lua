@@ -6,9 +6,8 @@ local fail = require "redco.fail"
 local llava = require "redco.models.families.llava"
 local new_family = require "redco.models.image_text"
 local norms = require "redco.models.norms"
-local splice = require "redco.models.splice_varied"
+local pixtral_images = require "redco.models.pixtral_images"
 local squares = require "redco.models.patch_squares"
-local torch = require "redco.torch"
 local vision = require "redco.models.pixtral_vision"
 
 local mistral3 = {
@@ -37,6 +36,9 @@ local mistral3 = {
   optional = { "tie_word_embeddings", "vision_feature_layer" },
   aliases = { image_token_id = "image_token_index" },
   n_image_layers = llava.n_image_layers,
+  image_options = pixtral_images.options,
+  image_text = pixtral_images.text,
+  new_splice = pixtral_images.new_splice,
 }
 
 function mistral3.complete(c) c.vision_feature_layer = c.vision_feature_layer or -1 end
@@ -44,33 +46,6 @@ function mistral3.complete(c) c.vision_feature_layer = c.vision_feature_layer or
 function mistral3.check(c)
   if #llava.feature_places(c) ~= 1 then
     fail "mistral3: vision_feature_layer is a list, expected one number"
-  end
-end
-
--- Returns the heights and widths [n, 2] of the squares of images, which are those of pixel_values
--- without sizes.
-local function sizes_of(c, images)
-  local pixels, sizes = images.pixel_values, images.image_sizes
-  if not sizes then
-    sizes = torch.tensor({ { pixels:size(2), pixels:size(3) } }, { device = pixels.device })
-      :expand { pixels:size(0), 2 }
-  end
-  return sizes:div(c.vision_config.patch_size * c.spatial_merge_size, { rounding_mode = "floor" })
-end
-
-function mistral3.image_options(c)
-  local side = c.vision_config.patch_size * c.spatial_merge_size
-  return { patch_size = { height = side, width = side } }
-end
-
-function mistral3.image_text(c, token_of)
-  local word = token_of(c.image_token_index)
-  local side = c.vision_config.patch_size * c.spatial_merge_size
-  return word, function(info)
-    local rows, columns = math.floor(info.image_sizes[1] / side),
-      math.floor(info.image_sizes[2] / side)
-    local row = word:rep(columns)
-    return (row .. "[IMG_BREAK]"):rep(rows - 1) .. row .. "[IMG_END]"
   end
 end
 
@@ -105,22 +80,6 @@ function mistral3.new_projector(c)
   end
 
   return projector
-end
-
-function mistral3.new_splice(c)
-  local side = c.vision_config.patch_size * c.spatial_merge_size
-  return function(_, x, is_image, features, images)
-    local sizes = sizes_of(c, images)
-    local n_columns = math.floor(images.pixel_values:size(3) / side)
-    return splice("mistral3", x, is_image, features, {
-      counts = sizes:prod(1), facts = sizes, has_rows = images.n_real ~= nil,
-      places = function(j, fact)
-        local width = fact(1):clamp(1)
-        local row = j:div(width, { rounding_mode = "floor" })
-        return { { row * n_columns + j - row * width } }
-      end,
-    })
-  end
 end
 
 return new_family(mistral3)
