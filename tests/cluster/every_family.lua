@@ -25,7 +25,7 @@ local deployer
 local targets = {}
 for part in ([[q_proj k_proj v_proj query key value query_key_value c_attn qkv_proj q k v q_lin
     q_b_proj kv_b_proj v_lin Wqkv query_proj value_proj fc1 fc_in wi wi_0 up_proj
-    dense_h_to_4h pwconv1 in_proj in_proj_qkvz]]):gmatch "%S+" do
+    dense_h_to_4h pwconv1 in_proj in_proj_qkvz kv_proj layer_1]]):gmatch "%S+" do
   targets[part] = true
 end
 

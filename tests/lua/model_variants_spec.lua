@@ -113,6 +113,55 @@ testing.test("LongT5 whose tokens see all others is T5", function()
   end
 end)
 
+-- The weights of BART as those of LED, whose weights of global tokens are those of all.
+local function as_led(params)
+  local found = {}
+  for name, tensor in pairs(params) do
+    local own = name:gsub("^model%.", "led.")
+    if own:find "embed_positions" then tensor = tensor:narrow(0, 2, tensor:size(0) - 2) end
+    local layer, part, kind = own:match "^(led%.encoder.*self_attn%.)([qkvo])[%l_]+%.(%l+)$"
+    local long = ({ q = "query", k = "key", v = "value" })[part]
+    if long then
+      own = ("%slongformer_self_attn.%s.%s"):format(layer, long, kind)
+      found[("%slongformer_self_attn.%s_global.%s"):format(layer, long, kind)] = tensor
+    elseif part then
+      own = layer .. "output." .. kind
+    end
+    found[own] = tensor
+  end
+  return found
+end
+
+testing.test("LED is BART within large windows, and if all tokens are global", function()
+  local function opened(model_type, changes)
+    local config = { model_type = model_type, vocab_size = 11, d_model = 8, encoder_layers = 2,
+      decoder_layers = 1, encoder_attention_heads = 2, decoder_attention_heads = 2,
+      encoder_ffn_dim = 12, decoder_ffn_dim = 12, pad_token_id = 1, decoder_start_token_id = 2 }
+    for key, value in pairs(changes) do config[key] = value end
+    return redco.models.from_config(config)
+  end
+  local bart = opened("bart", { max_position_embeddings = 16 })
+  local generator = redco.torch.Generator(3)
+  redco.torch.no_grad(function()
+    for _, leaf in pairs(bart.params) do redco.nn.init.normal_(leaf, { generator = generator }) end
+  end)
+  local ids = redco.torch.randint(3, 11, { 2, 9 }, { generator = generator })
+  local mask = redco.torch.ones_like(ids)
+  mask[1]:narrow(0, 6, 3):fill_(0)
+  local inputs = { input_ids = ids, attention_mask = mask,
+    decoder_input_ids = redco.torch.tensor { { 2, 3 }, { 2, 4 } } }
+  local expected, params = bart(bart.params, inputs), as_led(bart.params)
+  for _, case in ipairs { { 16, 0, true }, { 2, 0, false }, { 2, 1, true } } do
+    local window, is_global, is_equal = unpack(case)
+    local led = opened("led", { attention_window = window, max_encoder_position_embeddings = 16,
+      max_decoder_position_embeddings = 16 })
+    for name in pairs(led.params) do assert(params[name], name) end
+    inputs.global_attention_mask = redco.torch.full_like(ids, is_global)
+    local found = led(params, inputs)
+    assert(pcall(testing.expect_close, found, expected, 1e-4, 1e-4) == is_equal)
+  end
+end)
+
 testing.test("a mask of ones that generate gets says that padding tokens are none", function()
   local part = { vocab_size = 11, hidden_size = 8, intermediate_size = 12, num_hidden_layers = 1,
     num_attention_heads = 2, num_key_value_heads = 1, head_dim = 4 }

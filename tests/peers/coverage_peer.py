@@ -28,14 +28,9 @@ OUTSIDE = {"gpt-sw3", "kimi_k2", "new"}
 # Well-known types that are not there, and what they need.
 NOT_YET = {
     "clap": "a Swin Transformer over spectra",
-    "dbrx": "another form of experts",
-    "jetmoe": "experts of attention",
-    "led": "attention in windows, with tokens that all see",
     "parakeet_ctc": "a conformer over spectra",
-    "pixtral": "rotary positions of rows and columns for images of different sizes",
     "rt_detr": "deformable attention, and matching of boxes",
     "sam2": "a model of images with stages, and masks",
-    "xlnet": "two streams and relative positions",
     "zamba2": "layers that are shared, with adapters for each use",
 }
 
@@ -46,8 +41,8 @@ NOT_YET.update((name, reason) for reason, names in {
         minimax_m3_vl_text mra nystromformer pegasus_x reformer yoso axk2""",
     "other states": """bailing_hybrid kimi_linear lara_mini minimax olmo_hybrid qwen4_exp
         qwen4_exp_text recurrent_gemma rwkv xlstm zamba""",
-    "other positions": """apertus1p5_text biogpt cpmant esm esmc eurobert funnel hrm_text
-        jina_embeddings_v3 persimmon rembert roc_bert roformer ultrabert xglm xlm xmod flaubert
+    "other positions": """apertus1p5_text cpmant esm esmc eurobert funnel hrm_text
+        jina_embeddings_v3 persimmon rembert roc_bert roformer ultrabert xlm xmod flaubert
         layoutlm luke tapas gpt_neox_japanese trocr""",
     "other mixtures of experts": """afmoe aria_text axk1 cohere2_moe cohere_compass_text dory flint
         granitemoe_swa hy_v3 kolibri1 laguna longcat_flash mellum mimo_v2_flash nllb-moe

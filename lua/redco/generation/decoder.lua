@@ -44,6 +44,19 @@ local function with_start(inputs, start)
   return ids, mask and torch.cat({ torch.ones_like(mask:narrow(1, 0, 1)), mask }, 1)
 end
 
+-- Returns what the encoder reads of the inputs.
+local function encoder_inputs(family, inputs, mask)
+  local found = {}
+  for _, name in ipairs(family.inputs) do
+    if not name:find "^decoder_" and name ~= "encoder_hidden_states" then
+      found[name] = inputs[name]
+    end
+  end
+  -- A given mask counts even if it is all ones: without one, some encoders look for padding.
+  found.attention_mask = inputs.attention_mask or mask
+  return found
+end
+
 --- Returns a decoder of `inputs`; `ids` are its first tokens. A family's prompt_inputs are the
 --- names of what it reads beside these.
 local function new_decoder(model, params, inputs, o)
@@ -58,11 +71,8 @@ local function new_decoder(model, params, inputs, o)
     local start = o.decoder_start_token_id
       or fail "model.generate: decoder_start_token_id and bos_token_id are missing"
     self.memory_mask = mask_of(inputs, o)
-    -- A given mask counts even if it is all ones: without one, some encoders look for padding.
     self.memory = inputs.encoder_hidden_states
-      or model.encode(params, { input_ids = inputs.input_ids, pixel_values = inputs.pixel_values,
-        input_features = inputs.input_features,
-        attention_mask = inputs.attention_mask or self.memory_mask })
+      or model.encode(params, encoder_inputs(family, inputs, self.memory_mask))
     if inputs.decoder_input_ids then
       self.ids, self.mask = inputs.decoder_input_ids, inputs.decoder_attention_mask
       if not family.generate then self.ids, self.mask = with_start(inputs, start) end

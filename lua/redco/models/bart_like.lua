@@ -5,12 +5,13 @@
 ---   positions: "learned", "sinusoidal" or "of tokens": sinusoids of the tokens that are no padding
 ---   position_offset: the rows of the table that tokens do not use, by default 2
 ---   lacks_logits_bias: whether the head has no bias
+---   near_attention: a function of the configuration to the encoder's attention, if another, as
+---     led_attention.lua; its windows are attention_window
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"
 local new_tasks = require "redco.models.encoder_decoder_tasks"
 local nn = require "redco.nn"
-local torch = require "redco.torch"
 
 -- The defaults of configurations, unless the row of a family has others.
 local defaults = {
@@ -46,23 +47,25 @@ local common = {
 
 local function position_offset(row) return row.position_offset or 2 end
 
--- Returns fairseq's sinusoids of the tokens `ids` [B, T]: sines, then cosines. Positions count from
--- the one after pad_token_id; padding has zeros.
+-- Returns the sinusoids of the tokens `ids` [B, T]. Positions count from the one after
+-- pad_token_id; padding has zeros.
 local function sinusoids_of_tokens(c, ids, past, x)
   local is_token = ids:ne(c.pad_token_id):to "int64"
-  local half = math.floor(c.d_model / 2)
-  local steps = (torch.arange(half, { device = ids.device }):float()
-    * (-math.log(10000) / (half - 1))):exp()
   local places = (is_token:cumsum(1) + past) * is_token + c.pad_token_id
-  local angles = places:float():unsqueeze(-1) * steps
-  local y = torch.cat({ angles:sin(), angles:cos() }, -1) * is_token:unsqueeze(-1)
-  if c.d_model % 2 == 1 then y = torch.constant_pad_nd(y, { 0, 1 }, 0) end
-  return y:to(x.dtype)
+  return blocks.sinusoids_at(c.d_model, places, x) * is_token:unsqueeze(-1)
 end
 
-local function embedding_of(c, side)
-  if c.share_encoder_decoder_embeddings ~= false then return "model.shared" end
-  return ("model.%s.embed_tokens"):format(side)
+local function stack_of(row, side) return ("%s.%s."):format(row.base_model_prefix, side) end
+
+local function embedding_of(row, c, side)
+  if c.share_encoder_decoder_embeddings ~= false then return row.base_model_prefix .. ".shared" end
+  return stack_of(row, side) .. "embed_tokens"
+end
+
+-- Returns the key of the number of positions: both stacks have the same, unless each has its key.
+local function length_key(c, side)
+  local key = ("max_%s_position_embeddings"):format(side)
+  return c[key] and key or "max_position_embeddings"
 end
 
 local function vocab_size_of(c, side)
@@ -81,21 +84,27 @@ local function add_parameters(row, c, add)
     norm(name .. "_layer_norm")
   end
   local function embedding(side)
-    add(embedding_of(c, side) .. ".weight", { vocab_size_of(c, side), c.d_model },
+    add(embedding_of(row, c, side) .. ".weight", { vocab_size_of(c, side), c.d_model },
       blocks.normal_but_padding(c, c.init_std))
   end
   embedding "encoder"
-  if embedding_of(c, "decoder") ~= embedding_of(c, "encoder") then embedding "decoder" end
+  if c.share_encoder_decoder_embeddings == false then embedding "decoder" end
   for _, side in ipairs { "encoder", "decoder" } do
-    local stack, inner = ("model.%s."):format(side), c[side .. "_ffn_dim"]
+    local stack, inner = stack_of(row, side), c[side .. "_ffn_dim"]
+    local near = side == "encoder" and row.near_attention and row.near_attention(c)
     if row.positions == "learned" then
       add(stack .. "embed_positions.weight",
-        { c.max_position_embeddings + position_offset(row), c.d_model }, normal)
+        { c[length_key(c, side)] + position_offset(row), c.d_model }, normal)
     end
     if row.norm_of_embedding then norm(stack .. "layernorm_embedding") end
     for i = 0, c[side .. "_layers"] - 1 do
       local layer = ("%slayers.%d."):format(stack, i)
-      attention(layer .. "self_attn")
+      if near then
+        near.add_parameters(layer .. "self_attn", add, normal)
+        norm(layer .. "self_attn_layer_norm")
+      else
+        attention(layer .. "self_attn")
+      end
       if side == "decoder" then attention(layer .. "encoder_attn") end
       linear(layer .. "fc1", c.d_model, inner)
       linear(layer .. "fc2", inner, c.d_model)
@@ -108,10 +117,24 @@ local function add_parameters(row, c, add)
   end
 end
 
--- Either stack: function(params, input_ids, o, padding mask of the encoder's tokens, memory,
--- attention_mask of the decoder's tokens).
+-- Returns the mask of the encoder's tokens.
+local function memory_mask_of(row, c, params, inputs)
+  return { mask = masks.padding(inputs.attention_mask,
+    params[embedding_of(row, c, "encoder") .. ".weight"].dtype) }
+end
+
+-- Returns the mask of the encoder's attention to itself.
+local function encoder_mask_of(row, c, params, inputs)
+  if not row.near_attention then return memory_mask_of(row, c, params, inputs) end
+  local dtype = params[embedding_of(row, c, "encoder") .. ".weight"].dtype
+  return row.near_attention(c).mask(inputs, dtype)
+end
+
+-- Either stack: function(params, input_ids, o, mask of the encoder's tokens, memory, attention_mask
+-- of the decoder's tokens).
 local function new_stack(row, c, side)
-  local stack, embedding = ("model.%s."):format(side), embedding_of(c, side)
+  local stack, embedding = stack_of(row, side), embedding_of(row, c, side)
+  local near = side == "encoder" and row.near_attention and row.near_attention(c)
   local attention = blocks.new_attention(c[side .. "_attention_heads"],
     { q = ".q_proj", k = ".k_proj", v = ".v_proj", out = ".out_proj" }, c.attention_dropout)
   local activation = blocks.activation(c.model_type, c.activation_function)
@@ -135,9 +158,9 @@ local function new_stack(row, c, side)
     return blocks.sinusoids(c.d_model, blocks.past(o), input_ids:size(1), x)
   end
 
-  return function(params, input_ids, o, padding, memory, own_padding)
+  return function(params, input_ids, o, memory_mask, memory, own_padding)
     if row.positions ~= "of tokens" then
-      blocks.check_length(c, "max_position_embeddings", o, input_ids)
+      blocks.check_length(c, length_key(c, side), o, input_ids)
     end
     local function norm(name, x) return blocks.layer_norm(params, name, x, 1e-5) end
     -- x + f(x), with the norm before f or after the sum.
@@ -147,13 +170,13 @@ local function new_stack(row, c, side)
     end
     local x = blocks.embedding(params, embedding, input_ids, padding_row) * scale
     x = x + positions(params, input_ids, x, o)
-    local memory_mask = { mask = padding }
     local mask = memory and masks.causal({ attention_mask = own_padding }, o, x)
       or memory_mask
     if row.norm_of_embedding then x = norm(stack .. "layernorm_embedding", x) end
     x = drop(x, o)
-    local function apply_layer(layer, z)
+    local function apply_layer(layer, z, window)
       z = residual(layer .. "self_attn_layer_norm", z, function(y)
+        if near then return near.attend(params, layer .. "self_attn", window, y, mask, o) end
         return attention.to_itself(params, layer .. "self_attn", y, mask, o)
       end)
       z = memory and residual(layer .. "encoder_attn_layer_norm", z, function(y)
@@ -164,21 +187,18 @@ local function new_stack(row, c, side)
       end)
     end
     for i = 0, c[side .. "_layers"] - 1 do
-      x = nn.block(apply_layer, ("%slayers.%d."):format(stack, i), x)
+      x = nn.block(apply_layer, ("%slayers.%d."):format(stack, i), x,
+        near and c.attention_window[i + 1])
     end
     return row.norm_first and norm(stack .. "layer_norm", x) or x
   end
-end
-
-local function padding_mask(c, params, inputs)
-  return masks.padding(inputs.attention_mask, params[embedding_of(c, "encoder") .. ".weight"].dtype)
 end
 
 --- Returns a family. A row has the fields of a family besides its facts; `tasks` is the begin of
 --- the names of its classes, if it has tasks.
 return function(row)
   local family = { defaults = {}, optional = { "num_hidden_layers", unpack(row.optional or {}) } }
-  for _, part in ipairs { common, row } do
+  for _, part in ipairs { row, common } do
     for key, value in pairs(part) do
       if not family[key] then family[key] = value end
     end
@@ -203,25 +223,25 @@ return function(row)
     end
   end
 
-  function family.add_parameters(c, add) add_parameters(row, c, add) end
+  function family.add_parameters(c, add) add_parameters(family, c, add) end
 
   function family.head(c)
-    return embedding_of(c, "decoder") .. ".weight",
+    return embedding_of(family, c, "decoder") .. ".weight",
       not row.lacks_logits_bias and "final_logits_bias" or nil
   end
 
   function family.new_encoder(c)
-    local encoder = new_stack(row, c, "encoder")
+    local encoder = new_stack(family, c, "encoder")
     return function(params, inputs, o)
-      return encoder(params, inputs.input_ids, o, padding_mask(c, params, inputs))
+      return encoder(params, inputs.input_ids, o, encoder_mask_of(family, c, params, inputs))
     end
   end
 
   function family.new_forward(c)
-    local decoder = new_stack(row, c, "decoder")
+    local decoder = new_stack(family, c, "decoder")
     return function(params, inputs, o, memory)
-      return decoder(params, inputs.decoder_input_ids, o, padding_mask(c, params, inputs), memory,
-        inputs.decoder_attention_mask)
+      return decoder(params, inputs.decoder_input_ids, o,
+        memory_mask_of(family, c, params, inputs), memory, inputs.decoder_attention_mask)
     end
   end
 

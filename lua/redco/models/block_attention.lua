@@ -3,35 +3,9 @@
 --- block of global_block_size. Keys are read in blocks of L = local_radius + 1 tokens, so memory
 --- grows with the length T of the text times L. Shapes: B rows, n blocks, H heads, G sums.
 local blocks = require "redco.models.blocks"
+local near_blocks = require "redco.models.near_blocks"
 local relative_bias = require "redco.models.relative_bias"
 local torch = require "redco.torch"
-
--- Pads dimension 1 of x.
-local function padded(x, before, after)
-  local sizes = {}
-  for _ = 1, 2 * (x:dim() - 2) do sizes[#sizes + 1] = 0 end
-  sizes[#sizes + 1], sizes[#sizes + 2] = before, after
-  return torch.constant_pad_nd(x, sizes, 0)
-end
-
--- Splits x [B, T, ...] into blocks [B, n, L, ...]; the last one is padded with zeros.
-local function in_blocks(x, length)
-  local n = math.ceil(x:size(1) / length)
-  return padded(x, 0, n * length - x:size(1)):view { x:size(0), n, length, unpack(x.shape, 3) }
-end
-
--- Returns each block of x [B, T, ...] with those beside it: [B, n, 3 L, ...].
-local function with_neighbours(x, length)
-  local all = in_blocks(x, length)
-  local n = all:size(1)
-  all = padded(all, 1, 1)
-  return torch.cat({ all:narrow(1, 0, n), all:narrow(1, 1, n), all:narrow(1, 2, n) }, 2)
-end
-
-local function additive(seen, dtype)
-  return torch.zeros_like(seen, { dtype = dtype })
-    :masked_fill(seen:logical_not(), dtype == "float16" and -6e4 or -1e10)
-end
 
 -- Returns the number of the sum that each token is a part of, or -1 for padding: [B, T]; `kept` is
 -- [B, T]. The tokens behind the last whole block are a part of its sum.
@@ -71,19 +45,16 @@ return function(c)
     local seen = kept:unsqueeze(-1):eq(is_there:unsqueeze(1))
     local bias = blocks.embedding(params, name .. ".global_relative_attention_bias",
       relative_bias.buckets(numbers - own, n_buckets, most))
-    bias = bias + additive(seen, dtype):unsqueeze(-1)
-    return in_blocks(bias, length):permute { 0, 1, 4, 2, 3 }, own:eq(numbers):to(dtype)
+    bias = bias + near_blocks.additive(seen, dtype):unsqueeze(-1)
+    return near_blocks.split(bias, length):permute { 0, 1, 4, 2, 3 }, own:eq(numbers):to(dtype)
   end
 
   function layer.mask(params, name, kept, x)
     kept = kept:ne(0)
-    local places = torch.arange(3 * length, { device = x.device })
-    local is_near = (places - places:narrow(0, length, length):unsqueeze(1)):abs():lt(length)
-    local seen = in_blocks(kept, length):unsqueeze(-1)
-      :logical_and(with_neighbours(kept, length):unsqueeze(2)):logical_and(is_near)
+    local seen = near_blocks.seen(kept, kept, length)
     local bias = relative_bias.new(n_buckets, most, { device = x.device, past = length,
       length = 2 * length })(params, name .. ".relative_attention_bias"):narrow(2, 0, length)
-    bias = bias:unsqueeze(0) + additive(seen, x.dtype):unsqueeze(2)
+    bias = bias:unsqueeze(0) + near_blocks.additive(seen, x.dtype):unsqueeze(2)
     local sums
     if has_sums and kept:size(1) >= size then
       local more
@@ -94,21 +65,11 @@ return function(c)
   end
 
   function layer.attend(params, name, x, mask, o)
-    local batch, n_tokens = x:size(0), x:size(1)
     local sums = mask.sums and blocks.rms_norm(params, name .. ".global_input_layer_norm",
       mask.sums:transpose(1, 2):matmul(x), c.layer_norm_epsilon)
-    -- [B, T, H * D] -> [B * n, H, L or 3 L + G, D]
-    local function heads(part, split)
-      local y = split(blocks.linear(params, name .. part, x, o), length)
-      if sums and part ~= ".q" then
-        local z = blocks.linear(params, name .. part, sums, o):unsqueeze(1)
-        y = torch.cat({ y, z:expand { batch, y:size(1), -1, -1 } }, 2)
-      end
-      return blocks.split_heads(y:flatten(0, 1), c.num_heads)
-    end
-    local y = blocks.attention(heads(".q", in_blocks), heads(".k", with_neighbours),
-      heads(".v", with_neighbours), { mask = mask.mask, scale = 1, dropout = c.dropout_rate }, o)
-    y = y:reshape { batch, -1, y:size(-1) }:narrow(1, 0, n_tokens)
+    local y = near_blocks.attention(x, sums, length, c.num_heads, function(part, z)
+      return blocks.linear(params, name .. "." .. part, z, o)
+    end, { mask = mask.mask, scale = 1, dropout = c.dropout_rate }, o)
     return blocks.linear(params, name .. ".o", y, o)
   end
 

@@ -134,6 +134,17 @@ function blocks.sinusoids(size, past, length, like)
   return torch.cat({ angles(0):sin(), angles(1):cos() }, 1):to(like.dtype)
 end
 
+--- Returns fairseq's sinusoids of the places [B or 1, T]: sines, then cosines, [B or 1, T, size].
+function blocks.sinusoids_at(size, places, like)
+  local half = math.floor(size / 2)
+  local steps = (torch.arange(half, { device = places.device }):float()
+    * (-math.log(10000) / (half - 1))):exp()
+  local angles = places:float():unsqueeze(-1) * steps
+  local y = torch.cat({ angles:sin(), angles:cos() }, -1)
+  if size % 2 == 1 then y = torch.constant_pad_nd(y, { 0, 1 }, 0) end
+  return y:to(like.dtype)
+end
+
 function blocks.dropout(x, p, options)
   return nn.dropout(x, p, { train = options.train, rng = options.rng })
 end

@@ -88,7 +88,7 @@ local function refuse_unknown(family, given)
 end
 
 local largest = 2 ^ 31 - 1
-local may_be_negative = { length_penalty = true, vision_feature_layer = true }
+local may_be_negative = { clamp_len = true, length_penalty = true, vision_feature_layer = true }
 
 -- Returns a description of the expected value if this one is not valid, else nil or false.
 local function mismatch(family, key, value, default)

@@ -1,8 +1,9 @@
 --- Heads of encoders: the layers between the hidden states and the last product, as lists of steps.
---- A step is "first" (the first token's hidden state), "end" (that of the last eos_token_id of the
---- inputs), "pooled" (by classifier_pooling), "pooled tokens" (the same, and padding may be first),
---- { dropout = keys }, with the first of these keys that the configuration has, { linear = name,
---- activation = name or key, size = key, bias = key }, or { norm = name, bias = key }.
+--- A step is "first" or "last" (the hidden state of that token, padding or not), "end" (that of the
+--- last eos_token_id of the inputs), "pooled" (by classifier_pooling), "pooled tokens" (the same,
+--- and padding may be first), { dropout = keys }, with the first of these keys that the
+--- configuration has, { linear = name, activation = name or key, size = key, bias = key }, or
+--- { norm = name, bias = key }.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local pooling = require "redco.models.pooling"
@@ -72,6 +73,8 @@ function heads.new_forward(steps, c)
         x = pooling.cls(x, inputs.attention_mask)
       elseif step == "end" then
         x = of_end(x, inputs, c)
+      elseif step == "last" then
+        x = x:select(1, x:size(1) - 1)
       elseif step == "first" or step == "pooled" then
         x = x:select(1, 0)
       elseif step.dropout then

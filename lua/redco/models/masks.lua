@@ -112,10 +112,14 @@ end
 local lowest = { float16 = -65504, bfloat16 = -0x1.fep127, float32 = -0x1.fffffep127,
   float64 = -0x1.fffffffffffffp1023 }
 
+--- Returns the mask of what is `seen`, a tensor of booleans. A token that sees nothing attends to
+--- all alike.
+function masks.additive(seen, dtype) return additive(seen, dtype, lowest[dtype]) end
+
 --- Returns the mask of a sequence with padding: [B, 1, 1, S], or nil. In a row of padding alone all
 --- tokens attend to all alike, as in transformers.
 function masks.padding(attention_mask, dtype)
-  return attention_mask and additive(seen_keys(attention_mask), dtype, lowest[dtype])
+  return attention_mask and masks.additive(seen_keys(attention_mask), dtype)
 end
 
 --- Returns the mask of tokens x [B, T, ...] that attend to both sides, by attention_mask and
@@ -130,7 +134,7 @@ function masks.both_sides(inputs, x, distance)
   end
   local kept = inputs.segment_ids and seen_in_segments(inputs) or padding and seen_keys(padding)
   if seen and kept then seen = kept:logical_and(seen) else seen = seen or kept end
-  return seen and additive(seen, x.dtype, lowest[x.dtype])
+  return seen and masks.additive(seen, x.dtype)
 end
 
 --- Returns a function of a window and a chunk, each a number or nil, to the mask, which makes each

@@ -517,3 +517,28 @@ def opt(draw):
     if draw.maybe(0.3):
         config["word_embed_proj_dim"] = draw.randint(3, 20)
     return config
+
+
+@draws("biogpt", of=DECODERS)
+def biogpt(draw):
+    config = common(draw)
+    n_heads, width = heads(draw)
+    config.update(
+        hidden_size=width, num_hidden_layers=draw.randint(1, 3), num_attention_heads=n_heads,
+        intermediate_size=draw.randint(3, 40), hidden_act=draw.choice(ACTIVATIONS),
+        max_position_embeddings=draw.randint(20, 40), hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0, scale_embedding=draw.maybe(),
+        tie_word_embeddings=draw.maybe(0.7))
+    return config
+
+
+@draws("xglm", of=DECODERS)
+def xglm(draw):
+    config = common(draw)
+    n_heads, width = heads(draw)
+    config.update(
+        d_model=2 * width, num_layers=draw.randint(1, 3), attention_heads=n_heads,
+        ffn_dim=draw.randint(3, 40), activation_function=draw.choice(ACTIVATIONS), dropout=0.0,
+        attention_dropout=0.0, max_position_embeddings=draw.randint(20, 40),
+        scale_embedding=draw.maybe(), tie_word_embeddings=draw.maybe(0.7))
+    return config

@@ -37,6 +37,18 @@ def electra(draw):
     return config
 
 
+@draws("xlnet", of=ENCODERS)
+def xlnet(draw):
+    config = common(draw)
+    n_heads, width = heads(draw)
+    config.update(
+        d_model=width, n_layer=draw.randint(1, 3), n_head=n_heads, d_inner=draw.randint(3, 40),
+        ff_activation=draw.choice(ACTIVATIONS), layer_norm_eps=draw.choice([1e-12, 1e-3, 0.1]),
+        clamp_len=draw.choice([-1, 3]), summary_activation=draw.choice(["tanh", "gelu"]),
+        dropout=0.0, summary_last_dropout=0.0)
+    return config
+
+
 @draws("distilbert", of=ENCODERS)
 def distilbert(draw):
     config = common(draw)

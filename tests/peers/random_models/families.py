@@ -10,7 +10,7 @@ from . import (decoders, encoder_decoders, encoders, mixtures, native_images,  #
                states, tiles, variants)
 from .draw import DECODERS, ENCODER_DECODERS, ENCODERS
 from .encoder_decoders import whisper_classes
-from .encoders import electra
+from .encoders import electra, xlnet
 from .images_with_text import IMAGE_TEXT
 from .objects import OBJECTS
 from .pictures import (beit, classifier, clip, clip_image, clip_text, convnext, convnextv2, dinov2,
@@ -112,6 +112,8 @@ for _family, _draw in ENCODERS.items():
     for _task, _class in ENCODER_TASKS.items():
         if hasattr(transformers, _PREFIXES[_family] + _class):
             FAMILIES[f"{_family}.{_task}"] = (_draw, _PREFIXES[_family] + _class)
+FAMILIES["xlnet.masked_lm"] = (xlnet, "XLNetLMHeadModel")
+FAMILIES["xlnet.question_answering"] = (xlnet, "XLNetForQuestionAnsweringSimple")
 FAMILIES["electra.replaced_token_detection"] = (electra, "ElectraForPreTraining")
 # Text models without a head.
 HEADLESS = {f"{_family}.features": (_draw, modeling_auto.MODEL_MAPPING_NAMES[_family])

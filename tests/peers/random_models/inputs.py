@@ -33,6 +33,17 @@ def task_labels(config, task, rows, length, generator):
     return dict(labels=torch.randint(n, (rows,), generator=generator))
 
 
+def permuted(draw, length, labels, generator):
+    """Which tokens of XLNet see which, and those that it predicts."""
+    seen = torch.rand(len(labels), length, length, generator=generator) < 0.3
+    n = draw.randint(1, length)
+    places = torch.stack([torch.randperm(length, generator=generator)[:n] for _ in labels])
+    labels = labels.gather(1, places)
+    labels[:, 0] = 3
+    return dict(perm_mask=seen.float(), labels=labels,
+                target_mapping=torch.nn.functional.one_hot(places, length).float())
+
+
 def mask_of(draw, rows, length, side):
     mask = torch.ones(rows, length, dtype=torch.int64)
     for row in mask:
@@ -184,10 +195,13 @@ def new_inputs(draw, config, vocab_size, family):
                 inputs["attention_mask"][is_image] = 1
         elif family == "paligemma":  # version 4 reads token_type_ids only beside a mask
             inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        if family.startswith("led") and draw.maybe():
+            found = torch.rand(rows, length, generator=generator) < 0.3
+            inputs["global_attention_mask"] = found.long()
     task = family.partition(".")[2]
-    if is_encoder(family) and config.get("type_vocab_size", 1) > 1 and draw.maybe():
-        inputs["token_type_ids"] = torch.randint(config["type_vocab_size"], (rows, length),
-                                                 generator=generator)
+    n_types = 3 if family.startswith("xlnet") else config.get("type_vocab_size", 1)
+    if is_encoder(family) and n_types > 1 and draw.maybe():
+        inputs["token_type_ids"] = torch.randint(n_types, (rows, length), generator=generator)
     if task == "multiple_choice":
         n = draw.randint(2, 4)
         if family.startswith("modernbert"):  # whose means need it
@@ -216,6 +230,8 @@ def new_inputs(draw, config, vocab_size, family):
             ids[:, draw.randrange(length)] = end
         if task in ("token_classification", "masked_lm") and "attention_mask" in inputs:
             inputs["labels"][inputs["attention_mask"] == 0] = -100
+        if family == "xlnet.masked_lm" and draw.maybe():
+            inputs.update(permuted(draw, length, inputs["labels"], generator))
         return inputs
     if family in ENCODER_DECODERS:
         inputs["labels"] = some_labels(rows, draw.randint(2, 7))

@@ -58,11 +58,51 @@ def norms_without_bias():
 
 
 def mask_in_double():
-    """MPT's is made in the type of the embeddings, before it becomes one of booleans."""
+    """Those of MPT, XGLM and LED are made in the type of the embeddings, for which they are too
+    large."""
+    from transformers.models.led import modeling_led as led
     from transformers.models.mpt import modeling_mpt as mpt
-    make = mpt._prepare_4d_causal_attention_mask
-    mpt._prepare_4d_causal_attention_mask = (
-        lambda mask, shape, x, past: make(mask, shape, x.float(), past))
+    from transformers.models.xglm import modeling_xglm as xglm
+    for module in (mpt, xglm):
+        make = module._prepare_4d_causal_attention_mask
+        module._prepare_4d_causal_attention_mask = (
+            lambda mask, shape, x, past, make=make: make(mask, shape, x.float(), past))
+    make_led = led._create_4d_causal_attention_mask
+    led._create_4d_causal_attention_mask = (
+        lambda shape, _, *rest, **given: make_led(shape, torch.float32, *rest, **given))
+
+
+class TorchInFloat:
+    """torch, whose numbers of all types have the limits of float32."""
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+    @staticmethod
+    def finfo(_):
+        return torch.finfo(torch.float32)
+
+
+def scores_in_double():
+    """XGLM compares them with the least number of their type, as one of the default type."""
+    from transformers.models.xglm import modeling_xglm as xglm
+    xglm.torch = TorchInFloat()
+
+
+def positions_of_callers():
+    """XGLM in version 4 adds to the tensor of its caller, so that the next call has other
+    positions."""
+    from transformers.models.xglm import modeling_xglm as xglm
+    kind = xglm.XGLMSinusoidalPositionalEmbedding
+    forward = kind.forward
+    kind.forward = lambda self, places, *given: forward(self, places.clone(), *given)
+
+
+def distances_in_double():
+    """Those of XLNet are float32, which its second stream does not convert."""
+    from transformers.models.xlnet.modeling_xlnet import XLNetModel
+    make = XLNetModel.relative_positional_encoding
+    XLNetModel.relative_positional_encoding = (
+        lambda self, *given, **more: make(self, *given, **more).to(self.dtype))
 
 
 def activations_in_full():
@@ -111,8 +151,11 @@ def mend():
     weights_in_double()
     gelu_of_gemma()
     norms_without_bias()
+    scores_in_double()
+    distances_in_double()
     if transformers.__version__.startswith("4."):
         router_in_double()
         mask_in_double()
+        positions_of_callers()
         activations_in_full()
         positions_of_patches()

@@ -2,7 +2,7 @@
 import transformers
 
 from .decoders import granite, layer_types, like_llama, turns_a_part
-from .draw import DECODERS, draws
+from .draw import ACTIVATIONS, DECODERS, common, draws
 
 
 @draws("mixtral", of=DECODERS)
@@ -110,6 +110,35 @@ def granitemoe(draw):
     del config["mlp_bias"]
     config.pop("head_dim", None)
     config["hidden_size"] = config["num_attention_heads"] * 2 * draw.randint(2, 5)
+    return config
+
+
+@draws("jetmoe", of=DECODERS)
+def jetmoe(draw):
+    config, n = like_llama(draw), draw.randint(2, 5)
+    for key in ("num_attention_heads", "head_dim", "hidden_act", "rope_scaling"):
+        config.pop(key, None)
+    config.update(num_local_experts=n, num_experts_per_tok=draw.randint(1, n),
+                  num_key_value_heads=draw.randint(1, 3), kv_channels=2 * draw.randint(1, 4),
+                  activation_function=draw.choice(ACTIVATIONS))
+    return config
+
+
+@draws("dbrx", of=DECODERS)
+def dbrx(draw):
+    config, n = common(draw), draw.randint(2, 5)
+    n_kv, is_new = draw.randint(1, 2), transformers.__version__.startswith("5.")
+    n_heads = n_kv * draw.randint(1, 2)
+    config.update(
+        d_model=n_heads * 2 * draw.randint(1, 5), n_heads=n_heads, n_layers=draw.randint(1, 3),
+        max_seq_len=64, attn_config=dict(
+            clip_qkv=draw.choice([None, 0.5, 8]), kv_n_heads=n_kv,
+            # Version 5 does not read it.
+            rope_theta=draw.choice([100.0, 10000.0][-1 if is_new else 0:])),
+        ffn_config=dict(
+            ffn_act_fn=dict(name=draw.choice(ACTIVATIONS)), ffn_hidden_size=draw.randint(3, 20),
+            moe_num_experts=n, moe_top_k=draw.randint(1, n),
+            moe_normalize_expert_weights=draw.choice([None, 1, 2])))
     return config
 
 
