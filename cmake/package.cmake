@@ -26,6 +26,7 @@ set(CPACK_DEBIAN_PROGRAM_DESCRIPTION
 libraries of LibTorch ${LibTorch_VERSION} for CPUs in /usr/lib/redco, as Debian's LibTorch is too old;
 GPUs need a build of one's own.")
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS libcurl4)  # loaded for `--download` alone
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SUGGESTS librsvg2-bin)  # pictures of `redco-lua plot` as PNG
 file(GLOB private_dirs ${torch_root}/lib ${torch_root}/../nvidia/*/lib)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR} ${private_dirs})

@@ -112,6 +112,7 @@ CommandLine::CommandLine()
           "Flags after FILE are passed to the script.",
           "redco-lua")) {
   for (const Flag& flag : flags) std::visit(Add{*app_, flag, args_}, flag.sets);
+  add_download_flag(*app_);
   plot_.add_to(*app_);
   plan_.add_to(*app_);
   check_.add_to(*app_);

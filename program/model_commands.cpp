@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <cmath>
+#include <cstdlib>
 
 namespace redco {
 
@@ -131,8 +132,16 @@ void add_flags(CLI::App& command, unsigned which) {
 
 }  // namespace
 
+void add_download_flag(CLI::App& command) {
+  // Workers and every loader of a script see it, as they see what the user has set.
+  command.add_flag_callback(
+      "--download", [] { setenv("HF_HUB_OFFLINE", "0", 1); },
+      "Download from the Hugging Face Hub what is not in its cache");
+}
+
 void ModelCommands::add_to(CLI::App& program) {
-  constexpr const char* path = "A model folder, a GGUF file or a folder of adapters";
+  constexpr const char* path =
+      "A model folder, a GGUF file, a folder of adapters or a name of the Hub";
   auto add = [&](const char* name, const char* help, unsigned flags) {
     CLI::App* command = program.add_subcommand(name, help);
     command->add_option(flags == of_evaluate ? "MODEL" : "PATH", path_, path)->required();
@@ -141,6 +150,7 @@ void ModelCommands::add_to(CLI::App& program) {
     if (flags == of_evaluate)
       command->add_option("TASK", texts_, "A file .toml or .lua that describes a task")->required();
     add_flags(*command, flags);
+    add_download_flag(*command);
     commands_.push_back(command);
   };
   add("chat", "Talk with a model", of_chat);

@@ -11,6 +11,9 @@ namespace redco {
 
 class ScriptEngine;
 
+/// Adds the flag with which names of the Hugging Face Hub are downloaded.
+void add_download_flag(CLI::App& command);
+
 /// `redco-lua chat PATH`, `generate PATH [PROMPT]`, `serve PATH` and `evaluate MODEL TASK...`: the
 /// commands that open a model.
 class ModelCommands {

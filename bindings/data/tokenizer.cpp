@@ -513,18 +513,8 @@ void add_tokenizer(lua_State* L) {
        {"finish", stream_finish,
         "finish(self) -> string\n"
         "Returns the remaining text. The stream can then be used again."}});
-  lua_newtable(L);
-  register_functions(
-      L, "redco.Tokenizer.",
-      {{"from_pretrained", from_pretrained,
-        "from_pretrained(path) -> Tokenizer\n"
-        "Reads a tokenizer from a folder: tokenizer.json, else spiece.model or tokenizer.model, "
-        "else vocab.json with merges.txt, and the folder's tokenizer_config.json. `path` can "
-        "also be one tokenizer.json, .model or .gguf file."}});
-  register_value(L, "redco.Tokenizer",
-                 "redco.Tokenizer\n"
-                 "Creates `Tokenizer`s from the files of Hugging Face's models.");
-  lua_setfield(L, -2, "Tokenizer");
+  lua_pushcfunction(L, from_pretrained);
+  lua_setfield(L, -2, "read_tokenizer");
 }
 
 }  // namespace redco::lua

@@ -7,6 +7,7 @@
 #include "data/gguf_writer.h"
 #include "data/grammar.h"
 #include "data/http.h"
+#include "data/hub.h"
 #include "data/table_order.h"
 #include "data/tokenizer.h"
 #include "data/unicode.h"
@@ -307,6 +308,7 @@ int open_redco(lua_State* L) {
   add_unicode(L);
   add_grammar(L);
   add_http(L);
+  add_hub(L);
   return 1;
 }
 

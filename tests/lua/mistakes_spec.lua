@@ -346,13 +346,12 @@ end)
 
 test("names of the Hub", function()
   expect_mistake(function() redco.models.from_pretrained "google/flan-t5-small" end,
-    "there is no google/flan-t5-small/config.json; models of the Hub are not downloaded",
-    "hf download google/flan-t5-small --local-dir google/flan-t5-small")
+    "there is no file or folder google/flan-t5-small here", "download = true")
   local message = expect_mistake(function() redco.models.from_pretrained "/nowhere" end,
     "there is no /nowhere/config.json")
   assert(not message:find "Hub", message)
   expect_mistake(function() redco.Tokenizer.from_pretrained "google/flan-t5-small" end,
-    "there is no google/flan-t5-small", "tokenizers of the Hub are not downloaded")
+    "there is no file or folder google/flan-t5-small here", "download = true")
 end)
 
 test("adapters: no addresses of tables in messages", function()

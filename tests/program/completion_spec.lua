@@ -89,6 +89,7 @@ local lines = {
   { { "plan", "scr" }, "script.lua" },
   { { "chat", "no" }, "notes.txt" },
   { { "evaluate", "--out" }, "--output" },
+  { { "generate", "--down" }, "--download" },
   { { "generate", "fol" }, "folder" },
   { { "generate", "--dtype", "bf" }, "bfloat16" },
   { { "plot", "--o" }, "--out" },

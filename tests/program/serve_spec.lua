@@ -223,7 +223,7 @@ test("what cannot be served is exit code 1, and wrong usage 2", function()
     expect_has(err, ...)
     assert(not err:find "traceback" and not err:find "serve:%d", err)
   end
-  expect_fails(1, { "serve", "nowhere" }, "nowhere is neither a model folder")
+  expect_fails(1, { "serve", "nowhere" }, "no file or folder nowhere here")
   expect_fails(1, { "serve", cases .. "bert" }, "writes no text")
   expect_fails(1, { "serve", cases .. "t5_relu_tied" }, "has an encoder")
   expect_fails(1, { "serve", llama, "--host", "0.0.0.0", "--port", "0" }, "give a token")

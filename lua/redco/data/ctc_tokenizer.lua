@@ -2,6 +2,7 @@
 --- Wav2Vec2CTCTokenizer.
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
+local hub = require "redco.hub"
 local native = require "redco.native"
 local readers = require "redco.data.readers"
 local registry = require "redco.registry"
@@ -119,7 +120,9 @@ first, and the logarithms of their probabilities: Hannun et al., 2014, arXiv 140
 `pad_token_id`, the model's blank.]],
 function(config)
   local given, vocab, where = config, nil, "ctc_tokenizer"
-  if type(config) == "string" then given, vocab, where = read_settings(config) end
+  if type(config) == "string" then
+    given, vocab, where = read_settings(hub.path("data.ctc_tokenizer", config, "tokenizer"))
+  end
   if type(given) ~= "table" then
     fail("ctc_tokenizer: expected a folder or a table, got %s", native.describe(config))
   end

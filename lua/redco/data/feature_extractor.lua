@@ -2,6 +2,7 @@
 --- samples for wav2vec 2.0 (sample_features.lua).
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
+local hub = require "redco.hub"
 local native = require "redco.native"
 local readers = require "redco.data.readers"
 local registry = require "redco.registry"
@@ -129,7 +130,7 @@ Sound of any length, for `Model.generate`, needs {padding = "longest", truncatio
 function(config)
   local where = "feature_extractor"
   if type(config) == "string" then
-    where = config .. "/preprocessor_config.json"
+    where = hub.path("data.feature_extractor", config, "processor") .. "/preprocessor_config.json"
     config = readers.json(where)
   end
   if type(config) ~= "table" then

@@ -4,6 +4,7 @@ local fail = require "redco.fail"
 local image_padding = require "redco.data.image_padding"
 local image_rows = require "redco.data.image_rows"
 local names_of = require "redco.names_of"
+local hub = require "redco.hub"
 local native = require "redco.native"
 local processors = require "redco.data.image_processors"
 local readers = require "redco.data.readers"
@@ -247,7 +248,7 @@ Returns a function that prepares images for a model. It takes uint8 images [3, h
 list or a batch, and returns a float32 batch.
 
 `config` is a folder with a preprocessor_config.json, or with a processor_config.json of version 5
-of transformers, or a table with the same keys. `changes` has keys that count instead of those.
+of transformers, or a name of the Hub, or a table with the same keys. `changes` has keys that count instead of those.
 Supported processors of transformers are ViTImageProcessor, DeiTImageProcessor, BeitImageProcessor,
 BitImageProcessor, CLIPImageProcessor, ConvNextImageProcessor, SegformerImageProcessor,
 SiglipImageProcessor, and Gemma3ImageProcessor without pan and scan, and these:
@@ -277,7 +278,9 @@ Other processors, and keys that stand for other steps, raise an error. The resul
 for bit. A processor whose name ends in Fast gives the result of the slow one.]],
 function(config, changes)
   local where = "image_processor"
-  if type(config) == "string" then config, where = config_in(config) end
+  if type(config) == "string" then
+    config, where = config_in(hub.path("data.image_processor", config, "processor"))
+  end
   if type(config) ~= "table" then
     fail("%s: expected a folder or a table, got %s", where, native.describe(config))
   end

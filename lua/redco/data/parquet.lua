@@ -2,6 +2,7 @@
 local arguments = require "redco.arguments"
 local dataset = require "redco.data.dataset"
 local fail = require "redco.fail"
+local from_files = require "redco.data.from_files"
 local named = require "redco.data.named"
 local native = require "redco.native"
 local registry = require "redco.registry"
@@ -29,9 +30,12 @@ local function decode_images(path, row, features)
   return row
 end
 
-local options = arguments("parquet", { decode = true, max_memory = 2 ^ 32 }, { "columns" })
+local options = arguments("parquet", { decode = true, max_memory = 2 ^ 32 },
+  { "columns", unpack(from_files.options) })
 return registry.define("redco.data.parquet", [[
-parquet(path: string or list of strings, {columns: list of strings = nil, decode = true, max_memory: integer = 2^32}) -> Dataset of tables
+parquet(path: string or list of strings, {columns: list of strings = nil, decode = true,
+  max_memory: integer = 2^32, split: string = nil, name: string = nil, revision: string = nil,
+  download: boolean = nil}) -> Dataset of tables
 Returns the rows of a Parquet file, or of several shards, as tables by column. A list of numbers or
 booleans is a tensor, of whole numbers int64; other lists and structs are tables. A null is nil. In a
 list it is `redco.null`, and a list of numbers with a null is a table. Dates and times are the integers that are stored.
@@ -42,7 +46,10 @@ In files of Hugging Face datasets, columns of images become uint8 pixels [3, hei
 
 The file is read by row groups, of which at most max_memory bytes are held: with larger files,
 access in order is much faster than shuffled access. All codecs but LZO, Brotli and LZ4 are
-supported; of the encodings PLAIN, RLE and dictionaries; no decimals and no 96-bit times.]],
+supported; of the encodings PLAIN, RLE and dictionaries; no decimals and no 96-bit times.
+
+A path can also be a folder of shards, or a data set of the Hugging Face Hub, as for
+`redco.data.lines`.]],
 function(paths, given)
   local o = options(given)
   if o.columns ~= nil and type(o.columns) ~= "table" then
@@ -62,9 +69,8 @@ function(paths, given)
     return dataset.new(tonumber(#file), get, { features = features, columns = file:columns() },
       function(i) return ("%s: row %.0f"):format(path, i) end)
   end
-  if type(paths) ~= "table" then return open(paths) end
-  local sets = {}
-  for i, path in ipairs(paths) do sets[i] = open(path) end
+  local sets = from_files.open("data.parquet", paths, { ".parquet" }, o, open)
+  if type(paths) ~= "table" and #sets == 1 then return sets[1] end
   return dataset.joined(sets, sets[1] and { features = sets[1].features,
     columns = sets[1].columns })
 end)

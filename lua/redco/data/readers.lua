@@ -5,6 +5,7 @@ local csv_fields = require "redco.data.csv_fields"
 local dataset = require "redco.data.dataset"
 local fail = require "redco.fail"
 local named = require "redco.data.named"
+local from_files = require "redco.data.from_files"
 local native = require "redco.native"
 local registry = require "redco.registry"
 local run_program = require "redco.run_program"
@@ -58,17 +59,16 @@ local function over_records(path, file, first, get)
   end, nil, place)
 end
 
--- Concatenates the data sets of several files.
-local function over_files(paths, open)
-  if type(paths) ~= "table" then return open(paths) end
-  local sets = {}
-  for i, path in ipairs(paths) do sets[i] = open(path) end
-  return dataset.concat(sets)
+-- Concatenates the data sets of several files. `o` has the options of a data set of the Hub.
+local function over_files(where, paths, endings, o, open)
+  local sets = from_files.open(where, paths, endings, o, open)
+  return #sets == 1 and type(paths) ~= "table" and sets[1] or dataset.concat(sets)
 end
 
-local function text_reader(kind)
-  return function(paths)
-    return over_files(paths, function(path)
+local function text_reader(where, kind)
+  local options = arguments(where, {}, from_files.options)
+  return function(paths, given)
+    return over_files(where, paths, { ".txt", ".txt.gz" }, options(given), function(path)
       local file = records_of(path, kind)
       return over_records(path, file, 1, function(i) return file:record(i) end)
     end)
@@ -76,23 +76,35 @@ local function text_reader(kind)
 end
 
 readers.lines = registry.define("redco.data.lines", [[
-lines(path: string or list of strings) -> Dataset of strings
+lines(path: string or list of strings, {split: string = nil, name: string = nil,
+  revision: string = nil, download: boolean = nil}) -> Dataset of strings
 Returns the lines of a text file or of several. A line ends in "\n", "\r\n" or "\r". Only the
 positions of the lines are held in memory: a line is read on access. A file whose name ends in `.gz`
-is held whole. The same is true of `paragraphs`, `jsonl` and `csv`.]], text_reader "line")
+is held whole. The same is true of `paragraphs`, `jsonl` and `csv`.
+
+A path can also be a folder of data files, or the name of a data set of the Hugging Face Hub,
+"org/name", that is in the cache of huggingface_hub: its `split`, "train" without it, of the
+configuration `name`, at the `revision`. With `download` it is downloaded if it is not there.]],
+  text_reader("data.lines", "line"))
 
 readers.paragraphs = registry.define("redco.data.paragraphs", [[
-paragraphs(path: string or list of strings) -> Dataset of strings
-Returns the paragraphs of a text file or of several. Blank lines separate paragraphs.]],
-  text_reader "paragraph")
+paragraphs(path: string or list of strings, {split: string = nil, name: string = nil,
+  revision: string = nil, download: boolean = nil}) -> Dataset of strings
+Returns the paragraphs of a text file or of several. Blank lines separate paragraphs. Names of the
+Hub as for `redco.data.lines`.]], text_reader("data.paragraphs", "paragraph"))
+
+local jsonl_options = arguments("data.jsonl", {}, from_files.options)
 
 readers.jsonl = registry.define("redco.data.jsonl", [[
-jsonl(path: string or list of strings) -> Dataset
+jsonl(path: string or list of strings, {split: string = nil, name: string = nil,
+  revision: string = nil, download: boolean = nil}) -> Dataset
 Returns the values of a file, or of several, with one JSON text on each line. Blank lines are
 skipped. A line is decoded on access. A line that is not JSON raises an error with its number
-then. A null is nil, in an array or alone on a line `redco.null`.]],
-function(paths)
-  return over_files(paths, function(path)
+then. A null is nil, in an array or alone on a line `redco.null`. Names of the Hub as for
+`redco.data.lines`.]],
+function(paths, given)
+  local endings = { ".jsonl", ".jsonl.gz", ".json", ".json.gz", ".ndjson" }
+  return over_files("data.jsonl", paths, endings, jsonl_options(given), function(path)
     local file = records_of(path, "full_line")
     return over_records(path, file, 1, function(i)
       local text = file:record(i)
@@ -121,22 +133,24 @@ local function check_names(path, names)
   end
 end
 
-local csv_options = arguments("csv", { header = true }, { "delimiter" })
+local csv_options = arguments("csv", { header = true },
+  { "delimiter", unpack(from_files.options) })
 
 readers.csv = registry.define("redco.data.csv", [[
-csv(path: string or list of strings, {header = true, delimiter = nil}) -> Dataset
+csv(path: string or list of strings, {header = true, delimiter = nil, split: string = nil,
+  name: string = nil, revision: string = nil, download: boolean = nil}) -> Dataset
 Returns the records of a file, or of several, of comma-separated values (RFC 4180). A quoted value
 may contain delimiters, line breaks and doubled quotes. A record is a table of strings, with the
 names in the first record as keys; a name that occurs twice is an error. With header = false it is a
 list of strings, and an empty value is "". A record ends in "\n", "\r\n" or "\r". The default
 delimiter is ",", or a tab if the file's name ends in `.tsv`. A record whose number of values
 differs from the first one's raises an error with its line number on access. `loadtxt` reads a table
-of numbers as a tensor.]], function(paths, options)
+of numbers as a tensor. Names of the Hub as for `redco.data.lines`.]], function(paths, options)
   local o = csv_options(options)
   if o.delimiter and #o.delimiter ~= 1 then
     fail("csv: delimiter: expected one character, got '%s'", o.delimiter)
   end
-  return over_files(paths, function(path)
+  return over_files("data.csv", paths, { ".csv", ".csv.gz", ".tsv", ".tsv.gz" }, o, function(path)
     local delimiter = o.delimiter or path:gsub("%.gz$", ""):sub(-4) == ".tsv" and "\t" or ","
     local file = records_of(path, "csv", delimiter)
     local function fields(i)
@@ -246,7 +260,7 @@ to `dtype`, or to its header if it has llm.c's.]], function(paths, options)
   local o = token_options(options)
   local seq_len = o.seq_len
   check_integer("tokens", "seq_len", seq_len, 1)
-  return over_files(paths, function(path)
+  return over_files("data.tokens", paths, {}, nil, function(path)
     local file = native.token_file(path, o.dtype)
     return dataset.new(math.max(0, math.floor((#file - 1) / seq_len)), function(i)
       return named(path, file.tokens, file, (i - 1) * seq_len, seq_len + 1)

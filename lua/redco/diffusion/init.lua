@@ -3,6 +3,7 @@ local arguments = require "redco.arguments"
 local component = require "redco.diffusion.component"
 local fail = require "redco.fail"
 local files = require "redco.models.files"
+local hub = require "redco.hub"
 local kinds = require "redco.diffusion.kinds"
 local lora = require "redco.diffusion.lora"
 local native = require "redco.native"
@@ -22,10 +23,17 @@ local function check_dir(where, dir)
   if type(dir) ~= "string" then fail("%s: expected a folder, got %s", where, dir) end
 end
 
+-- Returns the path of a folder or a file that is read, of a kind of redco.hub.needed.
+local function source_path(where, dir, kind, o)
+  check_dir(where, dir)
+  return hub.path(where, dir, kind, o)
+end
+
 local pipeline_options = arguments("diffusion.from_pretrained",
-  { dtype = "float32", low_memory = false })
+  { dtype = "float32", low_memory = false }, { "revision", "download" })
 diffusion.from_pretrained = registry.define("redco.diffusion.from_pretrained", [[
-from_pretrained(dir, {dtype = "float32", low_memory = false}) -> pipeline
+from_pretrained(dir, {dtype = "float32", low_memory = false, revision: string = nil,
+  download: boolean = nil}) -> pipeline
 Opens a folder of diffusers: `model_index.json` and a sub-folder for each part. The result has the
 parts of model_index.json, such as `unet`, `vae`, `text_encoder` and `tokenizer`, the table
 `scheduler_config`, and `params`, a tree with the parameters of all parts: params.unet and so on.
@@ -39,8 +47,8 @@ T5EncoderModel; CLIPTokenizer and T5TokenizerFast.
 Options as in `redco.models.from_pretrained`. Raises an error that names a missing part, an unknown
 class or setting, or a weight that is missing, unknown or of a wrong shape.]],
 function(dir, options)
-  check_dir("diffusion.from_pretrained", dir)
-  return pipeline.load(dir, reading(pipeline_options(options)))
+  local o = pipeline_options(options)
+  return pipeline.load(source_path("diffusion.from_pretrained", dir, "pipeline", o), reading(o))
 end)
 
 local single_options = arguments("diffusion.from_single_file",
@@ -53,8 +61,8 @@ tokenizers: those of `dir` are taken, a folder of diffusers, which needs weights
 encoders and an autoencoder that the file lacks. To do without T5, model_index.json of `dir` has
 "text_encoder_3": [null, null] and the same for tokenizer_3. Options as in
 `redco.models.from_pretrained`.]], function(path, dir, options)
-  check_dir("diffusion.from_single_file", path)
-  check_dir("diffusion.from_single_file", dir)
+  path = source_path("diffusion.from_single_file", path, "component")
+  dir = source_path("diffusion.from_single_file", dir, "pipeline")
   local o = reading(single_options(options))
   o.single_file = native.open_weights(path)
   return pipeline.load(dir, o)
@@ -68,7 +76,7 @@ Returns the tree of parameters with the adapters of a file, or of a folder with
 or of kohya's scripts (lora_unet_X.lora_down.weight with alpha), which may have one adapter for q, k
 and v of Stable Diffusion 3. Only linear layers may have one. A name without a layer raises an
 error.]], function(p, path, options)
-  check_dir("diffusion.load_lora", path)
+  path = source_path("diffusion.load_lora", path, "picture_adapters")
   return lora.load(p, path, lora_options(options).params or p.params)
 end)
 
@@ -113,7 +121,7 @@ Adds the token of a file, or of a folder with `learned_embeds.safetensors` or `.
 `redco.diffusion.add_token` does, with its vectors. Files are those of diffusers, {token = vectors};
 with clip_l and clip_g, for two text encoders; and of the web UI, with emb_params or string_to_param.
 `token` is another name for it, needed if the file has none.]], function(p, path, options)
-  check_dir("diffusion.load_textual_inversion", path)
+  path = source_path("diffusion.load_textual_inversion", path, "embeddings")
   local o = load_token_options(options)
   return textual_inversion.load(p, path, o.token, o.params or p.params)
 end)
@@ -129,14 +137,16 @@ function(p, dir, params, options)
   textual_inversion.save(p, dir, params, save_token_options(options).token)
 end)
 
-local load_options = arguments("diffusion.load", { dtype = "float32", low_memory = false })
+local load_options = arguments("diffusion.load", { dtype = "float32", low_memory = false },
+  { "revision", "download" })
 diffusion.load = registry.define("redco.diffusion.load", [[
-load(dir, {dtype = "float32", low_memory = false}) -> model
+load(dir, {dtype = "float32", low_memory = false, revision: string = nil,
+  download: boolean = nil}) -> model
 Opens the folder of one part, a UNet, a transformer or an autoencoder: `config.json` with
 `diffusion_pytorch_model.safetensors`. Options as in `redco.models.from_pretrained`.]],
 function(dir, options)
-  check_dir("diffusion.load", dir)
-  return component.load(dir, reading(load_options(options)))
+  local o = load_options(options)
+  return component.load(source_path("diffusion.load", dir, "component", o), reading(o))
 end)
 
 local new_options = arguments("diffusion.from_config", { dtype = "float32" }, { "generator" })
@@ -147,6 +157,7 @@ Returns a UNet, a transformer or an autoencoder with new weights, initialised as
 string is a folder whose `config.json` is read.]], function(config, options)
   local o = new_options(options)
   if type(config) == "string" then
+    config = hub.path("diffusion.from_config", config, "config")
     local path = config .. "/config.json"
     local given = files.json(config, "config.json") or fail("there is no %s", path)
     return component.from_config(given, path, o)

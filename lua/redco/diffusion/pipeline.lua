@@ -53,7 +53,7 @@ local function load_tokenizer(dir, class)
     fail("%s/%s: unknown class '%s' of a tokenizer; the supported classes are %s", dir, index_file,
       class, listed(tokenizers))
   end
-  return native.Tokenizer.from_pretrained
+  return native.read_tokenizer
 end
 
 local function load_scheduler(_, class)

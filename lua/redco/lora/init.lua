@@ -5,6 +5,7 @@ local arguments = require "redco.arguments"
 local choose = require "redco.lora.choose"
 local fail = require "redco.fail"
 local folder = require "redco.lora.folder"
+local hub = require "redco.hub"
 local initial = require "redco.lora.initial"
 local layers = require "redco.lora.layers"
 local native = require "redco.native"
@@ -299,7 +300,9 @@ lora.from_pretrained = registry.define("redco.lora.from_pretrained", [[
 from_pretrained(dir, params) -> params
 Returns the tree with the adapters of a peft folder, and with the modules that the folder has whole
 in place of those of `params`: open the base of a classifier with its task. A setting of the folder
-that is not supported raises an error that names it.]], function(dir, params)
+that is not supported raises an error that names it. `dir` can be a name of the Hub, as in
+`redco.models.from_pretrained`.]], function(dir, params)
+  dir = hub.path("lora.from_pretrained", dir, "adapters")
   local result = copy_of(params)
   folder.load(dir, result)
   return result

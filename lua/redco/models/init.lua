@@ -6,6 +6,7 @@ local fail = require "redco.fail"
 local families = require "redco.models.family_table"
 local files = require "redco.models.files"
 local gguf = require "redco.models.gguf"
+local hub = require "redco.hub"
 local native = require "redco.native"
 local new_model = require "redco.models.model"
 local packed = require "redco.models.packed"
@@ -55,18 +56,8 @@ local function family_of(config, where)
     table.concat(model_types, ", "))
 end
 
--- Whether a text looks like a name on the Hugging Face Hub, "gpt2" or "google/flan-t5-small".
-local function is_hub_name(dir)
-  if type(dir) ~= "string" or not dir:find "^[%w][%w_.-]*/?[%w_.-]*$" then return false end
-  return not native.file_exists(dir)
-end
-
 local function config_of(dir, where)
-  local config = files.json(dir, "config.json")
-  if config then return config end
-  fail("%s: there is no %s/config.json%s", where, dir, is_hub_name(dir)
-    and ("; models of the Hub are not downloaded: get the folder, as with `hf download %s "
-    .. "--local-dir %s`"):format(dir, dir) or "")
+  return files.json(dir, "config.json") or fail("%s: there is no %s/config.json", where, dir)
 end
 
 -- Lists the sizes that a configuration leaves to the family's defaults, for models that are larger
@@ -107,9 +98,11 @@ from_config(config: table or string, {task = nil, generator = nil, dtype = "floa
   recompute = "none"}) -> model
 Returns a model with new weights, initialised as its family does. `config` has the keys of Hugging
 Face's configuration, `model_type` among them; missing keys get the family's defaults. A string is a
-folder whose `config.json` is read. `task` and `recompute` as in `redco.models.from_pretrained`.]],
+folder whose `config.json` is read, or a name of the Hub. `task` and `recompute` as in
+`redco.models.from_pretrained`.]],
 function(config, options)
   local o, is_file = new_options(options), type(config) == "string"
+  config = hub.path("models.from_config", config, "config")
   local where = is_file and config .. "/config.json" or "models.from_config"
   local given = is_file and config_of(config, "models.from_config") or config
   local family = tasks.choose(family_of(given, where), o.task, given)
@@ -132,10 +125,11 @@ end
 
 local load_options = arguments("models.from_pretrained",
   { dtype = "float32", low_memory = false, recompute = "none" },
-  { "task", "config", "generator", "quantize" })
+  { "task", "config", "generator", "quantize", "revision", "download" })
 models.from_pretrained = registry.define("redco.models.from_pretrained", [[
 from_pretrained(dir, {task = nil, config = nil, dtype = "float32", low_memory = false,
-  generator = nil, recompute = "none", quantize: string or boolean = nil}) -> model
+  generator = nil, recompute = "none", quantize: string or boolean = nil, revision: string = nil,
+  download: boolean = nil}) -> model
 Opens a model folder of Hugging Face: `config.json` with `model.safetensors`, or with the files that
 `model.safetensors.index.json` lists, or else with `pytorch_model.bin` or the files of
 `pytorch_model.bin.index.json`, of which no code is ever run. Each process reads only its part of the
@@ -172,12 +166,20 @@ Such weights are not trained; adapters train on top of them (`redco.lora.add`).
 `dir` can also be a GGUF file of llama.cpp (`model.gguf`) with an architecture that
 `redco.models.families` lists. Its quantized weights stay as they are in the file, but those of
 experts and of GPT-2's layers; with `quantize = false` all become numbers of `dtype`.
-`redco.Tokenizer.from_pretrained` reads its tokenizer.]],
+`redco.Tokenizer.from_pretrained` reads its tokenizer.
+
+If there is no such path, `dir` is a name of the Hugging Face Hub, "org/name", "org/name/folder" or
+"org/name/file.gguf", in the cache of huggingface_hub (HF_HOME). `revision` is a branch, a tag or a
+commit; "org/name@revision" says the same, also to functions without this option. What is not in the
+cache is downloaded only if that is asked for: with download = true, with `redco-lua --download`, or
+with HF_HUB_OFFLINE=0 in the environment. HF_HUB_OFFLINE=1 forbids it. The tokenizer and the settings
+of images and sound come along.]],
 function(dir, options)
   local o = load_options(options)
   if type(dir) ~= "string" then
     fail("models.from_pretrained: expected a model's folder, got %s", dir)
   end
+  dir = hub.path("models.from_pretrained", dir, native.is_planning() and "config" or "model", o)
   local given, weights
   if gguf.is_named(dir) then
     given, weights = gguf.open(dir)
@@ -242,7 +244,7 @@ function(encoder_dir, decoder_dir, options)
   local family = families[given.model_type]
   local dirs = { encoder = encoder_dir, decoder = decoder_dir }
   for _, kind in ipairs { "encoder", "decoder" } do
-    local dir = dirs[kind]
+    local dir = hub.path("models.from_encoder_decoder_pretrained", dirs[kind], "model")
     given[kind] = config_of(dir, "models.from_encoder_decoder_pretrained")
     local part = family.part(kind, given[kind])
     local loaded = files.load_params(part, complete_config(part, given[kind], true),

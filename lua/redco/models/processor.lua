@@ -3,6 +3,7 @@ local complete_config = require "redco.models.config"
 local fail = require "redco.fail"
 local families = require "redco.models.family_table"
 local files = require "redco.models.files"
+local hub = require "redco.hub"
 local native = require "redco.native"
 local new_image_processor = require "redco.data.image_processor"
 local registry = require "redco.registry"
@@ -105,7 +106,8 @@ each text. `options` are those of the tokenizer. The batch has input_ids, attent
 model reads about images, such as image_sizes, and pixel_values, those of `redco.data.image_processor`.
 If each text has one image or tile, pixel_values are [texts, 3, height, width], else
 [texts, k, 3, height, width] with zeros where a text has fewer than k images, so that a batch can be
-split by texts. `dir` is the folder of the model, with its tokenizer and preprocessor_config.json.
+split by texts. `dir` is the folder of the model, with its tokenizer and
+preprocessor_config.json, or a name of the Hub.
 
 PaliGemma's texts get their images in front if they have no word for them; options.suffix, a text for
 each of `texts`, is an answer, for which the batch has `labels`. LLaVA-OneVision cuts an image into
@@ -113,6 +115,7 @@ tiles if it is alone in its list, or if there are no lists.]], function(dir)
   if type(dir) ~= "string" then
     fail("models.processor: expected a model's folder, got %s", native.describe(dir))
   end
+  dir = hub.path("models.processor", dir, "processor")
   local config = files.json(dir, "config.json")
     or fail("models.processor: there is no %s/config.json", dir)
   local family = families[config.model_type]
@@ -120,7 +123,7 @@ tiles if it is alone in its list, or if there are no lists.]], function(dir)
     fail("models.processor: %s: a %s reads no images with texts", dir, tostring(config.model_type))
   end
   config = complete_config(family, config, true)
-  local tokens = native.Tokenizer.from_pretrained(dir)
+  local tokens = native.read_tokenizer(dir)
   local prepare = new_image_processor(dir, family.image_options and family.image_options(config))
   local word, instead = family.image_text(config, function(id)
     return tokens:convert_ids_to_tokens(id)

@@ -1,6 +1,7 @@
 --- A model that writes text: a folder, a GGUF file, or a folder of adapters on such a model.
 local data = require "redco.data"
 local fail = require "redco.fail"
+local hub = require "redco.hub"
 local lora = require "redco.lora"
 local models = require "redco.models"
 local native = require "redco.native"
@@ -23,6 +24,8 @@ local function base_of(dir)
   for _, path in ipairs { name, dir .. "/" .. name } do
     if exists(path) then return path end
   end
+  local path = hub.path(dir .. ": the base model, which --base PATH can name", name, "model")
+  if exists(path) then return path end
   fail("the base model of %s, %s, is no folder or file here: give it with --base PATH", dir, name)
 end
 
@@ -38,18 +41,20 @@ Writer.__index = Writer
 --- `o` has the flags of the command: base, dtype, seed, temperature, top_p, max_new_tokens and the
 --- list `stop`.
 local function open(path, o)
+  path = hub.path("redco-lua", path, "text_model")
   local is_adapter = native.file_exists(path .. adapter_config)
   if o.base and not is_adapter then
     fail("--base is for a folder of adapters, and %s has no adapter_config.json", path)
   end
-  local base = is_adapter and (o.base or base_of(path)) or path
+  local base = is_adapter and (o.base and hub.path("--base", o.base, "model") or base_of(path))
+    or path
   if not exists(base) then
     fail("%s is neither a model folder, with a config.json, nor a GGUF file", base)
   end
   local own = is_adapter and has_tokenizer(path)
   return setmetatable({
     path = base, adapters = is_adapter and path, options = o,
-    tokenizer = native.Tokenizer.from_pretrained(own and path or base),
+    tokenizer = native.read_tokenizer(own and path or base),
   }, Writer)
 end
 

@@ -1,6 +1,7 @@
 --- Schedulers by the names of diffusers' classes.
 local config = require "redco.diffusion.schedulers.config"
 local fail = require "redco.fail"
+local hub = require "redco.hub"
 local native = require "redco.native"
 local new_scheduler = require "redco.diffusion.schedulers.scheduler"
 local registry = require "redco.registry"
@@ -23,7 +24,7 @@ diffusers' defaults. Keys that only other classes have are ignored, as by diffus
 values that are not supported, raise an error with their name.]], function(given)
   local where = "diffusion.scheduler"
   if type(given) == "string" then
-    where = given .. "/scheduler_config.json"
+    where = hub.path(where, given, "scheduler") .. "/scheduler_config.json"
     given = config.read(where)
   end
   if type(given) ~= "table" then

@@ -160,7 +160,7 @@ local function tokenizer_of(model, given)
   if not model.source then
     fail "save_gguf: the model is from no folder: give tokenizer = a redco.Tokenizer, or false"
   end
-  local ok, made = pcall(native.Tokenizer.from_pretrained, model.source)
+  local ok, made = pcall(native.read_tokenizer, model.source)
   if ok then return made end
   fail("save_gguf: %s; give tokenizer = a redco.Tokenizer, or false for none", made)
 end
