@@ -211,6 +211,37 @@ test("chrF++, and of several references the best", function()
   expect_equal(metrics.chrf({ "" }, { "" }).score, 0)
 end)
 
+test("the translation edit rate moves spans of words", function()
+  -- sacrebleu 2.6.0: the hypothesis, the references, options, and edits.
+  for _, case in ipairs {
+    { "a b c d e f", { "d e f a b c" }, {}, 1 },
+    { "A b, c", { "a b c" }, {}, 1 },
+    { "A b, c", { "a b c" }, { case_sensitive = true }, 2 },
+    { "A b, c", { "a b c" }, { no_punct = true }, 0 },
+    { "a b, it's", { "a b , it 's" }, { normalized = true }, 0 },
+    { "我们。见", { "我 们 见" }, { normalized = true, no_punct = true, asian_support = true }, 0 },
+    { "x", { "a b", "x y z w" }, {}, 2 },
+    { "one two three", { "" }, {}, 3 },
+  } do
+    local found = metrics.ter({ case[1] }, { case[2] }, case[3])
+    local n_words = 0
+    for _, text in ipairs(case[2]) do
+      for _ in text:gmatch "%S+" do n_words = n_words + 1 / #case[2] end
+    end
+    expect_equal(found.num_edits, case[4], case[1])
+    expect_near(found.ref_length, n_words)
+    expect_near(found.score, n_words > 0 and 100 * case[4] / n_words or 100)
+  end
+  expect_equal(metrics.ter({ "" }, { "" }).score, 0)
+  -- More moves than are tried.
+  local words = {}
+  for i = 1, 60 do words[i] = (i * 7) % 5 end
+  local reversed = {}
+  for i = 1, 60 do reversed[i] = words[61 - i] end
+  local found = metrics.ter({ table.concat(words, " ") }, { table.concat(reversed, " ") })
+  expect_equal(found.num_edits, 48)
+end)
+
 test("exact match, and SQuAD's scores", function()
   expect_equal(metrics.exact_match({ "a", "B", "c" }, { "a", "b", { "x", "c" } }), 2 / 3)
   local found = metrics.squad({ "The cat, sat!", "in the “a” b", "nothing" },
@@ -342,7 +373,7 @@ end)
 
 test("misuse is an error of the caller's line", function()
   local where = "metrics_spec.lua:"
-  for _, name in ipairs { "rouge", "bleu", "chrf", "exact_match", "squad" } do
+  for _, name in ipairs { "rouge", "bleu", "chrf", "ter", "exact_match", "squad" } do
     local score = metrics[name]
     expect_error(function() score({}, {}) end, where, "metrics." .. name, "at least one, got 0")
     expect_error(function() score({ "a" }, { "a", "b" }) end, where, "got 1 and 2")

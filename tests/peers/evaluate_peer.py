@@ -181,7 +181,7 @@ def add_all():
     add("two_classes", "chat", {**letters, "metric_list": [
         {"metric": m} for m in ("acc", "f1", "mcc", "brier_score")]}, test_file)
     add("corpus", "chat", {**text, "doc_to_target": "{{wanted}}", "metric_list": [
-        {"metric": m} for m in ("bleu", "chrf", "chrf++")]},
+        {"metric": m} for m in ("bleu", "chrf", "chrf++", "ter")]},
         write_rows("corpus.jsonl", answers(questions)))
     add("majority", "chat", {**text, "doc_to_target": "{{wanted}}", "repeats": 3, "filter_list": [
         {"name": "maj@3", "filter": [

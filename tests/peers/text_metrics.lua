@@ -10,6 +10,10 @@ local scores_of = {
     return { found.score, found.bp, found.sys_len, found.ref_len, unpack(found.precisions) }
   end,
   chrf = function(...) return { metrics.chrf(...).score } end,
+  ter = function(...)
+    local found = metrics.ter(...)
+    return { found.score, found.num_edits, found.ref_length }
+  end,
   rouge = function(predictions, references, options)
     local found, list = metrics.rouge(predictions, references, options), {}
     for i, name in ipairs(options.rouge_types) do list[i] = found[name] end

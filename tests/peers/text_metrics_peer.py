@@ -1,6 +1,8 @@
-"""BLEU, chrF, ROUGE and error rates of random texts are those of sacrebleu, rouge_score and jiwer.
+"""BLEU, chrF, TER, ROUGE and error rates are those of sacrebleu, rouge_score and jiwer.
 
-text_metrics_peer.py REDCO_LUA [SEED [COUNT]]
+text_metrics_peer.py REDCO_LUA CORPUS [SEED [COUNT]]
+
+The texts are random, and for TER also paragraphs of the file CORPUS with words moved.
 """
 import json
 import logging
@@ -12,10 +14,10 @@ import tempfile
 
 import jiwer
 from rouge_score import rouge_scorer
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics import BLEU, CHRF, TER
 
 logging.getLogger("sacrebleu").setLevel(logging.ERROR)
-program, *rest = sys.argv[1:]
+program, corpus, *rest = sys.argv[1:]
 draw = random.Random(int(rest[0]) if rest else 1)
 count = int(rest[1]) if len(rest) > 1 else 300
 script = pathlib.Path(__file__).parent / "text_metrics.lua"
@@ -24,6 +26,8 @@ WORDS = ["the", "The", "a", "cat", "cats", "running", "don't", "3.14", "1,000", 
          "é", "É", "İstanbul", "ΣΑΣ", "ß", "日本", "語。", "한국", "…", "“x”", "&amp;", "&lt;", "<skipped>",
          "x-y", "2-3", "?!", "$5", "50%", "\u00a0", "\u2028", "\u3000", "\x1c", "\t", "\n", "", "naïve",
          "İ", "K", "foo_bar", "#tag", "—", "١٢", "²", "happily", "flies", "died", "agreed", "sses"]
+PARAGRAPHS = [" ".join(each.split()[:draw.randint(1, 70)])
+              for each in pathlib.Path(corpus).read_text().split("\n\n") if each.strip()]
 ROUGE = ["rouge1", "rouge2", "rouge3", "rougeL", "rougeLsum"]
 
 
@@ -66,6 +70,26 @@ def chrf(predictions, references):
     return options, [CHRF(**options).corpus_score(predictions, by_reference(references)).score]
 
 
+def ter(predictions, references):
+    options = {name: draw.random() < 0.5
+               for name in ["normalized", "no_punct", "asian_support", "case_sensitive"]}
+    if draw.random() < 0.6:  # longer ones, with spans that moved
+        references[:] = [[draw.choice(PARAGRAPHS) for _ in own] for own in references]
+        predictions[:] = [moved(draw.choice(own)) for own in references]
+    found = TER(**options).corpus_score(predictions, by_reference(references))
+    return options, [found.score, found.num_edits, found.ref_length]
+
+
+def moved(text):
+    words = changed(text).split(" ")
+    for _ in range(draw.randrange(5)):
+        first, to = draw.randrange(len(words)), draw.randrange(len(words))
+        span = words[first:first + draw.randint(1, 12)]
+        del words[first:first + len(span)]
+        words[to:to] = span
+    return " ".join(words[:draw.choice([None, None, 5])])
+
+
 def rouge(predictions, references):
     options = {"use_stemmer": draw.random() < 0.5, "rouge_types": ROUGE}
     scorer = rouge_scorer.RougeScorer(ROUGE, use_stemmer=options["use_stemmer"])
@@ -84,7 +108,7 @@ for i in range(count):
                   for _ in range(draw.choice([1, 2, 4]))]
     predictions = [changed(draw.choice(own)) if draw.random() < 0.8 else random_text()
                    for own in references]
-    metric = [bleu, chrf, rouge, error_rates][i % 4]
+    metric = [bleu, chrf, ter, rouge, error_rates][i % 5]
     options, scores = metric(predictions, references)
     cases.append({"metric": metric.__name__, "predictions": predictions, "references": references,
                   "options": options, "scores": scores})

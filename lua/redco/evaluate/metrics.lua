@@ -7,6 +7,7 @@ local names_of = require "redco.names_of"
 local native = require "redco.native"
 local new_random = require "redco.evaluate.python_random"
 local python_text = require "redco.evaluate.python_text"
+local ter = require "redco.metrics.ter".ter
 
 local function mean(items)
   local sum = 0
@@ -100,6 +101,7 @@ local aggregations = {
   bleu = bootstrapped(corpus(bleu), 100),
   chrf = bootstrapped(corpus(chrf), 100),
   ["chrf++"] = bootstrapped(corpus(chrf, { word_order = 2 }), 100),
+  ter = bootstrapped(corpus(ter), 100),
   weighted_perplexity = { function(items) return math.exp(-weighted_mean(items)) end },
   bits_per_byte = { function(items) return -weighted_mean(items) / math.log(2) end },
 }
@@ -211,7 +213,7 @@ local table_of_metrics = {
   generate_until = {
     exact_match = { exact_match, "mean", true, text_options },
     bleu = { right_and_answer, "bleu", true }, chrf = { right_and_answer, "chrf", true },
-    ["chrf++"] = { right_and_answer, "chrf++", true },
+    ["chrf++"] = { right_and_answer, "chrf++", true }, ter = { right_and_answer, "ter", false },
   },
 }
 

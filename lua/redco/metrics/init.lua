@@ -4,8 +4,9 @@ local strict = require "redco.strict"
 
 local metrics = {}
 
-for _, part in ipairs { "rouge", "bleu", "chrf", "question_answering", "classification",
-  "ranking", "regression", "retrieval", "correlation", "perplexity", "error_rates", "texts" } do
+for _, part in ipairs { "rouge", "bleu", "chrf", "ter", "question_answering",
+  "classification", "ranking", "regression", "retrieval", "correlation", "perplexity",
+  "error_rates", "texts" } do
   for name, value in pairs(require("redco.metrics." .. part)) do metrics[name] = value end
 end
 

@@ -148,6 +148,11 @@ local predictions, references = { 2.5, 0, 2, 8 }, { 3, -0.5, 2, 7 }
 print(redco.metrics.r2(predictions, references))
 --> 0.94860813704497
 
+--- redco.metrics.ter
+local ter = redco.metrics.ter({ "the cat sat on the mat" },
+  { "on the mat the cat sat" })
+print(ter.score)  --> 16.666666666667
+
 --- redco.metrics.word_error_rate
 local predictions = { "two three", "one nine four" }
 local references = { "two three", "one five four" }
