@@ -97,8 +97,8 @@ Grammar::Node Grammar::repeat(Node node, int64_t least, int64_t most, Node separ
   return least == 0 ? optional(all) : all;
 }
 
-bool Grammar::prune(Node root) {
-  std::vector<bool> ends(parts_.size());  // whether a finite text fits
+std::vector<bool> Grammar::prune() {
+  std::vector<bool> ends(parts_.size());
   // In both directions, because a part may refer to earlier and to later ones.
   bool is_forward = false;
   for (bool is_changed = true; is_changed;) {
@@ -118,7 +118,7 @@ bool Grammar::prune(Node root) {
   for (Part& part : parts_)
     if (part.kind == Kind::choice)
       std::erase_if(part.children, [&](Node child) { return !ends[child]; });
-  return ends[root];
+  return ends;
 }
 
 bool Grammar::fits(Node node, uint32_t symbol) const {

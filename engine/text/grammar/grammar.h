@@ -41,8 +41,8 @@ class Grammar {
   Node reserve() { return choice({}); }
   void complete(Node reserved, Node meaning) { parts_[reserved].children = {meaning}; }
 
-  /// Removes options that no finite text fits. Returns whether one fits `root`.
-  bool prune(Node root);
+  /// Removes options that no finite text fits. Returns which nodes one fits.
+  std::vector<bool> prune();
 
   Kind kind(Node node) const { return parts_[node].kind; }
   const std::vector<Node>& children(Node node) const { return parts_[node].children; }

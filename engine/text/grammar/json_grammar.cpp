@@ -2,8 +2,13 @@
 
 #include "json_grammar.h"
 
+#include "../utf8.h"
+
 #include <algorithm>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace redco::text {
 
@@ -21,6 +26,27 @@ Grammar::Bytes any_of(std::string_view characters) {
   Grammar::Bytes set;
   for (char c : characters) set.set(static_cast<unsigned char>(c));
   return set;
+}
+
+// The bytes of UTF-8 of code points that have equally many, from byte `at` on.
+Node utf8(Grammar& g, const std::string& first, const std::string& last, size_t at) {
+  auto bytes = [&](int low, int high) { return g.bytes(range(low, high)); };
+  const int low = static_cast<unsigned char>(first[at]),
+            high = static_cast<unsigned char>(last[at]);
+  if (at + 1 == first.size()) return bytes(low, high);
+  const std::string least(first.size(), '\x80'), most(first.size(), '\xBF');
+  if (low == high) return g.sequence({bytes(low, high), utf8(g, first, last, at + 1)});
+  std::vector<Node> options{g.sequence({bytes(low, low), utf8(g, first, most, at + 1)})};
+  if (low + 1 < high)
+    options.push_back(g.sequence({bytes(low + 1, high - 1), utf8(g, least, most, at + 1)}));
+  options.push_back(g.sequence({bytes(high, high), utf8(g, least, last, at + 1)}));
+  return g.choice(std::move(options));
+}
+
+// \u00XX.
+std::string escaped_control(char32_t c) {
+  constexpr std::string_view hex = "0123456789abcdef";
+  return std::string("\\u00") + hex[c / 16] + hex[c % 16];
 }
 
 constexpr int64_t most_digits = 16, most_line_ends = 2, most_blanks = 20;
@@ -81,6 +107,54 @@ Node JsonGrammar::character() {
       g.sequence({bytes(0xF4, 0xF4), bytes(0x80, 0x8F), next, next}),
       g.sequence({g.literal("\\"), g.choice({g.bytes(any_of("\"\\/bfnrt")), code})}),
   });
+}
+
+Node JsonGrammar::plain_character(const CodePoints& set) {
+  Grammar& g = grammar_;
+  std::vector<Node> options;
+  Grammar::Bytes plain;
+  for (char32_t c = set.first; c <= std::min<char32_t>(set.last, 0x7F); ++c) {
+    static constexpr std::string_view escaped = "\"\\\b\f\n\r\t", letters = "\"\\bfnrt";
+    const size_t place = escaped.find(char(c));
+    if (place != escaped.npos)
+      options.push_back(g.literal(std::string("\\") + letters[place]));
+    else if (c < 0x20)
+      options.push_back(g.literal(escaped_control(c)));
+    else
+      plain.set(c);
+  }
+  if (plain.any()) options.push_back(g.bytes(plain));
+  // Ranges of equally many bytes, without surrogates.
+  static constexpr CodePoints sizes[] = {
+      {0x80, 0x7FF}, {0x800, 0xD7FF}, {0xE000, 0xFFFF}, {0x10000, last_code_point}};
+  for (const CodePoints& size : sizes) {
+    const char32_t low = std::max(set.first, size.first), high = std::min(set.last, size.last);
+    if (low > high) continue;
+    std::string first, last;
+    append_code_point(first, low);
+    append_code_point(last, high);
+    options.push_back(utf8(g, first, last, 0));
+  }
+  return g.choice(std::move(options));
+}
+
+// A node for each state of the automaton.
+Node JsonGrammar::text_of(const Language& language) {
+  Grammar& g = grammar_;
+  std::vector<Node> nodes;
+  for (size_t i = 0; i < language.states().size(); ++i) nodes.push_back(g.reserve());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const auto& state = language.states()[i];
+    std::vector<Node> options;
+    for (const auto& edge : state.edges) {
+      auto [known, is_new] = plain_characters_.try_emplace(edge.on, 0);
+      if (is_new) known->second = plain_character(edge.on);
+      options.push_back(g.sequence({known->second, nodes[edge.to]}));
+    }
+    if (state.is_end) options.push_back(g.empty());
+    g.complete(nodes[i], g.choice(std::move(options)));
+  }
+  return enclosed("\"", nodes[0], "\"");
 }
 
 Node JsonGrammar::enclosed(const char* begin, Node inner, const char* end) {

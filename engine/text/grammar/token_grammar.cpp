@@ -109,7 +109,7 @@ Automaton automaton_of(const std::string& where, const TokenTexts& texts, const 
   // Tokens of words may begin with a space.
   const Grammar::Node root =
       grammar.sequence({grammar.optional(grammar.literal(" ")), reader.read(parts)});
-  require(grammar.prune(root), where, ": no finite text fits");
+  require(grammar.prune()[root], where, ": no finite text fits");
   return {std::move(grammar), root};
 }
 

@@ -46,10 +46,12 @@ Returns a `logits_processor` for `Model.generate` and `GenerationBatch:add` with
 JSON that fits a JSON schema; without one, any JSON object. The text is complete only if it ends
 with an end token: leave room for it.
   schema: a JSON text or a table. Of a plain table, properties come sorted; in a JSON text and a
-    `redco.ordered_table` they keep their order. Supported are type, properties, required, items,
-    minItems, maxItems, minLength, maxLength, enum, const, anyOf, allOf with one entry, and $ref
-    within the schema; other keywords raise an error. Properties that the schema does not name are
-    not written]],
+    `redco.ordered_table` they keep their order. Supported are type, enum, const, allOf, anyOf,
+    oneOf whose options exclude each other, $ref within the schema, and the keywords of objects (but
+    dependencies), lists (but uniqueItems and contains), texts (pattern, format, lengths) and
+    numbers (bounds, multipleOf). Other keywords raise an error that names their place. Properties
+    that the schema does not name are written only if it has additionalProperties or
+    patternProperties]],
 function(tokenizer, schema)
   local where = "models.json_logits_processor"
   if type(tokenizer) ~= "userdata" then
