@@ -414,6 +414,7 @@ test("rewards that fail are errors that name the reward and the prompt", functio
   refuse(function() return 0 / 0 end, "expected a finite number or a boolean, got ", "nan")
   refuse(function() return math.huge end, "got inf")
   refuse(function() return "1" end, "got \"1\"")
+  refuse(function() error { code = 7 } end, "table {code = 7}")
   local function count_to(n)
     local i = 0
     while i < n do i = i + 1 end
@@ -477,6 +478,11 @@ test("texts and messages with a tokenizer", function()
   testing.expect_equal(type(seen[1][1]), "string")
   testing.expect_equal(seen[2][2], "red")
   testing.expect_equal(seen[2][3], 4)
+  local empty = language.sampler { model = model, tokenizer = tokenizer, num_prompts = 1,
+    num_generations = 2, max_completion_length = 4, examples = { { prompt = "" } },
+    rewards = { mine = function() return 0 end } }
+  testing.expect_error(function() empty:rollout(trainer, 0) end,
+    "sampler: example 1: the prompt has no tokens")
 end)
 
 testing.finish()

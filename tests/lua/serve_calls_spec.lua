@@ -227,7 +227,7 @@ test("tool_choice forces a call, in the form of the template", function()
   refused("tool_choice", { tool_choice = named "z" }, "no tool z")
   refused("tool_choice", { tool_choice = { type = "function", ["function"] = 3 } }, "name")
   refused("tools", { tool_choice = "required",
-    tools = { tool("a", { type = "object", patternProperties = {} }) } }, "patternProperties")
+    tools = { tool("a", { type = "object", ["not"] = {} }) } }, "the keyword 'not'")
   refused("tools", { tool_choice = "required", tools = { tool(3) } }, "tools[0]")
   refused("parallel_tool_calls", { parallel_tool_calls = false }, "tool_choice")
   -- With a response_format, the answer is of that form or a call.

@@ -42,7 +42,9 @@ local defaults = { description = "", doc_to_text = "", fewshot_config = {},
 -- Returns the table of a file .toml or .lua.
 local function read(path)
   if path:find "%.toml$" then return native.toml_decode(path) end
-  if not path:find "%.lua$" then fail("%s: expected a task, a file .toml or .lua", path) end
+  if not path:find "%.lua$" then
+    fail("%s is no task: expected a file .toml or .lua, like those of examples/evaluation", path)
+  end
   if not native.file_exists(path) then fail("cannot read '%s'", path) end
   local chunk, message = loadfile(path)
   if not chunk then fail("%s", message) end

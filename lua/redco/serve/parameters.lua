@@ -97,7 +97,7 @@ local shared = {
 }
 
 local of_chat = {
-  messages = { "a list of messages", function(v) return is_list(v, is_table) end },
+  messages = { "a list of at least one message", function(v) return is_list(v, is_table) end },
   max_completion_tokens = whole(1), logprobs = boolean, top_logprobs = whole(0, max_logprobs),
   tools = { "a list of objects", function(v) return is_list(v, is_table) or empty[2](v) end },
   tool_choice = tool_choices, parallel_tool_calls = boolean, response_format = formats,

@@ -61,7 +61,7 @@ local function content_of(message, role)
   if content == native.null then content = nil end
   if type(content) == "string" then return content end
   if is_list(content) then return joined_parts(content) end
-  if content ~= nil then fail("its content is %s, expected text", native.describe(content)) end
+  if content ~= nil then fail("has as content %s, expected text", native.describe(content)) end
   if role ~= "assistant" or not says_otherwise(message) then fail "has no content" end
 end
 

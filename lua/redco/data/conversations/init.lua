@@ -195,14 +195,13 @@ conversations(source: string or table or Dataset, {tokenizer: Tokenizer, turns =
   skip_invalid = false, deployer: Deployer = nil}) -> Dataset
 Makes examples of conversations for training, through the chat template of the tokenizer. `source`
 is a path of a file .jsonl, .json (a list) or .parquet, a list of paths, a list of records, or a
-data set of them. A record has one of these forms, or is a list of messages itself:
-  {messages = {{role, content, ...}, ...}}: as in Hugging Face's data sets, with tool_calls,
-    reasoning_content and other fields that the template knows
-  {conversations = {{from, value}, ...}, system}: ShareGPT's, of human, gpt, function_call and
-    observation
-  {instruction, input, output, system, history}: Alpaca's
-`tools` of a record, a list or JSON, and its chat_template_kwargs are variables of the template, as
-is the table `variables` for all records. `roles` adds names of roles: {ai = "assistant"}.
+data set of them. A record is a list of messages, or a table of one of three forms. That of Hugging
+Face's data sets is {messages = {{role, content, ...}, ...}}, with tool_calls, reasoning_content and
+other fields that the template knows. ShareGPT's is {conversations = {{from, value}, ...}, system},
+of human, gpt, function_call and observation. Alpaca's is {instruction, input, output, system,
+history}. `tools` of a record, a list or JSON, and its chat_template_kwargs are variables of the
+template, as is the table `variables` for all records. `roles` adds names of roles:
+{ai = "assistant"}.
 
 An example is {input_ids, labels}, int64 tensors [length]. A label is the token after it if the
 assistant says that token, else -100. The {% generation %} blocks of the

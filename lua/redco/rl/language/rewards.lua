@@ -90,7 +90,9 @@ function rewards.of(where, reward, sample, seconds)
     value = "expected a finite number or a boolean, got "
       .. (type(value) == "number" and tostring(value) or native.describe(value))
   end
-  rewards.fail(where, reward, sample, tostring(value))
+  -- Whatever the reward raised.
+  if type(value) ~= "string" then value = native.describe(value) end
+  rewards.fail(where, reward, sample, value)
 end
 
 return rewards

@@ -26,6 +26,7 @@ function samples.prompt_of(self, example, i)
   if self.tools and (type(prompt) ~= "table" or type(prompt[1]) ~= "table") then
     fail("%s: example %d: prompt: tools need a list of messages", where, i)
   end
+  if #tokens == 0 then fail("%s: example %d: the prompt has no tokens", where, i) end
   local room = self.max_length - self.max_completion_length
   if #tokens > room then
     fail("%s: example %d: the prompt has %d tokens, but the model's %d positions leave %d before "
