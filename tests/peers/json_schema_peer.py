@@ -347,26 +347,26 @@ with tempfile.TemporaryDirectory() as folder:
 n_accepted = n_invalid = n_texts = n_wrong = n_none = 0
 formats = Validator.FORMAT_CHECKER
 for (schema, documents), row in zip(cases, rows, strict=True):
-    text = written(schema)
-    validator = Validator(json.loads(text, parse_float=Decimal), format_checker=formats)
+    source = written(schema)
+    validator = Validator(json.loads(source, parse_float=Decimal), format_checker=formats)
     documents = [json.loads(written(each), parse_float=Decimal) for each in documents]
     n_invalid += len(documents) - sum(map(validator.is_valid, documents))
     if "error" in row:
         n_none += 1
         if any(map(validator.is_valid, documents)) or "no finite text" not in row["error"]:
-            print(f"{text}\n  {row['error']}")
+            print(f"{source}\n  {row['error']}")
             n_wrong += 1
         continue
     for document, is_accepted in zip(documents, row["is_accepted"], strict=True):
         n_accepted += is_accepted
         if is_accepted != validator.is_valid(document):
-            print(f"{text}\n  {'accepts' if is_accepted else 'refuses'} {document!r}")
+            print(f"{source}\n  {'accepts' if is_accepted else 'refuses'} {document!r}")
             n_wrong += 1
     for sample in row["texts"]:
         n_texts += 1
         error = next(validator.iter_errors(json.loads(sample, parse_float=Decimal)), None)
         if error:
-            print(f"{text}\n  writes {sample}\n  {error.message}")
+            print(f"{source}\n  writes {sample}\n  {error.message}")
             n_wrong += 1
 print(f"{len(cases)} schemas, {n_none} that nothing fits, {n_accepted} documents accepted, "
       f"{n_invalid} refused, "

@@ -17,6 +17,7 @@ local of_workers = {
   ["--process-id"] = false, ["--host0-address"] = false, ["--host0-port"] = false,
   ["--secret-file"] = false, ["--max-restarts"] = false, ["--min-processes"] = false,
   ["--rejoin-timeout"] = false, ["--completion"] = false, ["--version"] = false, ["-h"] = false,
+  ["--download"] = false,  -- it sets HF_HUB_OFFLINE, which workers inherit
 }
 
 testing.test("each flag of --help either reaches the workers or is the launcher's", function()

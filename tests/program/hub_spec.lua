@@ -157,7 +157,7 @@ test("a name is downloaded if that is asked for, and then found without the netw
   assert(not files:find "incomplete" and not files:find "%.new", files)
 end)
 
-test("only the files that a function reads are fetched, of the revision that is asked for", function()
+test("only the files that a function reads are fetched, of the given revision", function()
   use("second", { HF_HUB_OFFLINE = "0" })
   redco.Tokenizer.from_pretrained("org/plain", { revision = "v1" })
   assert(not requests():find "model.safetensors")
