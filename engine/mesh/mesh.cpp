@@ -156,9 +156,11 @@ int64_t zero_group_of(const MeshOptions& options) {
                   "zero_group = \"host\": process ", processes.rank, " is number ",
                   processes.local_rank, " of the ", processes.local_size,
                   " on its host: the processes of a host must have consecutive numbers");
-    require_usage(processes.local_size % n_of_copy == 0, "zero_group = \"host\": the ",
-                  processes.local_size, " processes of a host cannot be divided into models of ",
-                  n_of_copy, " (n_model_shards * n_context_shards)");
+    require_usage(
+        processes.local_size % n_of_copy == 0, "zero_group = \"host\": the ", processes.local_size,
+        " processes of a host cannot be divided into models of ",
+        options.n_context_shards > 1 ? "n_model_shards * n_context_shards = " : "n_model_shards = ",
+        n_of_copy);
     n = processes.local_size / n_of_copy;
     name = "zero_group = \"host\", " + std::to_string(n) + " here,";
   }

@@ -169,6 +169,10 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(empty_strided));
   m.impl("copy_", TORCH_FN(copy));
+}
+
+// In the place of the engine's, which calls parts that need a GPU.
+TORCH_LIBRARY_IMPL(aten, AutogradCUDA, m) {
   m.impl("scaled_dot_product_attention", TORCH_FN(attention));
 }
 

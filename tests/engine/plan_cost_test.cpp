@@ -15,7 +15,7 @@ using namespace redco::plan;
 
 namespace {
 
-constexpr auto data_dim = Mesh::dim_of(Mesh::zero);
+constexpr auto data_dim = Mesh::dp;
 constexpr auto model_dim = Mesh::dim_of(Mesh::model);
 
 // 4 hosts of 8 devices with round numbers: 100 TFLOP/s, half of it reached; 1 TB/s, half reached;

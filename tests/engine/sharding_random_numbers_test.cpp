@@ -56,14 +56,19 @@ TEST_CASE("random numbers do not depend on the layout") {
     at::Generator plain = make_rng(7);
     at::Tensor first = draw(whole, plain), second = draw(whole, plain);
     REQUIRE_FALSE(at::equal(first, second));
-    for (const Mesh::Shape& shape :
-         {Mesh::Shape{1, 1, 2}, {2, 1, 1}, {1, 1, 4}, {2, 1, 2}, {2, 2, 1}, {1, 2, 2}}) {
+    for (const Mesh::Shape& shape : {Mesh::Shape{1, 1, 1, 2},
+                                     {2, 1, 1, 1},
+                                     {1, 1, 1, 4},
+                                     {2, 1, 1, 2},
+                                     {2, 2, 1, 1},
+                                     {1, 2, 1, 2},
+                                     {1, 1, 2, 2}}) {
       on_threads(shape, [&, name = name, &draw = draw](const std::shared_ptr<const Mesh>& mesh) {
         Placement r, s0 = Placement::shard(0), s1 = Placement::shard(1);
         for (const Placement& a : {r, s0, s1})
           for (const Placement& b : {r, s0, s1, Placement::shard(1, 3)}) {
             if (a == s1 && b.block > 0) continue;
-            Placements placements = {a, r, b};
+            Placements placements = {a, r, r, b};
             if (!b.block && mesh->size(Mesh::dp_replicate) > 1) placements[Mesh::dp_replicate] = a;
             at::Tensor tensor = shard(whole, mesh, placements);
             at::Generator rng = make_rng(7);
@@ -81,7 +86,7 @@ TEST_CASE("a generator of LibTorch's own gives each rank its part of what it giv
   at::Tensor expected = whole.clone().normal_(0, 1, at::detail::createCPUGenerator(3));
   on_threads(1, 3, [&](const std::shared_ptr<const Mesh>& mesh) {
     for (int64_t dim : {0, 1}) {
-      at::Tensor tensor = shard(whole, mesh, {Placement(), {}, Placement::shard(dim)});
+      at::Tensor tensor = shard(whole, mesh, {Placement(), {}, {}, Placement::shard(dim)});
       check_equal(full(tensor.normal_(0, 1, at::detail::createCPUGenerator(3))), expected,
                   "normal_");
     }

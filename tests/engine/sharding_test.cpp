@@ -15,8 +15,9 @@ using redco::testing::on_threads;
 
 namespace {
 
-const std::vector<Mesh::Shape> meshes = {{1, 1, 1}, {2, 1, 1}, {1, 1, 2}, {1, 1, 3}, {4, 1, 1},
-                                         {2, 1, 2}, {1, 3, 1}, {2, 2, 1}, {2, 2, 2}};
+const std::vector<Mesh::Shape> meshes = {{1, 1, 1, 1}, {2, 1, 1, 1}, {1, 1, 1, 2}, {1, 1, 1, 3},
+                                         {4, 1, 1, 1}, {2, 1, 1, 2}, {1, 3, 1, 1}, {2, 2, 1, 1},
+                                         {2, 2, 1, 2}, {1, 1, 2, 2}, {2, 1, 2, 1}};
 
 void check_close(const at::Tensor& actual, const at::Tensor& expected, const std::string& what) {
   if (actual.sizes() == expected.sizes() &&
@@ -106,7 +107,7 @@ TEST_CASE("a block by columns and rows has the whole one's gradients") {
 }
 
 TEST_CASE("weak references do not hold the memory of a local tensor") {
-  on_threads({2, 1, 1}, [](const auto& mesh) {
+  on_threads({2, 1, 1, 1}, [](const auto& mesh) {
     at::Tensor sharded = shard(at::ones({4}), mesh, {Placement::shard(0)});
     at::Tensor local = to_local(sharded);
     const c10::weak_intrusive_ptr<c10::StorageImpl> memory(local.storage().getWeakStorageImpl());
@@ -155,9 +156,9 @@ TEST_CASE("many tensors by one collective") {
 
 TEST_CASE("dimensions of the mesh by role") {
   CHECK(Mesh::dims_of(Mesh::batch) == std::vector{Mesh::dp, Mesh::dp_replicate});
-  CHECK(Mesh::dim_of(Mesh::zero) == Mesh::dp);
+  CHECK(Mesh::dims_of(Mesh::zero) == std::vector{Mesh::dp, Mesh::cp});
   CHECK(Mesh::dim_of(Mesh::model) == Mesh::mp);
-  on_threads({2, 2, 3}, [](const std::shared_ptr<const Mesh>& mesh) {
+  on_threads({2, 2, 1, 3}, [](const std::shared_ptr<const Mesh>& mesh) {
     CHECK(mesh->size(Mesh::batch) == 4);
     CHECK(mesh->size(Mesh::model) == 3);
     CHECK(mesh->size(Mesh::zero) == 2);
@@ -182,35 +183,36 @@ TEST_CASE("an optional dimension of the mesh is shown where a tensor differs on 
 
 TEST_CASE("a mesh dimension splits blocks of a dimension that others split between them") {
   at::Tensor whole = at::arange(24 * 2, at::kDouble).reshape({24, 2});
-  on_threads({2, 2, 2}, [&](const std::shared_ptr<const Mesh>& mesh) {
+  on_threads({2, 2, 1, 2}, [&](const std::shared_ptr<const Mesh>& mesh) {
     Placement r, s = Placement::shard(0), blocks = Placement::shard(0, 6);
-    for (const Placements& placements : {Placements{s, r, blocks}, Placements{r, s, blocks},
-                                         Placements{s, blocks, r}, Placements{r, r, blocks}})
+    for (const Placements& placements :
+         {Placements{s, r, r, blocks}, Placements{r, s, r, blocks}, Placements{s, blocks, r, r},
+          Placements{r, r, r, blocks}, Placements{blocks, r, r, s}, Placements{r, r, blocks, s}})
       check_close(full(shard(whole, mesh, placements)), whole, to_string(placements));
-    CHECK_THROWS_WITH(shard(whole, mesh, {s, s, Placement::shard(0, 12)}),
+    CHECK_THROWS_WITH(shard(whole, mesh, {s, s, {}, Placement::shard(0, 12)}),
                       doctest::Contains("dp does not cut between the blocks that mp"));
-    CHECK_THROWS_WITH(shard(whole, mesh, {blocks, r, s}),
+    CHECK_THROWS_WITH(shard(whole, mesh, {Placement::shard(0, 8), r, {}, s}),
                       doctest::Contains("dp does not cut between the blocks that mp"));
   });
 }
 
 TEST_CASE("blocks of several lengths are each split") {
   at::Tensor whole = at::arange(12 * 3, at::kDouble).reshape({12, 3});
-  on_threads({1, 1, 2}, [&](const std::shared_ptr<const Mesh>& mesh) {
+  on_threads({1, 1, 1, 2}, [&](const std::shared_ptr<const Mesh>& mesh) {
     Placement r, blocks = Placement::shard_blocks(0, {8, 2, 2});
     CHECK(to_string(blocks) == "shard(0, block = {8, 2, 2})");
     CHECK(blocks == Placement::shard_blocks(0, {8, 2, 2}));
     CHECK(Placement::shard_blocks(0, {4, 4, 4}) == Placement::shard(0, 4));
     int64_t rank = mesh->group(Mesh::mp).rank();
-    at::Tensor x = shard(whole, mesh, {r, r, blocks});
+    at::Tensor x = shard(whole, mesh, {r, r, {}, blocks});
     std::vector<int64_t> rows = rank == 0 ? std::vector<int64_t>{0, 1, 2, 3, 8, 10}
                                           : std::vector<int64_t>{4, 5, 6, 7, 9, 11};
     CHECK(to_local(x).equal(whole.index_select(0, at::tensor(rows))));
     check_close(full(x), whole, "full");
-    check_close(full(redistribute(x, {r, r, Placement::shard(1)})), whole, "other dimension");
-    check_close(
-        full(redistribute(shard(whole, mesh, {r, r, Placement::reduction()}), {r, r, blocks})),
-        whole, "of a sum");
+    check_close(full(redistribute(x, {r, r, {}, Placement::shard(1)})), whole, "other dimension");
+    check_close(full(redistribute(shard(whole, mesh, {r, r, {}, Placement::reduction()}),
+                                  {r, r, {}, blocks})),
+                whole, "of a sum");
     auto parts = x.split_with_sizes({8, 2, 2}), expected = whole.split_with_sizes({8, 2, 2});
     for (size_t i = 0; i < parts.size(); ++i) {
       CHECK(placements_of(parts[i])[Mesh::mp] == Placement::shard(0));
@@ -221,16 +223,16 @@ TEST_CASE("blocks of several lengths are each split") {
     check_close(full(x.t().mm(x)), whole.t().mm(whole), "product");
     check_close(full(x.narrow(0, 3, 6)), whole.narrow(0, 3, 6), "across blocks");
     check_close(full(x.view({6, 6})), whole.view({6, 6}), "view");
-    CHECK_THROWS_WITH(shard(whole, mesh, {r, r, Placement::shard_blocks(0, {8, 2})}),
+    CHECK_THROWS_WITH(shard(whole, mesh, {r, r, {}, Placement::shard_blocks(0, {8, 2})}),
                       doctest::Contains("is not the sum of the blocks"));
   });
 }
 
 TEST_CASE("of a block with fewer units than ranks all get the piece") {
   at::Tensor whole = at::arange(12 * 3, at::kDouble).reshape({12, 3});
-  on_threads({1, 1, 2}, [&](const std::shared_ptr<const Mesh>& mesh) {
+  on_threads({1, 1, 1, 2}, [&](const std::shared_ptr<const Mesh>& mesh) {
     Placement r, blocks = Placement::shard_blocks(0, {8, 2, 2}, 2);
-    at::Tensor x = shard(whole, mesh, {r, r, blocks});
+    at::Tensor x = shard(whole, mesh, {r, r, {}, blocks});
     CHECK(to_local(x).size(0) == (mesh->group(Mesh::mp).rank() == 0 ? 4 : 8));
     check_close(full(x), whole, "full");
     auto parts = x.split_with_sizes({8, 2, 2}), expected = whole.split_with_sizes({8, 2, 2});
@@ -241,7 +243,7 @@ TEST_CASE("of a block with fewer units than ranks all get the piece") {
     parts[1].mul_(2);  // reaches the tensor
     check_close(full(x), at::cat({expected[0], expected[1] * 2, expected[2]}), "written");
     // As the gradients of keys and values, which all ranks have read.
-    at::Tensor sum = shard(expected[1], mesh, {r, r, Placement::reduction()});
+    at::Tensor sum = shard(expected[1], mesh, {r, r, {}, Placement::reduction()});
     at::Tensor joined = at::cat({parts[0], sum, sum});
     CHECK(placements_of(joined)[Mesh::mp] == blocks);
     check_close(full(joined), at::cat({expected[0], expected[1], expected[1]}), "joined");
@@ -250,7 +252,7 @@ TEST_CASE("of a block with fewer units than ranks all get the piece") {
 
 TEST_CASE("a view keeps the rows of an unevenly split batch where they are") {
   at::Tensor whole = at::arange(5 * 4 * 3, at::kDouble).reshape({5, 4, 3});
-  on_threads({2, 2, 1}, [&](const std::shared_ptr<const Mesh>& mesh) {
+  on_threads({2, 2, 1, 1}, [&](const std::shared_ptr<const Mesh>& mesh) {
     at::Tensor x = shard(whole, mesh, placements_on(Mesh::batch, Placement::shard(0)));
     at::Tensor rows = x.view({20, 3}) * 2, back = rows.view({5, 4, 3}) + x;
     for (Mesh::Dim dim : Mesh::dims)

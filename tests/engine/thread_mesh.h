@@ -4,6 +4,7 @@
 // run in seconds and a debugger sees all ranks.
 
 #include <redco/detail/notes.h>
+#include <redco/error.h>
 #include <redco/mesh.h>
 #include <redco/moves.h>
 
@@ -186,6 +187,7 @@ inline void on_threads(const Mesh::Shape& shape,
                        const std::function<void(const std::shared_ptr<const Mesh>&)>& body) {
   int64_t n = 1;
   for (int64_t size : shape) n *= size;
+  redco::require(n > 0, "a mesh without processes");
   auto world = std::make_shared<Meeting>(n);
   auto notes = std::make_shared<ThreadNotes>();
   std::map<std::pair<Mesh::Dim, int64_t>, std::shared_ptr<Meeting>> meetings;  // by first rank
@@ -225,14 +227,16 @@ inline void on_threads(const Mesh::Shape& shape,
 /// The same on a mesh of dp and mp.
 inline void on_threads(int64_t n_dp, int64_t n_mp,
                        const std::function<void(const std::shared_ptr<const Mesh>&)>& body) {
-  on_threads({n_dp, 1, n_mp}, body);
+  on_threads({n_dp, 1, 1, n_mp}, body);
 }
 
-/// "2x1" for dp and mp, or "2x1x2" with dp_replicate.
+/// "2x1" for dp and mp, or "2x1x2" with dp_replicate, "2x1-context2" with cp.
 inline std::string shape_text(const Mesh::Shape& shape) {
   std::string text = std::to_string(shape[Mesh::dp]) + "x" + std::to_string(shape[Mesh::mp]);
   int64_t n_copies = shape[Mesh::dp_replicate];
-  return n_copies > 1 ? text + "x" + std::to_string(n_copies) : text;
+  if (n_copies > 1) text += "x" + std::to_string(n_copies);
+  if (shape[Mesh::cp] > 1) text += "-context" + std::to_string(shape[Mesh::cp]);
+  return text;
 }
 
 }  // namespace redco::testing

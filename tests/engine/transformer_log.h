@@ -95,7 +95,7 @@ class Step {
 
   int64_t start(Group::Kind kind, double bytes) {
     return log_.start({.kind = kind,
-                       .dim = redco::Mesh::dim_of(redco::Mesh::zero),
+                       .dim = redco::Mesh::dp,
                        .n_ranks = replicas(),
                        .rank_step = layout_.model_shards,
                        .bytes_sent = int64_t(bytes)});
