@@ -188,7 +188,7 @@ test("what is wrong is named", function()
   new({ addition_embed_type = "image" }, "only 'text_time' and null")
   new({ dropout = 2 }, "dropout is 2, expected a probability")
   expect_error(function() redco.diffusion.from_pretrained "nowhere" end,
-    "there is no nowhere/model_index.json")
+    "there is no file or folder nowhere here")
   local dir = testing.folder() .. "/parts"
   local function index(text, ...)
     native.write_texts(dir, { texts = { ["model_index.json"] = text } })

@@ -377,7 +377,7 @@ test("image_processor: misuse", function()
   local function expect_misuse(config, ...)
     expect_error(function() data.image_processor(config) end, "image_spec.lua:", ...)
   end
-  expect_misuse("nowhere", "nowhere/preprocessor_config.json")
+  expect_misuse("nowhere", "there is no file or folder nowhere here")
   expect_misuse(3, "number")
   expect_misuse({ resample = 0 }, "resample", "2 (bilinear)")
   expect_misuse({ size = { longest_edge = 3 } }, "size", "shortest_edge")

@@ -199,7 +199,9 @@ end
 
 local function check(c, n_experts, n_chosen)
   blocks.check_multiple(c, "num_attention_heads", "num_key_value_heads")
-  if n_experts and c[n_experts] > 0 and c[n_chosen] > c[n_experts] then
+  local has_experts = n_experts and c[n_experts] > 0
+    and (c.first_k_dense_replace or 0) < c.num_hidden_layers
+  if has_experts and c[n_chosen] > c[n_experts] then
     fail("%s: %s (%d) exceeds %s (%d)", c.model_type, n_chosen, c[n_chosen], n_experts,
       c[n_experts])
   end

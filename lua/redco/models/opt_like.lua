@@ -124,7 +124,7 @@ return function(row)
   local function value(c, name) return keys[name] and c[keys[name]] end
   local family = { inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids" } }
   for key, field in pairs(row) do family[key] = field end
-  family.size_key = keys.size
+  family.size_key = keys.size ~= opt_keys.size and keys.size or nil
 
   function family.check(c) blocks.check_multiple(c, keys.size, keys.heads) end
 

@@ -16,7 +16,7 @@ topics.list = {
   { "planning", "An example", "plan planning" },
   { "models", "Adapters", "adapter adapters peft" },
   { "models", "GGUF files", "gguf" },
-  { "models", "Tokenizers and new tokens", "tokenizers" },
+  { "conversations", "Tokenizers and new tokens", "tokenizers" },
   { "troubleshooting", "Memory", "memory" },
   { "troubleshooting", "Environment variables", "environment variables" },
 }

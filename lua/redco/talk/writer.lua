@@ -41,7 +41,7 @@ Writer.__index = Writer
 --- `o` has the flags of the command: base, dtype, seed, temperature, top_p, max_new_tokens and the
 --- list `stop`.
 local function open(path, o)
-  path = hub.path("redco-lua", path, "text_model")
+  path = hub.path("PATH", path, "text_model")
   local is_adapter = native.file_exists(path .. adapter_config)
   if o.base and not is_adapter then
     fail("--base is for a folder of adapters, and %s has no adapter_config.json", path)

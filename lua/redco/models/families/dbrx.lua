@@ -2,6 +2,7 @@
 --- of all in one weight, norms without biases, and q, k and v in one projection.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
+local json = require "redco.models.json"
 local masks = require "redco.models.masks"
 local native = require "redco.native"
 local nn = require "redco.nn"
@@ -44,7 +45,7 @@ local attention_defaults = { attn_pdrop = 0, kv_n_heads = 1 }
 local experts_defaults = { ffn_hidden_size = 3584, moe_num_experts = 4, moe_top_k = 1,
   moe_normalize_expert_weights = 1 }
 
--- Returns a part of the configuration, with its defaults.
+-- Returns a part of the configuration, with its defaults; null is none.
 local function part_of(c, key, defaults)
   local given = c[key]
   if given ~= nil and type(given) ~= "table" then
@@ -52,6 +53,7 @@ local function part_of(c, key, defaults)
   end
   local part = {}
   for name, value in pairs(defaults) do part[name] = value end
+  for name in pairs(given and json.nulls(given) or {}) do json.set_null(part, name) end
   for name, value in pairs(given or {}) do part[name] = value end
   return part
 end
@@ -116,10 +118,11 @@ function dbrx.head() return "lm_head.weight" end
 -- Returns function(params, name, x, angles, mask, o).
 local function new_attention(c)
   local given, sizes = c.attn_config, sizes_of(c)
+  local limit = given.clip_qkv == true and 1 or given.clip_qkv  -- true counts as 1
   local n_heads = { c.n_heads, c.num_key_value_heads, c.num_key_value_heads }
   return function(params, name, x, angles, mask, o)
     local all = blocks.linear(params, name .. ".Wqkv", x, o)
-    if given.clip_qkv then all = all:clamp(-given.clip_qkv, given.clip_qkv) end
+    if limit then all = all:clamp(-limit, limit) end
     local parts = all:split(sizes, -1)
     for k = 1, 3 do
       parts[k] = blocks.split_heads(parts[k], n_heads[k])

@@ -25,18 +25,6 @@ params = redco.lora.add(model.params, {
 print(redco.lora.is_frozen("transformer.h.0.ln_1.weight",
   params["transformer.h.0.ln_1.weight"]))  --> false
 
--- Experts that are one parameter:
-local mixture = redco.models.from_config {
-  model_type = "granitemoe", vocab_size = 32, hidden_size = 16,
-  intermediate_size = 24, num_hidden_layers = 1, num_attention_heads = 2,
-  num_key_value_heads = 2, num_local_experts = 4, num_experts_per_tok = 2,
-}
-local adapted = redco.lora.add(mixture.params, {
-  target_parameters = { "input_linear.weight" }, r = 2,
-})
-local name = "model.layers.0.block_sparse_moe.input_linear.lora_B.weight"
-print(adapted[name].shape)  --> torch.Size([4, 48, 2])
-
 --- redco.lora.base (after redco.lora.add)
 params = redco.lora.add(model.params, { target_modules = { "c_attn" } })
 local base = redco.lora.base(params)
