@@ -189,7 +189,8 @@ and the mean of their lengths.
     for i, prediction in ipairs(predictions) do
       local words, least, n_words = words_of(prediction, o), math.huge, 0
       for _, text in ipairs(lists[i]) do
-        local reference = words_of(text, o)
+        -- sacrebleu separates the words of references twice, which may separate more.
+        local reference = words_of(table.concat(words_of(text, o), " "), o)
         least = math.min(least, edits_between(words, reference))
         n_words = n_words + #reference
       end

@@ -13,6 +13,7 @@ local router = {}
 --- Raises an error if the experts of the chosen groups are too few. A group is as good as its
 --- `n_best` best experts.
 function router.check(c, n_best)
+  if (c.first_k_dense_replace or 0) >= c.num_hidden_layers then return end  -- there are none
   blocks.check_multiple(c, "n_routed_experts", "n_group")
   local in_group = c.n_routed_experts / c.n_group
   if in_group < n_best or c.topk_group > c.n_group
