@@ -31,8 +31,8 @@ LaidOut lay_out(const Tree& params, const Deployer& deployer,
 /// Whether the parameters are already laid out, or there is only one process.
 bool is_laid_out(const Tree& params, const Deployer& deployer);
 
-/// The placement that splits a parameter with ZeRO: on the first dimension that is not split yet
-/// and that has at least one row per rank. None for small parameters.
+/// The placements of a parameter that ZeRO splits, too: on the first dimension that is not split
+/// yet and that has at least one row per rank. None for small parameters.
 std::optional<Placements> zero_placements(const at::Tensor& param, const Deployer& deployer);
 
 }  // namespace redco::train

@@ -2,6 +2,8 @@
 // key of a sharded tensor, but reads index values, ignores strides, has a separate kernel without
 // gradients, or would move more.
 
+#include "composites.h"
+
 #include "../tensor/memory_format.h"
 #include "../tensor/sharded_tensor.h"
 #include "context_attention.h"
@@ -20,6 +22,10 @@
 
 namespace redco::sharding {
 
+void call_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
+}
+
 namespace {
 
 using torch::jit::Stack;
@@ -35,10 +41,6 @@ const std::unordered_map<std::string_view, std::vector<std::string_view>> read_a
     {"rnn_relu.data", {"batch_sizes"}},
     {"ctc_loss.Tensor", {"input_lengths", "target_lengths"}},
 };
-
-void call_composite(const c10::OperatorHandle& op, Stack* stack) {
-  op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
-}
 
 // Gathers these arguments. Their kernels ignore strides.
 void read_whole(const c10::OperatorHandle& op, Stack* stack) {

@@ -3,6 +3,7 @@
 #include "context_attention.h"
 
 #include "../tensor/sharded_tensor.h"
+#include "composites.h"
 
 #include <redco/moves.h>
 #include <redco/sharding.h>
@@ -68,6 +69,15 @@ class Exchanged : public torch::autograd::Function<Exchanged> {
   }
 };
 
+// The number of parts that other dimensions of the mesh than `dim` split the heads into.
+int64_t parts_of_heads(const at::Tensor& tensor, Mesh::Dim dim) {
+  const Placements placements = placements_of(tensor);
+  int64_t n_parts = 1;
+  for (Mesh::Dim other : splitting(placements, heads))
+    if (other != dim) n_parts *= mesh_of(tensor)->size(other);
+  return n_parts;
+}
+
 bool splits_positions(const at::Tensor& tensor, Mesh::Dim dim) {
   const Placement placement = placements_of(tensor)[dim];
   return placement.is_sharded() && placement.dim == positions;
@@ -78,19 +88,16 @@ bool splits_positions(const at::Tensor& tensor, Mesh::Dim dim) {
 std::optional<Placements> by_heads(const at::Tensor& tensor, Mesh::Dim dim, int64_t times) {
   if (!is_sharded(tensor) || tensor.dim() != 4) return std::nullopt;
   Placements placements = placements_of(tensor);
-  const std::shared_ptr<const Mesh> mesh = mesh_of(tensor);
   if (!placements[dim].is_replicated() && !splits_positions(tensor, dim)) return std::nullopt;
-  int64_t n_parts = 1;
   for (Mesh::Dim other : Mesh::dims) {
     const Placement& placement = placements[other];
     if (other == dim || placement.is_replicated()) continue;
     if (!placement.is_sharded() || placement.dim > heads) return std::nullopt;
-    if (placement.dim == heads) n_parts *= mesh->size(other);
     if (placement.dim == heads && (placement.is_in_blocks() || placement.grain > 1))
       return std::nullopt;
   }
-  const int64_t n_heads = tensor.size(heads) * times;
-  if (n_heads % (n_parts * mesh->size(dim)) != 0) return std::nullopt;
+  const int64_t n_heads = tensor.size(heads) * times, n_parts = parts_of_heads(tensor, dim);
+  if (n_heads % (n_parts * mesh_of(tensor)->size(dim)) != 0) return std::nullopt;
   placements[dim] = Placement::shard(heads, n_parts > 1 ? n_heads / n_parts : 0);
   return placements;
 }
@@ -98,12 +105,7 @@ std::optional<Placements> by_heads(const at::Tensor& tensor, Mesh::Dim dim, int6
 // How often heads of keys and values are repeated so that each context shard has those of its
 // queries: as few as there are, a head for each shard that has queries of it.
 int64_t times_to_repeat(const at::Tensor& q, const at::Tensor& k, Mesh::Dim dim) {
-  int64_t n_parts = 1;
-  for (Mesh::Dim other : Mesh::dims)
-    if (other != dim && placements_of(k)[other].is_sharded() &&
-        placements_of(k)[other].dim == heads)
-      n_parts *= mesh_of(k)->size(other);
-  const int64_t own = std::max<int64_t>(k.size(heads) / n_parts, 1);
+  const int64_t own = std::max<int64_t>(k.size(heads) / parts_of_heads(k, dim), 1);
   const int64_t times = std::lcm(own, mesh_of(k)->size(dim)) / own;
   return q.size(heads) % (k.size(heads) * times) == 0 ? times : 1;
 }
@@ -148,10 +150,6 @@ std::optional<Mesh::Dim> dim_over_positions(const at::Tensor& q) {
   for (Mesh::Dim dim : Mesh::dims_of(Mesh::context))
     if (splits_positions(q, dim)) return dim;
   return std::nullopt;
-}
-
-void call_composite(const c10::OperatorHandle& op, Stack* stack) {
-  op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
 }
 
 }  // namespace

@@ -8,16 +8,25 @@ namespace redco::sharding {
 
 namespace {
 
-Span common(const Span& a, const Span& b) {
-  const int64_t begin = std::max(a.begin, b.begin);
-  return {begin, std::max(begin, std::min(a.end, b.end))};
-}
-
 at::Tensor piece_of(const at::Tensor& tensor, int64_t dim, const Span& piece, const Span& whole) {
   return tensor.narrow(dim, piece.begin - whole.begin, piece.length());
 }
 
 }  // namespace
+
+std::vector<Span> parts_of_ranks(int64_t size, int64_t n_ranks, int64_t begin) {
+  std::vector<Span> parts;
+  for (int64_t rank = 0; rank < n_ranks; ++rank) {
+    const Span own = span_of(size, 1, n_ranks, rank);
+    parts.push_back({begin + own.begin, begin + own.end});
+  }
+  return parts;
+}
+
+Span common(const Span& a, const Span& b) {
+  const int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
 
 int64_t HeldAndNeeded::longest_piece() const {
   int64_t longest = 0;

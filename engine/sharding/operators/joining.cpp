@@ -120,20 +120,15 @@ CallPlan joined_positions(const Call& call, int64_t dim, Mesh::Dim over) {
     std::vector<at::Tensor> pieces = stack[0].toTensorVector();
     int64_t begin = 0;
     for (size_t i = 0; i < pieces.size(); begin += lengths[i++]) {
-      // The positions of this tensor that each rank has, and those that it needs.
-      HeldAndNeeded ranges;
-      for (int64_t each = 0; each < n_ranks; ++each) {
-        const Span own = span_of(length, 1, n_ranks, each);
-        const auto within = [&](int64_t at) {
-          return std::clamp<int64_t>(at - begin, 0, lengths[i]);
-        };
-        ranges.held.push_back(span_of(lengths[i], 1, n_ranks, each));
-        ranges.needed.push_back({within(own.begin), within(own.end)});
-      }
+      const Span own{begin, begin + lengths[i]};
+      HeldAndNeeded ranges{parts_of_ranks(lengths[i], n_ranks, begin), {}};
+      for (const Span& part : parts_of_ranks(length, n_ranks))
+        ranges.needed.push_back(common(part, own));
       const Span& needed = ranges.needed[size_t(rank)];
-      pieces[i] = inputs[i][over].is_sharded()
-                      ? exchanged_along(pieces[i], dim, ranges, mesh.group(over))
-                      : pieces[i].narrow(dim, needed.begin, needed.length());
+      pieces[i] =
+          inputs[i][over].is_sharded()
+              ? exchanged_along(pieces[i], dim, ranges, mesh.group(over))
+              : pieces[i].narrow(dim, std::min(needed.begin - begin, lengths[i]), needed.length());
     }
     stack[0] = pieces;
     op.handle.callBoxed(&stack);

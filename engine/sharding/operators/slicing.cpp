@@ -147,13 +147,9 @@ std::optional<Mesh::Dim> only_splitting(const Placements& placements, int64_t di
 struct ShiftedRange {
   HeldAndNeeded ranges;  // of the whole that is held, and of the range that is needed
 
-  ShiftedRange(const Range& range, int64_t n_ranks) {
-    for (int64_t rank = 0; rank < n_ranks; ++rank) {
-      ranges.held.push_back(span_of(range.size, 1, n_ranks, rank));
-      const Span own = span_of(range.length(), 1, n_ranks, rank);
-      ranges.needed.push_back({range.start + own.begin, range.start + own.end});
-    }
-  }
+  ShiftedRange(const Range& range, int64_t n_ranks)
+      : ranges{parts_of_ranks(range.size, n_ranks),
+               parts_of_ranks(range.length(), n_ranks, range.start)} {}
 
   // To exchange more than this, joining the parts is as cheap.
   bool is_near() const {
