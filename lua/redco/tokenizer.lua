@@ -8,7 +8,7 @@ local options = arguments("Tokenizer.from_pretrained", {}, { "revision", "downlo
 
 return registry.define("redco.Tokenizer", [[
 redco.Tokenizer
-Creates `Tokenizer`s from the files of Hugging Face's models.]], {
+Creates `Tokenizer`s from files of Hugging Face models.]], {
   from_pretrained = registry.define("redco.Tokenizer.from_pretrained", [[
 from_pretrained(path, {revision: string = nil, download: boolean = nil}) -> Tokenizer
 Reads a tokenizer from a folder: tokenizer.json, else spiece.model or tokenizer.model, else

@@ -1,6 +1,6 @@
 -- adapters.lua FOLDER NAME ...: opens the base and the adapter that peft has written in each folder
 -- FOLDER/NAME, and writes what it computes, with the adapter and merged; writes the adapter again;
--- and trains adapters of its own. adapters_peer.py reads all of this. Gradients of peft are in a
+-- and trains new adapters. adapters_peer.py reads all of this. Gradients of peft are in a
 -- folder of adapters, too.
 local redco = require "redco"
 

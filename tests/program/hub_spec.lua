@@ -96,7 +96,7 @@ int setenv(const char*, const char*, int);
 int unsetenv(const char*);
 ]]
 
--- Sets the variables of the environment: a cache of its own for each test, and others by name.
+-- Sets environment variables: a separate cache for each test, and others by name.
 local function use(cache, variables)
   local all = { HF_HOME = program.folder .. "/" .. cache, HF_ENDPOINT = endpoint, no_proxy = "*",
     HF_HUB_DOWNLOAD_TIMEOUT = "60" }

@@ -248,7 +248,8 @@ Returns a function that prepares images for a model. It takes uint8 images [3, h
 list or a batch, and returns a float32 batch.
 
 `config` is a folder with a preprocessor_config.json, or with a processor_config.json of version 5
-of transformers, or a name of the Hub, or a table with the same keys. `changes` has keys that count instead of those.
+of transformers, a name of the Hub, or a table with the same keys. `changes` has keys that count
+instead of those.
 Supported processors of transformers are ViTImageProcessor, DeiTImageProcessor, BeitImageProcessor,
 BitImageProcessor, CLIPImageProcessor, ConvNextImageProcessor, SegformerImageProcessor,
 SiglipImageProcessor, and Gemma3ImageProcessor without pan and scan, and these:

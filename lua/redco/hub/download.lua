@@ -10,8 +10,10 @@ local function encoded(text, kept)
   end))
 end
 
+local function make_folder_of(path) native.make_folders((path:gsub("/[^/]*$", ""))) end
+
 local function with_lock(path, f, ...)
-  native.make_folders((path:gsub("/[^/]*$", "")))
+  make_folder_of(path)
   local lock = native.waiting_lock(path)
   local function release(ok, ...)
     lock:release()
@@ -22,7 +24,7 @@ local function with_lock(path, f, ...)
 end
 
 local function write_text(path, text)
-  native.make_folders((path:gsub("/[^/]*$", "")))
+  make_folder_of(path)
   local file, message = io.open(path .. ".new", "wb")
   if not file then fail("cannot write: %s", message) end
   local ok, reason = file:write(text)
@@ -161,7 +163,7 @@ function Download:link()
     local path = snapshot .. "/" .. name
     local _, depth = name:gsub("/", "")
     if not native.file_exists(path) then
-      native.make_folders((path:gsub("/[^/]*$", "")))
+      make_folder_of(path)
       native.make_link(("../"):rep(depth + 2) .. "blobs/" .. content:match "[^/]*$", path)
     end
   end

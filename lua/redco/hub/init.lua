@@ -37,6 +37,11 @@ local function advice(why)
   return "to download it, run redco-lua with --download or give the option download = true"
 end
 
+local function fail_missing(where, text, what, how)
+  fail("%s: there is no file or folder %s here, and the cache of the Hugging Face Hub, %s, has no "
+    .. "%s; %s", where, text, places.cache(), what, how)
+end
+
 local function repository(where, name, o, is_dataset)
   local revision = o.revision or name.revision or "main"
   if type(revision) ~= "string" or not revision:find "^[%w_]" or revision:find("..", 1, true) then
@@ -81,9 +86,8 @@ function hub.path(where, text, kind, options)
   end, o)
   if snapshot then return name.path == "" and snapshot or snapshot .. "/" .. name.path end
   if reason then fail("%s: %s", where, reason) end
-  fail("%s: there is no file or folder %s here, and the cache of the Hugging Face Hub, %s, has no "
-    .. "%s%s; %s", where, text, places.cache(), repo.id,
-    repo.revision ~= "main" and " of the revision " .. repo.revision or "", how)
+  fail_missing(where, text, repo.id .. (repo.revision ~= "main" and " of the revision "
+    .. repo.revision or ""), how)
 end
 
 --- Returns a list of the files of a data set: of a folder, or of one of the Hub, by its name.
@@ -112,8 +116,7 @@ function hub.data_files(where, text, endings, options)
   local snapshot, names, how = located(repo, need_in(name.path), options)
   if snapshot then return full(snapshot, names) end
   if names then fail("%s: %s", where, names) end
-  fail("%s: there is no file or folder %s here, and the cache of the Hugging Face Hub, %s, has no "
-    .. "data set %s; %s", where, text, places.cache(), repo.id, how)
+  fail_missing(where, text, "data set " .. repo.id, how)
 end
 
 return hub

@@ -88,7 +88,7 @@ function Server:ask(what, page, url, o, progress)
     if n_tries >= most_tries then
       if reply.ending ~= "cut" then refuse(what, page, reply) end
       fail("cannot download %s: the connection breaks: %s; what is here is kept, and the next "
-        .. "download goes on from there", what, reply.reason)
+        .. "download continues with the rest", what, reply.reason)
     end
     native.pause(0.25 * 2 ^ n_tries)
   end
