@@ -292,7 +292,7 @@ IValue read(lua_State* L, int index, const Parameter& parameter, int n_gathered,
 void push_value(lua_State* L, IValue value, bool fresh) {
   if (value.isTensor()) {
     at::Tensor tensor = std::move(value).toTensor();
-    const at::Tensor& memory = memory_of(tensor);
+    const at::Tensor& memory = held_memory_of(tensor);
     int64_t bytes =
         fresh && memory.defined() && memory.has_storage() ? int64_t(memory.storage().nbytes()) : 0;
     push_tensor(L, std::move(tensor), bytes);

@@ -63,7 +63,7 @@ void push_tensor(lua_State* L, at::Tensor tensor, int64_t fresh_bytes) {
 
 void push_tensor(lua_State* L, at::Tensor tensor) {
   int64_t bytes = 0;
-  const at::Tensor& memory = memory_of(tensor);
+  const at::Tensor& memory = held_memory_of(tensor);
   if (memory.defined() && memory.has_storage() && memory.storage().use_count() == 1)
     bytes = int64_t(memory.storage().nbytes());
   push_tensor(L, std::move(tensor), bytes);

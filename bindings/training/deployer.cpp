@@ -33,6 +33,8 @@ std::string LuaDeployer::described() const {
     text << ", n_model_shards = " << n_shards;
   if (int64_t n_shards = mesh.size(Mesh::context); n_shards > 1)
     text << ", n_context_shards = " << n_shards;
+  if (int64_t n_shards = mesh.size(Mesh::expert); n_shards > 1)
+    text << ", n_expert_shards = " << n_shards;
   if (deployer->zero() > 0) text << ", zero = " << deployer->zero();
   text << ", device = \"" << mesh.device() << "\"";
   if (!deployer->workdir().empty()) text << ", workdir = \"" << deployer->workdir() << "\"";
@@ -95,6 +97,7 @@ int make(lua_State* L) {
           "redco.Deployer: memory is for n_model_shards, zero or sequence_parallel = \"auto\"");
   if (!choice.n_model_shards) options.n_model_shards = args.get<int64_t>("n_model_shards", 1);
   options.n_context_shards = args.get<int64_t>("n_context_shards", 1);
+  options.n_expert_shards = args.get<int64_t>("n_expert_shards", 1);
   if (!choice.zero) options.zero = args.get<int64_t>("zero", 0);
   options.zero_min_size = args.get<int64_t>("zero_min_size", options.zero_min_size);
   options.zero_group = check_zero_group(args);
@@ -439,9 +442,9 @@ std::map<std::string, double> check_metrics(lua_State* L, int index, const std::
 }
 
 constexpr const char* deployer_text = R"text(Deployer{seed, n_model_shards: integer or string = 1,
-  n_context_shards = 1, zero: integer or string = 0, zero_min_size = 4096, zero_group = nil,
-  sequence_parallel: boolean or string = false, memory: integer or string = nil, device = nil,
-  workdir = nil, run_tensorboard = false, log_all_processes = false, verbose = true,
+  n_context_shards = 1, n_expert_shards = 1, zero: integer or string = 0, zero_min_size = 4096,
+  zero_group = nil, sequence_parallel: boolean or string = false, memory: integer or string = nil,
+  device = nil, workdir = nil, run_tensorboard = false, log_all_processes = false, verbose = true,
   n_processes = nil, process_id = nil, host0_address = nil, host0_port = 11111,
   collective_timeout = 600} -> Deployer
 Creates the deployer of a run: its processes, device, random numbers and log. Processes started by
@@ -453,6 +456,9 @@ process_id and host0_address.
   n_context_shards: the number of processes, or of groups of n_model_shards, that share each
     example: each has a part of its positions, see context_dims of redco.Trainer. For examples that
     are too long for one device
+  n_expert_shards: the number of copies of the model that share the experts of mixtures: each holds
+    a part of the experts, and tokens are sent to the experts that the router chose. For mixtures
+    that are too large for one device
   zero: the state that copies of the model and context shards shard instead of replicating: 1
     optimizer states, 2 also gradients, 3 also parameters
   zero_min_size: parameters with fewer values are not sharded this way
@@ -484,8 +490,8 @@ void add_deployer(lua_State* L) {
       "Deployer {workdir, n_processes, process_id, mesh: table}\n"
       "The processes, random numbers and log of a run.\n"
       "  mesh: {dp = copies of the model, mp = shards of each, cp = shards of the positions of "
-      "each "
-      "example, dp_replicate = groups of copies}; dp counts those of one group, see zero_group",
+      "each example, ep = copies that share the experts of mixtures, dp_replicate = groups of "
+      "copies}; dp counts those of one group, see zero_group, with the same experts",
       {{"gen_rng", gen_rng,
         "gen_rng(self) -> Generator\n"
         "Returns a new source of random numbers, as `redco.Rng`. Each call returns another one; "

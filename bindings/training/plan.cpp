@@ -156,6 +156,7 @@ int is_planning_of(lua_State* L) {
 std::shared_ptr<Deployer> make_planned_deployer(DeployerOptions options) {
   planned->options.n_model_shards = options.n_model_shards;
   planned->options.n_context_shards = options.n_context_shards;
+  planned->options.n_expert_shards = options.n_expert_shards;
   planned->options.zero = options.zero;
   planned->options.zero_group = options.zero_group;
   planned->options.sequence_parallel = options.sequence_parallel;
@@ -260,6 +261,7 @@ int plan(lua_State* L) {
   const ProcessLayout layout = deployer.layout();
   options.n_model_shards = layout.n_model_shards;
   options.n_context_shards = layout.n_context_shards;
+  options.n_expert_shards = layout.n_expert_shards;
   options.zero_group = layout.zero_group;
   options.sequence_parallel = deployer.mesh()->sequence_parallel();
   ClusterSpec spec = cluster_of(cluster, n_devices);

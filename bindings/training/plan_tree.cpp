@@ -44,6 +44,7 @@ Tree tree_of(const PlannedLayout& layout) {
   Tree::Dict tree{{"n_copies", layout.n_copies},
                   {"n_model_shards", layout.n_model_shards},
                   {"n_context_shards", layout.n_context_shards},
+                  {"n_expert_shards", layout.n_expert_shards},
                   {"zero", layout.zero},
                   {"zero_group", layout.zero_group},
                   {"sequence_parallel", layout.sequence_parallel},

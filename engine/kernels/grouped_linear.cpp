@@ -43,14 +43,15 @@ at::Tensor multiplied(const at::Tensor& x, const at::Tensor& numbers, at::Tensor
   return y;
 }
 
-// The sum over the choices of each weight of a^T b: n_weights tensors [columns of a, of b].
+// The sum over the choices of each weight of a^T b: tensors [columns of a, of b], one for each of
+// the weights `like`, of which only the number and the layout matter.
 std::vector<at::Tensor> outer_sums(const at::Tensor& a, const at::Tensor& b,
-                                   const at::Tensor& numbers, int64_t n_weights) {
+                                   const at::Tensor& numbers, at::TensorList like) {
   std::vector<at::Tensor> sums;
-  for (int64_t i = 0; i < n_weights; ++i)
+  for (size_t i = 0; i < like.size(); ++i)
     sums.push_back(at::empty({a.size(-1), b.size(-1)}, a.options()));
   if (a.is_meta()) return sums;
-  const Groups groups(numbers, n_weights);
+  const Groups groups(numbers, int64_t(like.size()));
   at::Tensor left = groups.sorted(a, a.dim() == 3), right = groups.sorted(b, b.dim() == 3);
   groups.for_each([&](size_t i, int64_t begin, int64_t n) {
     if (n == 0) return void(sums[i].zero_());
@@ -62,14 +63,14 @@ std::vector<at::Tensor> outer_sums(const at::Tensor& a, const at::Tensor& b,
 TORCH_LIBRARY_FRAGMENT(redco, m) {
   m.def("grouped_linear(Tensor x, Tensor numbers, Tensor[] weights, bool is_transposed) -> Tensor",
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, &multiplied));
-  m.def("grouped_outer(Tensor a, Tensor b, Tensor numbers, int n_weights) -> Tensor[]",
+  m.def("grouped_outer(Tensor a, Tensor b, Tensor numbers, Tensor[] like) -> Tensor[]",
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, &outer_sums));
 }
 
 at::Tensor product(const at::Tensor& x, const at::Tensor& numbers, at::TensorList weights,
                    bool is_transposed);
 variable_list outer(const at::Tensor& a, const at::Tensor& b, const at::Tensor& numbers,
-                    int64_t n_weights);
+                    at::TensorList like);
 
 // The gradient of rows that all choices of an index share.
 at::Tensor like_rows(const at::Tensor& grad, const at::Tensor& rows) {
@@ -102,7 +103,7 @@ class Product : public torch::autograd::Function<Product> {
     for (size_t i = 0; i < weights.size(); ++i) any |= ctx->needs_input_grad(2 + i);
     if (!any) return result;
     const at::Tensor &a = is_transposed ? x : grad, &b = is_transposed ? grad : x;
-    variable_list sums = outer(a, b, numbers, int64_t(weights.size()));
+    variable_list sums = outer(a, b, numbers, weights);
     std::ranges::copy(sums, result.begin() + 2);
     return result;
   }
@@ -111,19 +112,21 @@ class Product : public torch::autograd::Function<Product> {
 class Outer : public torch::autograd::Function<Outer> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& a, const at::Tensor& b,
-                               const at::Tensor& numbers, int64_t n_weights) {
+                               const at::Tensor& numbers, at::TensorList like) {
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("redco::grouped_outer", "")
                                .typed<decltype(outer_sums)>();
     ctx->save_for_backward({a, b, numbers});
-    return op.call(a, b, numbers, n_weights);
+    return op.call(a, b, numbers, like);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &a = saved[0], &b = saved[1], &numbers = saved[2];
-    return {like_rows(product(b, numbers, grads, false), a),
-            like_rows(product(a, numbers, grads, true), b), at::Tensor(), at::Tensor()};
+    variable_list result(3 + grads.size());
+    result[0] = like_rows(product(b, numbers, grads, false), a);
+    result[1] = like_rows(product(a, numbers, grads, true), b);
+    return result;
   }
 };
 
@@ -133,8 +136,8 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& numbers, at::TensorLis
 }
 
 variable_list outer(const at::Tensor& a, const at::Tensor& b, const at::Tensor& numbers,
-                    int64_t n_weights) {
-  return Outer::apply(a, b, numbers, n_weights);
+                    at::TensorList like) {
+  return Outer::apply(a, b, numbers, like);
 }
 
 // For transforms such as vmap, which know LibTorch's operators only: all weights on all rows.

@@ -24,9 +24,9 @@ struct REDCO_API Backend {
   /// all-reduce.
   bool has_reduce_scatter = false;
   /// Sends a tensor to each other rank and receives one from each, without copies. Both lists are
-  /// by rank, and what they have for this rank is not used. Empty if the library is faster at
-  /// all-gathers and small all-reduces (is_exchanged): Gloo's run in a ring, in several messages
-  /// one after the other, and copy the result.
+  /// by rank, and what they have for this rank is not used. Empty tensors are not sent. Not set if
+  /// the library is faster at all-gathers and small all-reduces (is_exchanged): Gloo's run in a
+  /// ring, in several messages one after the other, and copy the result.
   std::function<c10::intrusive_ptr<c10d::Work>(std::vector<at::Tensor> sent,
                                                std::vector<at::Tensor> received)>
       exchange = {};

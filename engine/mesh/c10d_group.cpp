@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -118,6 +119,8 @@ class C10dGroup : public Group {
   std::unique_ptr<Pending> start_all_gather(at::Tensor tensor) override;
   std::unique_ptr<Pending> start_reduce_scatter(at::Tensor tensor, ReduceOp op) override;
   std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) override;
+  std::unique_ptr<Pending> start_exchange(std::vector<at::Tensor> sent,
+                                          std::vector<int64_t> n_received) override;
 
  private:
   // Checks, counts and records a collective that is about to start; `sent` is the tensor that is
@@ -127,6 +130,8 @@ class C10dGroup : public Group {
   Label announce(Kind kind, const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) {
     return announce(kind, tensor, tensor, op);
   }
+  // The rest of it.
+  void start(const Label& label, int64_t bytes, ReduceOp op = ReduceOp::sum);
   void record(const Label& label, ReduceOp op);
   std::unique_ptr<Pending> started(Label label, Work work, Finish finish);
   // Sends and receives a tensor for each rank (Backend::exchange).
@@ -168,13 +173,16 @@ Label C10dGroup::announce(Kind kind, const at::Tensor& tensor, const at::Tensor&
   bool has_rows = kind == reduce_scatter_kind || kind == all_to_all_kind;
   if (has_rows && (tensor.dim() == 0 || tensor.size(0) != size()))
     fail(label.text(parts_), ": dimension 0 must have ", size(), " rows, one for each rank");
-  auto& traffic = counters_[kind];
-  ++traffic.count;
-  const int64_t bytes = bytes_sent(kind, int64_t(sent.nbytes()), size());
-  traffic.bytes += bytes;
-  count_move(name(), kind, bytes);
-  record(label, op);
+  start(label, bytes_sent(kind, int64_t(sent.nbytes()), size()), op);
   return label;
+}
+
+void C10dGroup::start(const Label& label, int64_t bytes, ReduceOp op) {
+  auto& traffic = counters_[label.kind];
+  ++traffic.count;
+  traffic.bytes += bytes;
+  count_move(name(), label.kind, bytes);
+  record(label, op);
 }
 
 std::unique_ptr<Pending> C10dGroup::started(Label label, Work work, Finish finish) {
@@ -270,6 +278,34 @@ std::unique_ptr<Pending> C10dGroup::start_all_to_all(at::Tensor tensor) {
   at::NoGradGuard no_grad;
   at::Tensor result = at::empty_like(tensor);
   return started(label, exchange_rows(tensor, result), [result] { return result; });
+}
+
+// What the processes compare has no number of rows: it differs between them.
+std::unique_ptr<Pending> C10dGroup::start_exchange(std::vector<at::Tensor> sent,
+                                                   std::vector<int64_t> n_received) {
+  at::NoGradGuard no_grad;
+  std::vector<int64_t> sizes = sent[0].sizes().vec();
+  sizes[0] = std::accumulate(n_received.begin(), n_received.end(), int64_t{0});
+  at::Tensor result = at::empty(sizes, sent[0].options());
+  if (result.is_meta()) return ended(result);
+  Label label{all_to_all_kind, result.scalar_type(), {sizes.begin() + 1, sizes.end()}};
+  Alone::refuse([&] { return label.text(parts_); });
+  int64_t bytes = 0;
+  for (int64_t to = 0; to < size(); ++to) {
+    at::Tensor& rows = sent[size_t(to)];
+    rows = rows.contiguous();
+    if (to != rank()) bytes += int64_t(rows.nbytes());
+  }
+  start(label, bytes);
+  std::vector<at::Tensor> received = result.split_with_sizes(n_received);
+  Work work;
+  if (backend().exchange) {
+    work = backend().exchange(sent, received);
+    received[size_t(rank())].copy_(sent[size_t(rank())]);
+  } else {
+    work = backend().c10d->alltoall(received, sent);
+  }
+  return started(label, work, [result, sent] { return result; });
 }
 
 std::unique_ptr<Pending> C10dGroup::start_reduce_scatter(at::Tensor tensor, ReduceOp op) {

@@ -87,12 +87,12 @@ class MatchingGloo final : public c10d::ProcessGroupGloo {
       for (int i = 1; i < size_; ++i) {
         int from = (rank_ + size_ - i) % size_;
         Tensors tensor{received[size_t(from)]};
-        work->messages.push_back(recv(tensor, from, int(tag)));
+        if (tensor[0].numel() > 0) work->messages.push_back(recv(tensor, from, int(tag)));
       }
       for (int i = 1; i < size_; ++i) {
         int to = (rank_ + i) % size_;
         Tensors tensor{sent[size_t(to)]};
-        work->messages.push_back(send(tensor, to, int(tag)));
+        if (tensor[0].numel() > 0) work->messages.push_back(send(tensor, to, int(tag)));
       }
     } catch (const std::exception&) {
       work->failure = std::current_exception();  // of the connection: `wait` throws it

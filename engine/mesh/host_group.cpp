@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace redco::mesh {
 
@@ -58,6 +59,12 @@ class HostGroup final : public Group {
   }
   std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) override {
     return returning(on_host_->start_all_to_all(to_host(tensor)), to(tensor.device()));
+  }
+  std::unique_ptr<Pending> start_exchange(std::vector<at::Tensor> sent,
+                                          std::vector<int64_t> n_received) override {
+    const c10::Device device = sent.front().device();
+    for (at::Tensor& tensor : sent) tensor = to_host(tensor);
+    return returning(on_host_->start_exchange(std::move(sent), std::move(n_received)), to(device));
   }
 
  private:

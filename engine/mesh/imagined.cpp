@@ -10,6 +10,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 
 #include <functional>
 #include <memory>
@@ -112,6 +113,20 @@ class ImaginedGroup final : public Group {
     return started(number, [result] { return result; }, {tensor, result});
   }
 
+  std::unique_ptr<Pending> start_exchange(Tensors sent, std::vector<int64_t> n_received) override {
+    int64_t bytes = 0, n = 0;
+    for (size_t rank = 1; rank < sent.size(); ++rank) bytes += int64_t(sent[rank].nbytes());
+    for (int64_t each : n_received) n += each;
+    auto number = count(all_to_all_kind, bytes);
+    at::NoGradGuard no_grad;
+    Allocating allocating;
+    std::vector<int64_t> sizes = sent[0].sizes().vec();
+    sizes[0] = n;
+    at::Tensor result = at::zeros(sizes, sent[0].options());
+    return started(
+        number, [result] { return result; }, std::move(sent));
+  }
+
   std::unique_ptr<Pending> start_reduce_scatter(at::Tensor tensor, ReduceOp op) override {
     auto number = count(reduce_scatter_kind, tensor);
     at::NoGradGuard no_grad;
@@ -133,7 +148,9 @@ class ImaginedGroup final : public Group {
 
  private:
   std::optional<int64_t> count(Kind kind, const at::Tensor& sent) {
-    int64_t bytes = bytes_sent(kind, int64_t(sent.nbytes()), size());
+    return count(kind, bytes_sent(kind, int64_t(sent.nbytes()), size()));
+  }
+  std::optional<int64_t> count(Kind kind, int64_t bytes) {
     ++counters_[kind].count;
     counters_[kind].bytes += bytes;
     if (!of_this_thread) return std::nullopt;
@@ -209,6 +226,7 @@ std::shared_ptr<Mesh> make_imagined_mesh(const MeshSize& size, Library library,
   for (Mesh::Dim dim : Mesh::dims)
     shape[dim] = Mesh::has(dim, Mesh::model)     ? size.model
                  : Mesh::has(dim, Mesh::context) ? size.context
+                 : Mesh::has(dim, Mesh::expert)  ? size.experts
                  : Mesh::has(dim, Mesh::zero)    ? size.zero
                                                  : size.replicated;
   return std::make_shared<ImaginedMesh>(shape, library, device);

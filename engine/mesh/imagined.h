@@ -14,8 +14,9 @@ struct MeshSize {
   int64_t model = 1;       ///< the processes that share one copy of the model
   int64_t replicated = 1;  ///< the groups that hold copies of ZeRO's state
   int64_t context = 1;     ///< the processes that share the positions of each example
+  int64_t experts = 1;     ///< the copies of the model that share the experts of mixtures
 
-  int64_t n_copies() const { return zero * replicated; }
+  int64_t n_copies() const { return zero * replicated * experts; }
   int64_t n_devices() const { return n_copies() * model * context; }
 };
 

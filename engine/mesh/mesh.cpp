@@ -143,10 +143,15 @@ c10::Device device_of(const MeshOptions& options) {
       .use_device(options.processes.local_rank, options.processes.local_size, run_on_host());
 }
 
+// The number of processes for each of ZeRO's: those along the dimensions within them.
+int64_t n_of_line(const MeshOptions& options) {
+  return options.n_model_shards * options.n_context_shards * options.n_expert_shards;
+}
+
 // The number of data-parallel processes that share ZeRO's state.
 int64_t zero_group_of(const MeshOptions& options) {
   const Processes& processes = options.processes;
-  int64_t n_of_copy = options.n_model_shards * options.n_context_shards;
+  int64_t n_of_copy = n_of_line(options);
   int64_t n_copies = processes.size / n_of_copy;
   if (options.zero_group == zero_group_of_all) return n_copies;
   int64_t n = options.zero_group;
@@ -156,11 +161,12 @@ int64_t zero_group_of(const MeshOptions& options) {
                   "zero_group = \"host\": process ", processes.rank, " is number ",
                   processes.local_rank, " of the ", processes.local_size,
                   " on its host: the processes of a host must have consecutive numbers");
-    require_usage(
-        processes.local_size % n_of_copy == 0, "zero_group = \"host\": the ", processes.local_size,
-        " processes of a host cannot be divided into models of ",
-        options.n_context_shards > 1 ? "n_model_shards * n_context_shards = " : "n_model_shards = ",
-        n_of_copy);
+    require_usage(processes.local_size % n_of_copy == 0, "zero_group = \"host\": the ",
+                  processes.local_size, " processes of a host cannot be divided into models of ",
+                  n_of_copy > options.n_model_shards
+                      ? "n_model_shards * n_context_shards * n_expert_shards = "
+                      : "n_model_shards = ",
+                  n_of_copy);
     n = processes.local_size / n_of_copy;
     name = "zero_group = \"host\", " + std::to_string(n) + " here,";
   }
@@ -172,9 +178,10 @@ int64_t zero_group_of(const MeshOptions& options) {
 
 Mesh::Shape shape_of(const MeshOptions& options) {
   Mesh::Shape shape;
-  int64_t n_copies = options.processes.size / (options.n_model_shards * options.n_context_shards);
+  int64_t n_copies = options.processes.size / n_of_line(options);
   shape[Mesh::mp] = options.n_model_shards;
   shape[Mesh::cp] = options.n_context_shards;
+  shape[Mesh::ep] = options.n_expert_shards;
   shape[Mesh::dp] = zero_group_of(options);
   shape[Mesh::dp_replicate] = n_copies / shape[Mesh::dp];
   return shape;
@@ -202,6 +209,7 @@ class Grid : public Mesh, Connection::Lines {
     SpmdLog::get().add(
         "makes a mesh with n_model_shards = " + std::to_string(shape[mp]) +
         (shape[cp] > 1 ? ", n_context_shards = " + std::to_string(shape[cp]) : std::string()) +
+        (shape[ep] > 1 ? ", n_expert_shards = " + std::to_string(shape[ep]) : std::string()) +
         (shape[dp_replicate] > 1 ? ", zero_group = " + std::to_string(shape[dp]) : std::string()));
     Store store = with_prefix(connection_->store(), name_);
     notes_ = std::make_unique<StoreNotes>(store, *connection_, peers, n);
@@ -340,6 +348,10 @@ std::shared_ptr<Mesh> Mesh::make(const MeshOptions& options) {
   require_usage(options.n_context_shards >= 1 && n_copies % options.n_context_shards == 0,
                 "n_context_shards = ", options.n_context_shards, " must divide ", n_copies,
                 ", the number of processes / n_model_shards");
+  n_copies /= options.n_context_shards;
+  require_usage(options.n_expert_shards >= 1 && n_copies % options.n_expert_shards == 0,
+                "n_expert_shards = ", options.n_expert_shards, " must divide ", n_copies,
+                ", the number of copies of the model");
   return std::make_shared<Grid>(options);
 }
 

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <mutex>
+#include <vector>
 
 namespace redco::mesh {
 
@@ -30,6 +31,10 @@ class Single : public Group {
   }
   std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) override {
     return ended(tensor.clone());
+  }
+  std::unique_ptr<Pending> start_exchange(std::vector<at::Tensor> sent,
+                                          std::vector<int64_t>) override {
+    return ended(sent.front().clone());
   }
 
  private:

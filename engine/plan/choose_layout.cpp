@@ -51,18 +51,20 @@ ClusterSpec cluster_of(const Mesh& mesh, int64_t memory) {
 std::string text_of(const PlannedLayout& layout) {
   std::ostringstream text;
   text << layout.n_copies << " " << layout.n_model_shards << " " << layout.n_context_shards << " "
-       << layout.zero << " " << layout.zero_group << " " << layout.sequence_parallel << " "
-       << layout.recompute_blocks << " " << layout.per_device_batch_size << " "
-       << layout.n_accumulated << " " << layout.total << " " << layout.seconds;
+       << layout.n_expert_shards << " " << layout.zero << " " << layout.zero_group << " "
+       << layout.sequence_parallel << " " << layout.recompute_blocks << " "
+       << layout.per_device_batch_size << " " << layout.n_accumulated << " " << layout.total << " "
+       << layout.seconds;
   return text.str();
 }
 
 PlannedLayout layout_of(const std::string& text) {
   std::istringstream words(text);
   PlannedLayout layout{.is_planned = true, .fits = true};
-  words >> layout.n_copies >> layout.n_model_shards >> layout.n_context_shards >> layout.zero >>
-      layout.zero_group >> layout.sequence_parallel >> layout.recompute_blocks >>
-      layout.per_device_batch_size >> layout.n_accumulated >> layout.total >> layout.seconds;
+  words >> layout.n_copies >> layout.n_model_shards >> layout.n_context_shards >>
+      layout.n_expert_shards >> layout.zero >> layout.zero_group >> layout.sequence_parallel >>
+      layout.recompute_blocks >> layout.per_device_batch_size >> layout.n_accumulated >>
+      layout.total >> layout.seconds;
   return layout;
 }
 
@@ -93,8 +95,9 @@ void log_choice(Deployer& deployer, const PlannedLayout& layout, int64_t memory)
   std::ostringstream text;
   text << "n_model_shards = " << layout.n_model_shards << ", zero = " << layout.zero;
   if (layout.n_context_shards > 1) text << ", n_context_shards = " << layout.n_context_shards;
-  if (layout.zero > 0 && layout.zero_group < layout.n_copies)
-    text << ", zero_group = " << layout.zero_group;
+  if (layout.n_expert_shards > 1) text << ", n_expert_shards = " << layout.n_expert_shards;
+  const bool is_grouped = layout.zero_group * layout.n_expert_shards < layout.n_copies;
+  if (layout.zero > 0 && is_grouped) text << ", zero_group = " << layout.zero_group;
   if (layout.sequence_parallel) text << ", sequence_parallel = true";
   if (layout.recompute_blocks) text << ", recompute = \"blocks\"";
   constexpr double mib = 1 << 20;
@@ -117,6 +120,7 @@ PlannedLayout choose_layout(const TrainerOptions& trainer, const Dataset& exampl
   PlanOptions options = given;
   options.n_model_shards = choice.n_model_shards ? 1 : known.n_model_shards;
   options.n_context_shards = known.n_context_shards;
+  options.n_expert_shards = known.n_expert_shards;
   options.zero = choice.zero ? 0 : known.zero;
   options.zero_group = known.zero_group;
   options.sequence_parallel = known.sequence_parallel && !choice.sequence_parallel;
@@ -147,12 +151,14 @@ PlannedLayout choose_layout(const TrainerOptions& trainer, const Dataset& exampl
     require(!text.starts_with("!"), text.substr(1));
   }
   PlannedLayout layout = layout_of(text);
-  deployer.set_layout(
-      {.n_model_shards = layout.n_model_shards,
-       .n_context_shards = layout.n_context_shards,
-       .zero = layout.zero,
-       .zero_group = layout.zero_group < layout.n_copies ? layout.zero_group : zero_group_of_all,
-       .sequence_parallel = layout.sequence_parallel});
+  deployer.set_layout({.n_model_shards = layout.n_model_shards,
+                       .n_context_shards = layout.n_context_shards,
+                       .n_expert_shards = layout.n_expert_shards,
+                       .zero = layout.zero,
+                       .zero_group = layout.zero_group * layout.n_expert_shards < layout.n_copies
+                                         ? layout.zero_group
+                                         : zero_group_of_all,
+                       .sequence_parallel = layout.sequence_parallel});
   log_choice(deployer, layout, memory);
   return layout;
 }

@@ -28,10 +28,11 @@ int64_t bytes_of(const Tree& tree) {
 // The copies that share ZeRO's state.
 int64_t zero_group_of(const PlanOptions& options, const PlannedLayout& layout,
                       const ClusterSpec& cluster) {
-  if (layout.zero == 0 || options.zero_group == zero_group_of_all) return layout.n_copies;
+  if (layout.zero == 0 || options.zero_group == zero_group_of_all)
+    return layout.n_copies / layout.n_expert_shards;
   if (options.zero_group != zero_group_of_host) return options.zero_group;
-  return std::max<int64_t>(
-      1, cluster.devices_per_host() / layout.n_model_shards / layout.n_context_shards);
+  return std::max<int64_t>(1, cluster.devices_per_host() / layout.n_model_shards /
+                                  layout.n_context_shards / layout.n_expert_shards);
 }
 
 }  // namespace
@@ -90,15 +91,21 @@ PlannedLayout asked_layout(const PlanOptions& options, const TrainerOptions& tra
       options.n_context_shards > 0 && n / options.n_model_shards % options.n_context_shards == 0,
       "plan: n_context_shards = ", options.n_context_shards, " does not divide ",
       n / options.n_model_shards, ", the number of devices / n_model_shards");
+  const int64_t n_copies = n / options.n_model_shards / options.n_context_shards;
+  require(options.n_expert_shards > 0 && n_copies % options.n_expert_shards == 0,
+          "plan: n_expert_shards = ", options.n_expert_shards, " does not divide ", n_copies,
+          ", the number of copies of the model");
   PlannedLayout asked;
   asked.is_asked = true;
   asked.n_model_shards = options.n_model_shards;
   asked.n_context_shards = options.n_context_shards;
-  asked.n_copies = n / options.n_model_shards / options.n_context_shards;
+  asked.n_expert_shards = options.n_expert_shards;
+  asked.n_copies = n_copies;
   asked.zero = options.zero;
   asked.zero_group = zero_group_of(options, asked, cluster);
-  require(asked.zero_group > 0 && asked.n_copies % asked.zero_group == 0,
-          "plan: zero_group = ", asked.zero_group, " does not divide the ", asked.n_copies,
+  const int64_t n_sharing = n_copies / asked.n_expert_shards;
+  require(asked.zero_group > 0 && n_sharing % asked.zero_group == 0,
+          "plan: zero_group = ", asked.zero_group, " does not divide the ", n_sharing,
           " copies of the model");
   asked.sequence_parallel = options.sequence_parallel;
   asked.recompute_blocks = trainer.recompute_blocks;
@@ -132,6 +139,7 @@ std::vector<PlannedLayout> other_layouts(const PlannedLayout& asked, int64_t glo
   for (int64_t mp = 1; mp <= std::min(n, most); ++mp) {
     int64_t copies = n / mp;
     if (n % mp != 0 || global_batch_size % copies != 0) continue;
+    if (copies % asked.n_expert_shards != 0) continue;
     if (!options.tries_model_shards && mp != asked.n_model_shards) continue;
     int64_t per_copy = global_batch_size / copies;
     int64_t batch =
@@ -142,14 +150,16 @@ std::vector<PlannedLayout> other_layouts(const PlannedLayout& asked, int64_t glo
     layout.n_copies = copies;
     layout.n_model_shards = mp;
     layout.n_context_shards = n_context;
+    layout.n_expert_shards = asked.n_expert_shards;
+    const int64_t n_sharing = copies / layout.n_expert_shards;
     layout.per_device_batch_size = batch;
     layout.n_accumulated = per_copy / batch;
-    for (layout.zero = 0; layout.zero <= (copies * n_context > 1 ? 3 : 0); ++layout.zero) {
+    for (layout.zero = 0; layout.zero <= (n_sharing * n_context > 1 ? 3 : 0); ++layout.zero) {
       if (!options.tries_zero && layout.zero != asked.zero) continue;
       // Between hosts copies can also only sum gradients.
-      std::set<int64_t> groups{copies};
-      int64_t in_host = of_host / mp;
-      if (layout.zero > 0 && in_host > 1 && copies % in_host == 0) groups.insert(in_host);
+      std::set<int64_t> groups{n_sharing};
+      int64_t in_host = of_host / mp / layout.n_expert_shards;
+      if (layout.zero > 0 && in_host > 1 && n_sharing % in_host == 0) groups.insert(in_host);
       std::set<c10::ScalarType> dtypes{asked.compute_dtype};
       if (options.tries_dtype && asked.compute_dtype == at::kFloat) dtypes.insert(at::kBFloat16);
       std::set<bool> sequence{asked.sequence_parallel && mp > 1};

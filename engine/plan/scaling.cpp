@@ -83,6 +83,7 @@ std::string text_of(const PlannedLayout& layout) {
   std::ostringstream text;
   text << layout.n_copies << " x " << layout.n_model_shards;
   if (layout.n_context_shards > 1) text << " x " << layout.n_context_shards;
+  if (layout.n_expert_shards > 1) text << ", n_expert_shards = " << layout.n_expert_shards;
   text << ", zero = " << layout.zero << ", " << layout.per_device_batch_size << " at a time";
   if (layout.recompute_blocks) text << ", recomputed";
   return text.str();

@@ -267,8 +267,9 @@ class Search {
         program,
         {.mesh = {.zero = layout.zero_group,
                   .model = layout.n_model_shards,
-                  .replicated = layout.n_copies / layout.zero_group,
-                  .context = layout.n_context_shards},
+                  .replicated = layout.n_copies / layout.zero_group / layout.n_expert_shards,
+                  .context = layout.n_context_shards,
+                  .experts = layout.n_expert_shards},
          .library = cluster_.device().kind == DeviceFacts::cpu ? Library::gloo : Library::nccl,
          .zero = layout.zero,
          .sequence_parallel = layout.sequence_parallel,
@@ -314,9 +315,10 @@ class Search {
       layout.memory[name_of(MemoryKind(kind))] = peak.kinds[kind];
     layout.allocated = peak.bytes;
     layout.largest = std::move(peak.largest);
-    int64_t n_groups = (layout.zero_group > 1) + (layout.n_copies > layout.zero_group) +
-                       (layout.n_model_shards > 1) + (layout.n_context_shards > 1) +
-                       (layout.n_copies * layout.n_model_shards * layout.n_context_shards > 1);
+    int64_t n_groups =
+        (layout.zero_group > 1) + (layout.n_copies > layout.zero_group * layout.n_expert_shards) +
+        (layout.n_model_shards > 1) + (layout.n_context_shards > 1) + (layout.n_expert_shards > 1) +
+        (layout.n_copies * layout.n_model_shards * layout.n_context_shards > 1);
     layout.reserved =
         cluster_.reserve.context + cluster_.reserve.workspace + n_groups * cluster_.reserve.group;
     // On a CPU the bytes of tensors count alone.

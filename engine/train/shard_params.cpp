@@ -47,10 +47,24 @@ void check_alike(const Tree& params, const Mesh& mesh) {
             "deployer:gen_rng(), or one seeded alike everywhere");
 }
 
-bool is_split_on(Mesh::Role role, const at::Tensor& tensor) {
+// Whether ranks with other data hold other parts of it, but for experts.
+bool is_split_on_data(const at::Tensor& tensor) {
   Placements placements = placements_of(tensor);
-  return std::ranges::any_of(Mesh::dims_of(role),
-                             [&](Mesh::Dim dim) { return placements[dim].is_sharded(); });
+  return std::ranges::any_of(Mesh::dims_of(Mesh::data), [&](Mesh::Dim dim) {
+    return placements[dim].is_sharded() && !Mesh::has(dim, Mesh::expert);
+  });
+}
+
+// The placements of a parameter that the model shards split as decided, and is one of experts.
+Placements with_experts(const Placement& on_model, const std::map<std::string, Placement>& experts,
+                        const std::string& name) {
+  Placements placements = placements_on(Mesh::model, on_model);
+  auto found = experts.find(name);
+  const bool is_taken = on_model.is_sharded() && on_model.dim == 0;
+  // Each model shard would have some of the experts of a rank, which nothing can compute with.
+  if (found == experts.end() || (is_taken && !found->second.is_on_rank())) return placements;
+  placements[Mesh::dim_of(Mesh::expert)] = found->second;
+  return placements;
 }
 
 // The same tensor in a separate storage that holds nothing else.
@@ -73,18 +87,21 @@ LaidOut lay_out(const Tree& params, const Deployer& deployer,
   std::map<std::string, Placement> decided;
   for (const ShardingDecision& decision : result.decisions)
     decided[decision.name] = decision.placement;
+  const auto experts = decide_experts(params, mesh->size(Mesh::expert), forward);
 
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> stored;
   std::vector<std::string> stored_names;
+  std::vector<std::vector<Mesh::Dim>> stored_dims;
   std::map<const void*, at::Tensor> seen;
   result.params = map_tensors(params, [&](const std::string& name, const at::Tensor& whole) {
     at::Tensor& param = seen[whole.unsafeGetTensorImpl()];
     if (param.defined()) return param;
     // A parameter of another Deployer's mesh is gathered over that mesh.
     at::Tensor source = mesh_of(whole) == mesh ? whole : full_to_read(whole);
-    param = shard_to_read(source, mesh, placements_on(Mesh::model, decided[name])).detach();
+    param = shard_to_read(source, mesh, with_experts(decided[name], experts, name)).detach();
     auto part = deployer.zero() == 3 ? zero_placements(param, deployer) : std::nullopt;
+    if (part) stored_dims.push_back(zero_dims(param, *mesh));
     if (part) param = redistribute(param, *part).detach();
     // Trained parameters are changed in place.
     if (whole.requires_grad()) param = with_own_memory(param).set_requires_grad(true);
@@ -94,8 +111,13 @@ LaidOut lay_out(const Tree& params, const Deployer& deployer,
     }
     return param;
   });
-  if (!stored.empty()) result.store = Zero3Store::make(stored, blocks_by_name(stored_names));
+  if (!stored.empty())
+    result.store = Zero3Store::make(stored, blocks_by_name(stored_names), stored_dims);
   return result;
+}
+
+bool depends_on_use(const Mesh& mesh) {
+  return mesh.size(Mesh::model) > 1 || mesh.size(Mesh::expert) > 1;
 }
 
 bool is_laid_out(const Tree& params, const Deployer& deployer) {
@@ -104,20 +126,28 @@ bool is_laid_out(const Tree& params, const Deployer& deployer) {
   auto named = named_tensors(params);
   return std::all_of(named.begin(), named.end(), [&](const NamedTensor& param) {
     return mesh_of(param.second) == mesh &&
-           (!is_split_on(Mesh::data, param.second) || is_stored(param.second));
+           (!is_split_on_data(param.second) || is_stored(param.second));
   });
 }
 
+std::vector<Mesh::Dim> zero_dims(const at::Tensor& param, const Mesh& mesh) {
+  std::vector<Mesh::Dim> dims = Mesh::dims_of(Mesh::zero);
+  const Placements now = placements_of(param);
+  std::erase_if(dims, [&](Mesh::Dim dim) { return now[dim].is_sharded() || mesh.size(dim) == 1; });
+  return dims;
+}
+
 std::optional<Placements> zero_placements(const at::Tensor& param, const Deployer& deployer) {
-  int64_t n_ranks = deployer.mesh()->size(Mesh::zero);
+  int64_t n_ranks = 1;
+  const std::vector<Mesh::Dim> dims = zero_dims(param, *deployer.mesh());
+  for (Mesh::Dim dim : dims) n_ranks *= deployer.mesh()->size(dim);
   if (n_ranks == 1 || param.numel() < deployer.zero_min_size()) return std::nullopt;
   Placements now = placements_of(param);
   for (int64_t dim = 0; dim < param.dim(); ++dim) {
     bool is_taken = std::ranges::any_of(
         now, [&](const Placement& other) { return other.is_sharded() && other.dim == dim; });
     if (is_taken || param.size(dim) < n_ranks) continue;
-    for (Mesh::Dim split : Mesh::dims_of(Mesh::zero))
-      if (deployer.mesh()->size(split) > 1) now[split] = Placement::shard(dim);
+    for (Mesh::Dim split : dims) now[split] = Placement::shard(dim);
     return now;
   }
   return std::nullopt;

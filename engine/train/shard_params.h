@@ -28,9 +28,15 @@ struct LaidOut {
 LaidOut lay_out(const Tree& params, const Deployer& deployer,
                 const std::vector<ShardingRule>& rules, const TracedForward& forward);
 
+/// Whether the layout depends on how the parameters are used: lay_out needs `forward`.
+bool depends_on_use(const Mesh& mesh);
+
 /// Whether the parameters are already laid out, or there is only one process.
 bool is_laid_out(const Tree& params, const Deployer& deployer);
 
+/// The mesh dimensions over which ZeRO splits the state of a parameter: those that do not split it
+/// already, as those of experts.
+std::vector<Mesh::Dim> zero_dims(const at::Tensor& param, const Mesh& mesh);
 /// The placements of a parameter that ZeRO splits, too: on the first dimension that is not split
 /// yet and that has at least one row per rank. None for small parameters.
 std::optional<Placements> zero_placements(const at::Tensor& param, const Deployer& deployer);

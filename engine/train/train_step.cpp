@@ -8,6 +8,7 @@
 #include "batches.h"
 #include "loss_scaler.h"
 #include "random.h"
+#include "shard_params.h"
 
 #include "../mesh/spmd_log.h"
 
@@ -134,14 +135,14 @@ void TrainStep::set_state(SetTrainStateOptions options) {
   given_opt_state_ = std::move(options.opt_state);
   if (given_opt_state_ && deployer_->device())
     given_opt_state_ = to_device(std::move(*given_opt_state_), device);
-  // With model shards the first batch determines the layout.
-  if (deployer_->has_layout() && mesh.size(Mesh::model) == 1) shard_params({});
+  // With model or expert shards the first batch determines the layout.
+  if (deployer_->has_layout() && !depends_on_use(mesh)) shard_params({});
 }
 
 void TrainStep::lay_out(const Dataset& examples, int64_t per_device_batch_size) {
   if (is_laid_out_) return;
   deployer_->require_layout("laying out the parameters");
-  if (deployer_->mesh()->size(Mesh::model) == 1) return shard_params({});
+  if (!depends_on_use(*deployer_->mesh())) return shard_params({});
   Tree batch =
       in_dtype(layout_batch(examples, per_device_batch_size, collate_, device(), *deployer_),
                precision_.compute_dtype);

@@ -152,14 +152,16 @@ void TrainedParams::refresh() {
   int64_t zero = deployer_->zero();
   if (zero == 0 || zero == 3 || !reducer_) return;
   Moving moving(Move::parameters, "zero");
-  std::map<at::ScalarType, std::vector<size_t>> shared;
+  std::map<std::pair<at::ScalarType, std::vector<Mesh::Dim>>, std::vector<size_t>> shared;
   for (size_t i = 0; i < leaves_.size(); ++i)
-    if (!views_[i].is_same(leaves_[i])) shared[leaves_[i].scalar_type()].push_back(i);
-  for (const auto& [type, leaves] : shared) gather_into_leaves(leaves);
+    if (!views_[i].is_same(leaves_[i]))
+      shared[{leaves_[i].scalar_type(), zero_dims(leaves_[i], *deployer_->mesh())}].push_back(i);
+  for (const auto& [alike, leaves] : shared) gather_into_leaves(leaves, alike.second);
 }
 
 // In buckets: a buffer for all would be as large as the parameters.
-void TrainedParams::gather_into_leaves(const std::vector<size_t>& leaves) {
+void TrainedParams::gather_into_leaves(const std::vector<size_t>& leaves,
+                                       const std::vector<Mesh::Dim>& dims) {
   std::vector<std::vector<size_t>> buckets;
   size_t bytes = 0;
   for (size_t leaf : leaves) {
@@ -174,7 +176,7 @@ void TrainedParams::gather_into_leaves(const std::vector<size_t>& leaves) {
   auto start = [&](const std::vector<size_t>& bucket) {
     std::vector<at::Tensor> parts;
     for (size_t leaf : bucket) parts.push_back(views_[leaf]);
-    return start_gather(parts, Mesh::zero);
+    return start_gather(parts, dims);
   };
   CoalescedChange next = start(buckets[0]);
   for (size_t i = 0; i < buckets.size(); ++i) {

@@ -75,7 +75,7 @@ class TrainedParams {
 
  private:
   at::Tensor optimizer_view(const at::Tensor& leaf, Placements& target) const;
-  void gather_into_leaves(const std::vector<size_t>& leaves);
+  void gather_into_leaves(const std::vector<size_t>& leaves, const std::vector<Mesh::Dim>& dims);
 
   std::shared_ptr<Deployer> deployer_;
   at::Device device_;

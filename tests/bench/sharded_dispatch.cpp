@@ -53,7 +53,7 @@ int main() {
   std::shared_ptr<const Mesh> mesh = mesh_of_two();
   Placement whole, columns = Placement::shard(1), split = Placement::shard(0);
   auto on = [&](const at::Tensor& tensor, const Placement& placement) {
-    return shard(tensor, mesh, {whole, {}, {}, placement});
+    return shard(tensor, mesh, {whole, {}, {}, {}, placement});
   };
   auto report = [](const char* name, const std::function<void()>& plain,
                    const std::function<void()>& sharded) {

@@ -1,5 +1,5 @@
 -- Every family of models, and heads of some, with two model shards and ZeRO 3, on two copies of
--- the model or two context shards, in turn: one step of training has the loss, the gradients and
+-- the model, two context shards or two expert shards, in turn: one step of training has the loss, the gradients and
 -- the new parameters of one process. It trains adapters of a new model,
 -- adapters of one whose weights stay in mapped files (low_memory), and all parameters of the
 -- latter. Without REDCO_TEST_FULL=1 a third of the families gets one of these three; which, depends
@@ -11,13 +11,12 @@ local tiny = require "tiny_models"
 local torch = redco.torch
 local folder = assert(arg[1], "expected a folder to write to") .. "/every_family"
 
--- By the number of context shards.
 local deployers = {}
-for n_context_shards = 1, 2 do
-  deployers[n_context_shards] = redco.Deployer {
-    seed = 1, n_model_shards = 2, n_context_shards = n_context_shards, zero = 3,
-    zero_min_size = 16, verbose = false,
-  }
+for i, layout in ipairs { { "copies" }, { "context shards", 2 }, { "expert shards", nil, 2 } } do
+  deployers[i] = { name = layout[1], made = redco.Deployer {
+    seed = 1, n_model_shards = 2, n_context_shards = layout[2], n_expert_shards = layout[3],
+    zero = 3, zero_min_size = 16, verbose = false,
+  } }
 end
 local deployer
 
@@ -125,7 +124,7 @@ local function check(model, inputs, params, optimizer, is_trained)
     end,
   }
   local before = whole(params)
-  trainer:train { examples = rows, per_device_batch_size = #rows / deployer.mesh.dp }
+  trainer:train { examples = rows, per_device_batch_size = #rows / deployer.mesh.dp / deployer.mesh.ep }
   for key, leaf in pairs(trainer.params) do
     local expected = before[key]
     if torch.is_tensor(leaf) then
@@ -178,10 +177,10 @@ for i, name in ipairs(arg[2] and { arg[2] } or tiny.names()) do
   local dir = folder .. "/" .. name
   local function test(k, what, body)
     if not is_chosen(i, k) or name == "resnet" and what:find "^adapters" then return end
-    for n_context_shards, each in ipairs(deployers) do
-      if testing.is_full or arg[2] or (i + k + seed) % 2 == n_context_shards - 1 then
-        deployer = each
-        testing.test(("%s: %s, %d context shards"):format(name, what, n_context_shards), body)
+    for n, each in ipairs(deployers) do
+      if testing.is_full or arg[2] or (i + k + seed) % #deployers == n - 1 then
+        deployer = each.made
+        testing.test(("%s: %s, on two %s"):format(name, what, each.name), body)
       end
     end
   end

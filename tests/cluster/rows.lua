@@ -125,7 +125,8 @@ local function whole_copy(model)
   return whole
 end
 
-local function check(row, deployer)
+-- most: the part of the parameters that each process may hold.
+local function check(row, deployer, most)
   local model = redco.models.from_config(config_of(row),
     { generator = torch.Generator(3), task = row[4] })
   local whole, batch = whole_copy(model), batch_of(row)
@@ -160,10 +161,10 @@ local function check(row, deployer)
     end,
   }
   trainer:train {
-    examples = examples_of(batch), per_device_batch_size = 2 / deployer.mesh.dp,
+    examples = examples_of(batch), per_device_batch_size = 2 / deployer.mesh.dp / deployer.mesh.ep,
   }
   local memory = trainer:memory()
-  assert(memory.params.here < 0.6 * memory.params.whole,
+  assert(memory.params.here < most * memory.params.whole,
     ("%d of %d bytes are here"):format(memory.params.here, memory.params.whole))
   if not tokens then return end
   local predictor = redco.Predictor {
@@ -174,7 +175,7 @@ local function check(row, deployer)
   }
   local preds = predictor:predict {
     examples = examples_of { input_ids = ids }, params = whole,
-    per_device_batch_size = 2 / deployer.mesh.dp,
+    per_device_batch_size = 2 / deployer.mesh.dp / deployer.mesh.ep,
   }
   for i = 1, 2 do
     testing.expect_equal(table.concat(preds[i]:tolist(), " "),
@@ -182,17 +183,24 @@ local function check(row, deployer)
   end
 end
 
-for _, layout in ipairs { { 2, 1, 0 }, { 1, 1, 3 }, { 1, 2, 3 } } do
-  local n_model_shards, n_context_shards, zero = unpack(layout)
+local function has_experts(row)
+  return row[3].num_local_experts or row[3].num_experts or row[3].n_routed_experts
+end
+
+for _, layout in ipairs { { 2, 1, 1, 0 }, { 1, 1, 1, 3 }, { 1, 2, 1, 3 }, { 1, 1, 2, 0 } } do
+  local n_model_shards, n_context_shards, n_expert_shards, zero = unpack(layout)
   local deployer = redco.Deployer {
-    seed = 1, n_model_shards = n_model_shards, n_context_shards = n_context_shards, zero = zero,
-    zero_min_size = 64, verbose = false,
+    seed = 1, n_model_shards = n_model_shards, n_context_shards = n_context_shards,
+    n_expert_shards = n_expert_shards, zero = zero, zero_min_size = 64, verbose = false,
   }
   for i, row in ipairs(rows) do
-    if zero == 0 or testing.is_chosen(i, 3) then
-      testing.test(("%d: %s%s, %d model shards, %d context shards, zero = %d"):format(i, row[1],
-        row[4] and " for " .. row[4] or "", n_model_shards, n_context_shards, zero), function()
-        check(row, deployer)
+    local is_chosen = zero == 0 or testing.is_chosen(i, 3)
+    if n_expert_shards > 1 then is_chosen = has_experts(row) end
+    if is_chosen then
+      testing.test(("%d: %s%s, %d model, %d context and %d expert shards, zero = %d"):format(i,
+        row[1], row[4] and " for " .. row[4] or "", n_model_shards, n_context_shards,
+        n_expert_shards, zero), function()
+        check(row, deployer, n_expert_shards > 1 and 0.9 or 0.6)
         for operator, calls in pairs(traffic.gathered_without_rule()) do
           error(("%s was gathered %d times"):format(operator, calls))
         end

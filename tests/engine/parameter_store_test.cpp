@@ -28,6 +28,16 @@ std::vector<at::Tensor> plain_weights() {
   return weights;
 }
 
+std::vector<std::vector<Mesh::Dim>> dims_of_each(const std::vector<at::Tensor>& params) {
+  std::vector<std::vector<Mesh::Dim>> all;
+  for (const at::Tensor& param : params) {
+    std::vector<Mesh::Dim>& dims = all.emplace_back();
+    for (Mesh::Dim dim : Mesh::dims_of(Mesh::zero))
+      if (placements_of(param)[dim].is_sharded()) dims.push_back(dim);
+  }
+  return all;
+}
+
 // Counts what of the gathered memory lives, at each layer.
 struct Alive {
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> seen;
@@ -65,7 +75,7 @@ TEST_CASE("one block at a time is whole, forward and backward") {
     std::vector<at::Tensor> weights;
     for (const at::Tensor& weight : plain_weights())
       weights.push_back(shard(weight, mesh, {Placement::shard(0), {}}).detach());
-    auto store = Zero3Store::make(weights, {0, 1, 2, 3});
+    auto store = Zero3Store::make(weights, {0, 1, 2, 3}, dims_of_each(weights));
     for (at::Tensor& weight : weights) weight.set_requires_grad(true);
     at::Tensor rows = shard(x, mesh, placements_on(Mesh::batch, Placement::shard(0)));
 
@@ -89,9 +99,9 @@ TEST_CASE("one block at a time is whole, forward and backward") {
       CHECK(alive.count() == 0);
     }
   };
-  on_threads({3, 1, 1, 1}, body);
+  on_threads({3, 1, 1, 1, 1}, body);
   // Two groups of processes, each of which gathers from its own copy.
-  on_threads({2, 2, 1, 1}, body);
+  on_threads({2, 2, 1, 1, 1}, body);
 }
 
 TEST_CASE("a step that takes another way than the recorded one is right too") {
@@ -101,7 +111,7 @@ TEST_CASE("a step that takes another way than the recorded one is right too") {
     std::vector<at::Tensor> weights;
     for (const at::Tensor& weight : plain)
       weights.push_back(shard(weight, mesh, {Placement::shard(1), {}}).detach());
-    auto store = Zero3Store::make(weights, {0, 1, 2, 3});
+    auto store = Zero3Store::make(weights, {0, 1, 2, 3}, dims_of_each(weights));
     for (std::vector<size_t> order : {std::vector<size_t>{0, 1, 2, 3}, {3, 1}, {2, 2, 0, 1}, {1}}) {
       at::Tensor y = shard(x, mesh, {}), expected = x;
       for (size_t i : order) {
@@ -118,7 +128,7 @@ TEST_CASE("writing to a parameter, and reading it in another type") {
   on_threads(2, 1, [&](const MeshPointer& mesh) {
     at::Tensor plain = at::arange(6, at::kDouble).reshape({3, 2});
     std::vector<at::Tensor> weights{shard(plain, mesh, {Placement::shard(0), {}}).detach()};
-    auto store = Zero3Store::make(weights, {0});
+    auto store = Zero3Store::make(weights, {0}, dims_of_each(weights));
     CHECK(at::equal(full(weights[0] + 0), plain));
     weights[0].mul_(2);
     CHECK(placements_of(weights[0])[Mesh::dp] == Placement::shard(0));
@@ -132,7 +142,7 @@ TEST_CASE("a write to a parameter does not change its converted copies, nor the 
   on_threads(2, 1, [&](const MeshPointer& mesh) {
     at::Tensor plain = at::arange(3, at::kDouble) + 1;
     at::Tensor weight = shard(plain, mesh, {Placement::shard(0), {}}).detach();
-    auto store = Zero3Store::make({weight}, {0});
+    auto store = Zero3Store::make({weight}, {0}, dims_of_each({weight}));
     at::Tensor copy = weight.to(at::kFloat), view = weight.view({1, 3});
     CHECK(at::equal(full(view + weight), (plain * 2).view({1, 3})));
     weight.view({3, 1}).mul_(10);

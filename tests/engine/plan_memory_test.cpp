@@ -109,7 +109,7 @@ plan::TracedProgram program_of(const Step& step, std::shared_ptr<Deployer> deplo
 // The most that exists at one time of step 2, beyond what exists before it.
 int64_t measured(const Step& step) {
   int64_t result = 0;
-  testing::on_threads({1, 1, 1, 1}, [&](const std::shared_ptr<const Mesh>& given) {
+  testing::on_threads({1, 1, 1, 1, 1}, [&](const std::shared_ptr<const Mesh>& given) {
     auto mesh = std::const_pointer_cast<Mesh>(given);
     plan::TracedProgram program = program_of(step, Deployer::on_mesh({.verbose = false}, mesh));
     program.options.accumulate_grad_batches = step.n_accumulated;

@@ -42,7 +42,7 @@ void everywhere(const std::function<Tensors(const at::Tensor&)>& body, double to
   Tensors expected = body(numbers({4, 6}));
   on_threads(1, 2, [&](const MeshPointer& mesh) {
     for (const Placement& placement : {whole, rows, columns, sum}) {
-      Tensors actual = body(shard(numbers({4, 6}), mesh, {whole, {}, {}, placement}).detach());
+      Tensors actual = body(shard(numbers({4, 6}), mesh, {whole, {}, {}, {}, placement}).detach());
       REQUIRE(actual.size() == expected.size());
       for (size_t i = 0; i < actual.size(); ++i) same(actual[i], expected[i].detach(), tolerance);
     }

@@ -178,7 +178,7 @@ TEST_CASE("writing by an index") { run_all(writes); }
 TEST_CASE("an index that no rank holds fails, as it does on one process") {
   redco::testing::on_threads(1, 2, [](const std::shared_ptr<const Mesh>& mesh) {
     at::Tensor table =
-        shard(at::ones({5, 2}, at::kDouble), mesh, {Placement(), {}, {}, Placement::shard(0)});
+        shard(at::ones({5, 2}, at::kDouble), mesh, {Placement(), {}, {}, {}, Placement::shard(0)});
     for (int64_t outside : {5, -6}) {
       at::Tensor index = at::tensor({int64_t{1}, outside}, at::kLong);
       CHECK_THROWS_WITH_AS(at::embedding(table, index), doctest::Contains("out of range"),

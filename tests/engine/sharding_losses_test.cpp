@@ -218,7 +218,7 @@ TEST_CASE("over a split vocabulary only a few numbers a row move") {
   redco::testing::on_threads(1, 2, [&](const std::shared_ptr<const Mesh>& mesh) {
     Placement whole, split = Placement::shard(0);
     at::Tensor table =
-        shard(at::ones({n_classes, n_in}, at::kDouble), mesh, {whole, {}, {}, split});
+        shard(at::ones({n_classes, n_in}, at::kDouble), mesh, {whole, {}, {}, {}, split});
     at::Tensor ids = at::arange(n_rows, at::kLong);
     table.requires_grad_();
     at::Tensor x = at::embedding(table, ids);

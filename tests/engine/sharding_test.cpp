@@ -15,9 +15,10 @@ using redco::testing::on_threads;
 
 namespace {
 
-const std::vector<Mesh::Shape> meshes = {{1, 1, 1, 1}, {2, 1, 1, 1}, {1, 1, 1, 2}, {1, 1, 1, 3},
-                                         {4, 1, 1, 1}, {2, 1, 1, 2}, {1, 3, 1, 1}, {2, 2, 1, 1},
-                                         {2, 2, 1, 2}, {1, 1, 2, 2}, {2, 1, 2, 1}};
+const std::vector<Mesh::Shape> meshes = {
+    {1, 1, 1, 1, 1}, {2, 1, 1, 1, 1}, {1, 1, 1, 1, 2}, {1, 1, 1, 1, 3}, {4, 1, 1, 1, 1},
+    {2, 1, 1, 1, 2}, {1, 3, 1, 1, 1}, {2, 2, 1, 1, 1}, {2, 2, 1, 1, 2}, {1, 1, 1, 2, 2},
+    {2, 1, 1, 2, 1}, {1, 1, 3, 1, 1}, {2, 1, 2, 1, 1}};
 
 void check_close(const at::Tensor& actual, const at::Tensor& expected, const std::string& what) {
   if (actual.sizes() == expected.sizes() &&
@@ -41,8 +42,12 @@ std::vector<Placements> all_placements(const at::Tensor& tensor, const Mesh::Sha
   for (Mesh::Dim dim : Mesh::dims) {
     if (shape[dim] == 1) continue;
     std::vector<Placements> longer;
+    std::vector<Placement> own_placements = placements_for(tensor);
+    if (Mesh::has(dim, Mesh::expert))
+      for (int64_t rank : {int64_t{0}, shape[dim] - 1})
+        own_placements.push_back(Placement::on_rank(rank));
     for (Placements placements : all)
-      for (const Placement& own : placements_for(tensor)) {
+      for (const Placement& own : own_placements) {
         placements[dim] = own;
         longer.push_back(placements);
       }
@@ -95,10 +100,11 @@ TEST_CASE("a block by columns and rows has the whole one's gradients") {
   auto expected = run({x0, w0, b0, v0, c0});
   for (const Mesh::Shape& shape : meshes) {
     on_threads(shape, [&](const std::shared_ptr<const Mesh>& mesh) {
-      Placement r, s0 = Placement::shard(0), s1 = Placement::shard(1);
-      auto actual =
-          run({shard(x0, mesh, placements_on(Mesh::batch, s0)), shard(w0, mesh, {r, r, s0}),
-               shard(b0, mesh, {r, r, s0}), shard(v0, mesh, {r, r, s1}), shard(c0, mesh, {r, r})});
+      Placement s0 = Placement::shard(0), s1 = Placement::shard(1);
+      auto on_shards = [](const Placement& own) { return placements_on(Mesh::model, own); };
+      auto actual = run({shard(x0, mesh, placements_on(Mesh::batch, s0)),
+                         shard(w0, mesh, on_shards(s0)), shard(b0, mesh, on_shards(s0)),
+                         shard(v0, mesh, on_shards(s1)), shard(c0, mesh, {})});
       for (size_t i = 0; i < actual.size(); ++i)
         check_close(full(actual[i]), expected[i], "result " + std::to_string(i));
       CHECK(redco::testing::gathered_without_rule().empty());
@@ -107,7 +113,7 @@ TEST_CASE("a block by columns and rows has the whole one's gradients") {
 }
 
 TEST_CASE("weak references do not hold the memory of a local tensor") {
-  on_threads({2, 1, 1, 1}, [](const auto& mesh) {
+  on_threads({2, 1, 1, 1, 1}, [](const auto& mesh) {
     at::Tensor sharded = shard(at::ones({4}), mesh, {Placement::shard(0)});
     at::Tensor local = to_local(sharded);
     const c10::weak_intrusive_ptr<c10::StorageImpl> memory(local.storage().getWeakStorageImpl());
@@ -158,7 +164,7 @@ TEST_CASE("dimensions of the mesh by role") {
   CHECK(Mesh::dims_of(Mesh::batch) == std::vector{Mesh::dp, Mesh::dp_replicate});
   CHECK(Mesh::dims_of(Mesh::zero) == std::vector{Mesh::dp, Mesh::cp});
   CHECK(Mesh::dim_of(Mesh::model) == Mesh::mp);
-  on_threads({2, 2, 1, 3}, [](const std::shared_ptr<const Mesh>& mesh) {
+  on_threads({2, 2, 1, 1, 3}, [](const std::shared_ptr<const Mesh>& mesh) {
     CHECK(mesh->size(Mesh::batch) == 4);
     CHECK(mesh->size(Mesh::model) == 3);
     CHECK(mesh->size(Mesh::zero) == 2);
@@ -183,11 +189,12 @@ TEST_CASE("an optional dimension of the mesh is shown where a tensor differs on 
 
 TEST_CASE("a mesh dimension splits blocks of a dimension that others split between them") {
   at::Tensor whole = at::arange(24 * 2, at::kDouble).reshape({24, 2});
-  on_threads({2, 2, 1, 2}, [&](const std::shared_ptr<const Mesh>& mesh) {
+  on_threads({2, 2, 1, 1, 2}, [&](const std::shared_ptr<const Mesh>& mesh) {
     Placement r, s = Placement::shard(0), blocks = Placement::shard(0, 6);
     for (const Placements& placements :
-         {Placements{s, r, r, blocks}, Placements{r, s, r, blocks}, Placements{s, blocks, r, r},
-          Placements{r, r, r, blocks}, Placements{blocks, r, r, s}, Placements{r, r, blocks, s}})
+         {Placements{s, r, r, r, blocks}, Placements{r, s, r, r, blocks},
+          Placements{s, blocks, r, r, r}, Placements{r, r, r, r, blocks},
+          Placements{blocks, r, r, r, s}, Placements{r, r, r, blocks, s}})
       check_close(full(shard(whole, mesh, placements)), whole, to_string(placements));
     CHECK_THROWS_WITH(shard(whole, mesh, {s, s, {}, Placement::shard(0, 12)}),
                       doctest::Contains("dp does not cut between the blocks that mp"));
@@ -198,7 +205,7 @@ TEST_CASE("a mesh dimension splits blocks of a dimension that others split betwe
 
 TEST_CASE("blocks of several lengths are each split") {
   at::Tensor whole = at::arange(12 * 3, at::kDouble).reshape({12, 3});
-  on_threads({1, 1, 1, 2}, [&](const std::shared_ptr<const Mesh>& mesh) {
+  on_threads({1, 1, 1, 1, 2}, [&](const std::shared_ptr<const Mesh>& mesh) {
     Placement r, blocks = Placement::shard_blocks(0, {8, 2, 2});
     CHECK(to_string(blocks) == "shard(0, block = {8, 2, 2})");
     CHECK(blocks == Placement::shard_blocks(0, {8, 2, 2}));
@@ -230,7 +237,7 @@ TEST_CASE("blocks of several lengths are each split") {
 
 TEST_CASE("of a block with fewer units than ranks all get the piece") {
   at::Tensor whole = at::arange(12 * 3, at::kDouble).reshape({12, 3});
-  on_threads({1, 1, 1, 2}, [&](const std::shared_ptr<const Mesh>& mesh) {
+  on_threads({1, 1, 1, 1, 2}, [&](const std::shared_ptr<const Mesh>& mesh) {
     Placement r, blocks = Placement::shard_blocks(0, {8, 2, 2}, 2);
     at::Tensor x = shard(whole, mesh, {r, r, {}, blocks});
     CHECK(to_local(x).size(0) == (mesh->group(Mesh::mp).rank() == 0 ? 4 : 8));
@@ -252,7 +259,7 @@ TEST_CASE("of a block with fewer units than ranks all get the piece") {
 
 TEST_CASE("a view keeps the rows of an unevenly split batch where they are") {
   at::Tensor whole = at::arange(5 * 4 * 3, at::kDouble).reshape({5, 4, 3});
-  on_threads({2, 2, 1, 1}, [&](const std::shared_ptr<const Mesh>& mesh) {
+  on_threads({2, 2, 1, 1, 1}, [&](const std::shared_ptr<const Mesh>& mesh) {
     at::Tensor x = shard(whole, mesh, placements_on(Mesh::batch, Placement::shard(0)));
     at::Tensor rows = x.view({20, 3}) * 2, back = rows.view({5, 4, 3}) + x;
     for (Mesh::Dim dim : Mesh::dims)

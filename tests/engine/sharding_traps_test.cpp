@@ -28,7 +28,7 @@ at::Tensor numbers(at::IntArrayRef sizes) {
 
 // On two ranks of mp.
 at::Tensor on(const MeshPointer& mesh, const at::Tensor& tensor, const Placement& placement) {
-  return shard(tensor, mesh, {whole, {}, {}, placement}).detach();
+  return shard(tensor, mesh, {whole, {}, {}, {}, placement}).detach();
 }
 
 void same(const at::Tensor& actual, const at::Tensor& expected) {
@@ -115,7 +115,7 @@ TEST_CASE("the bytes of a sum are not summed") {
 
 TEST_CASE("a sum that is reduced where it lies is reduced for its views, be it a copy itself") {
   on_threads(2, 2, [](const MeshPointer& mesh) {
-    at::Tensor x = shard(numbers({2, 2, 3}), mesh, {Placement::shard(1), {}, {}, sum}).detach();
+    at::Tensor x = shard(numbers({2, 2, 3}), mesh, {Placement::shard(1), {}, {}, {}, sum}).detach();
     at::Tensor copy = x.reshape({4, 3}), view = copy[1];
     copy.cos();
     same(view, numbers({2, 2, 3}).reshape({4, 3})[1]);

@@ -92,6 +92,26 @@ class ThreadGroup final : public Group {
     count(all_to_all_kind, int64_t(tensor.nbytes()) * (size_ - 1) / size_);
     return ended(at::stack(rows_of_mine(tensor)));
   }
+  std::unique_ptr<Pending> start_exchange(std::vector<at::Tensor> sent,
+                                          std::vector<int64_t> n_received) override {
+    int64_t bytes = 0;
+    std::vector<int64_t> ends{0};
+    for (int64_t to = 0; to < size_; ++to) {
+      if (to != rank_) bytes += int64_t(sent[size_t(to)].nbytes());
+      ends.push_back(ends.back() + sent[size_t(to)].size(0));
+    }
+    count(all_to_all_kind, bytes);
+    const auto all_ends = meeting_->exchange(rank_, at::tensor(ends));
+    const auto all = meeting_->exchange(rank_, at::cat(sent));
+    std::vector<at::Tensor> received;
+    for (size_t from = 0; from < all.size(); ++from) {
+      const auto begin = all_ends[from][rank_].item<int64_t>();
+      const auto n = all_ends[from][rank_ + 1].item<int64_t>() - begin;
+      if (n != n_received[from]) throw std::runtime_error("other rows came than were expected");
+      received.push_back(all[from].narrow(0, begin, n));
+    }
+    return ended(at::cat(received));
+  }
 
  private:
   static at::Tensor reduced(const at::Tensor& rows, ReduceOp op) {
@@ -227,7 +247,7 @@ inline void on_threads(const Mesh::Shape& shape,
 /// The same on a mesh of dp and mp.
 inline void on_threads(int64_t n_dp, int64_t n_mp,
                        const std::function<void(const std::shared_ptr<const Mesh>&)>& body) {
-  on_threads({n_dp, 1, 1, n_mp}, body);
+  on_threads({n_dp, 1, 1, 1, n_mp}, body);
 }
 
 /// "2x1" for dp and mp, or "2x1x2" with dp_replicate, "2x1-context2" with cp.

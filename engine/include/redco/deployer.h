@@ -24,6 +24,7 @@ namespace redco {
 struct ProcessLayout {
   int64_t n_model_shards = 1;
   int64_t n_context_shards = 1;
+  int64_t n_expert_shards = 1;
   int64_t zero = 0;
   int64_t zero_group = zero_group_of_all;
   bool sequence_parallel = false;
@@ -45,6 +46,9 @@ struct DeployerOptions {
   /// The number of processes, each with its own model shards, that share the positions of every
   /// example. n_model_shards * n_context_shards must divide the number of processes.
   int64_t n_context_shards = 1;
+  /// The number of copies of the model among which the experts of mixtures are split; must divide
+  /// the number of copies.
+  int64_t n_expert_shards = 1;
   /// ZeRO stage (arXiv 1910.02054), the state split over the ranks that have different data: 1
   /// optimizer states, 2 also gradients, 3 also parameters.
   int64_t zero = 0;

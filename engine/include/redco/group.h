@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace redco {
 
@@ -64,6 +65,11 @@ class REDCO_API Group {
   virtual std::unique_ptr<Pending> start_reduce_scatter(at::Tensor tensor, ReduceOp op) = 0;
   /// Sends row r of [size, ...] to rank r; row r of the result is received from rank r.
   virtual std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) = 0;
+  /// The same with a number of rows for each pair of ranks: sends `sent[r]`, of shape [n, ...], to
+  /// rank r, and returns the rows received, [sum of n_received, ...]: `n_received[r]` from rank r,
+  /// in this order. Both ranks of a pair know its number; the other sizes are equal everywhere.
+  virtual std::unique_ptr<Pending> start_exchange(std::vector<at::Tensor> sent,
+                                                  std::vector<int64_t> n_received) = 0;
 
   at::Tensor all_reduce(at::Tensor tensor, ReduceOp op) {
     return start_all_reduce(std::move(tensor), op)->wait();
@@ -73,6 +79,9 @@ class REDCO_API Group {
     return start_reduce_scatter(std::move(tensor), op)->wait();
   }
   at::Tensor all_to_all(at::Tensor tensor) { return start_all_to_all(std::move(tensor))->wait(); }
+  at::Tensor exchange(std::vector<at::Tensor> sent, std::vector<int64_t> n_received) {
+    return start_exchange(std::move(sent), std::move(n_received))->wait();
+  }
 
   using Counters = std::array<Traffic, n_kinds>;
   const Counters& counters() const { return counters_; }

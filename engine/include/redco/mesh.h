@@ -69,6 +69,7 @@ struct MeshOptions {
   Processes processes = {};
   int64_t n_model_shards = 1;
   int64_t n_context_shards = 1;
+  int64_t n_expert_shards = 1;
   /// The number of data-parallel processes that share the state that ZeRO splits; each group of
   /// them has a copy of it (hybrid sharding). zero_group_of_all: one group; zero_group_of_host: the
   /// processes of one host.
@@ -82,12 +83,12 @@ struct MeshOptions {
 /// dimension are that dimension's group.
 class REDCO_API Mesh {
  public:
-  /// Parameters are split over mp, the batch over dp and dp_replicate, the positions of each
-  /// example over cp; ZeRO splits its state over dp and cp, and the ranks along dp_replicate hold
-  /// copies of it. If several dimensions of the mesh split one dimension of a tensor, they do so in
-  /// this order: examples first, then the positions of each, which sequence parallelism splits
-  /// further.
-  enum Dim : uint8_t { dp = 0, dp_replicate = 1, cp = 2, mp = 3, n_dims = 4 };
+  /// Parameters are split over mp, the batch over dp, dp_replicate and ep, the positions of each
+  /// example over cp; the experts of mixtures are split over ep. ZeRO splits its state over dp,
+  /// ep and cp, that of experts over dp and cp, and the ranks along dp_replicate hold copies of it.
+  /// If several dimensions of the mesh split one dimension of a tensor, they do so in this order:
+  /// examples first, then the positions of each, which sequence parallelism splits further.
+  enum Dim : uint8_t { dp = 0, dp_replicate = 1, ep = 2, cp = 3, mp = 4, n_dims = 5 };
 
   /// The purpose of a dimension of the mesh. Code outside of mesh/ and sharding/ names roles, not
   /// dimensions.
@@ -96,6 +97,7 @@ class REDCO_API Mesh {
     zero = 2,     ///< its ranks share the state that ZeRO splits
     model = 4,    ///< its ranks share one copy of the model, and its work on each example
     context = 8,  ///< its ranks have different positions of the same examples
+    expert = 16,  ///< its ranks have different experts of a mixture
     data = batch | context,  ///< its ranks have different data: gradients are summed over it
   };
 
@@ -107,14 +109,15 @@ class REDCO_API Mesh {
   static constexpr std::array<Facts, n_dims> facts = {{
       {"dp", batch | zero, false},
       {"dp_replicate", batch, true},
+      {"ep", batch | zero | expert, true},
       {"cp", context | zero, true},
       {"mp", model, false},
   }};
 
-  static constexpr std::array<Dim, n_dims> dims = {dp, dp_replicate, cp, mp};
+  static constexpr std::array<Dim, n_dims> dims = {dp, dp_replicate, ep, cp, mp};
   /// Ranks count up along these dimensions, along the first one fastest: the groups of the first
   /// ones lie within a host.
-  static constexpr std::array<Dim, n_dims> from_innermost = {mp, cp, dp, dp_replicate};
+  static constexpr std::array<Dim, n_dims> from_innermost = {mp, cp, ep, dp, dp_replicate};
 
   static constexpr bool has(Dim dim, Role role) { return (facts[dim].roles & role) != 0; }
   /// The dimensions that have a role.
@@ -137,8 +140,8 @@ class REDCO_API Mesh {
   static Line line_of(Dim dim, const Shape& shape, int64_t rank);
 
   /// Connects the processes; returns when all are connected. Throws Error if a process does not
-  /// connect, and UsageError if n_model_shards, n_context_shards or zero_group does not divide
-  /// their number.
+  /// connect, and UsageError if n_model_shards, n_context_shards, n_expert_shards or zero_group
+  /// does not divide their number.
   static std::shared_ptr<Mesh> make(const MeshOptions& options);
 
   virtual ~Mesh() = default;

@@ -35,6 +35,7 @@ struct PlanOptions {
   // The layout that is asked for.
   int64_t n_model_shards = 1;
   int64_t n_context_shards = 1;  ///< of all layouts
+  int64_t n_expert_shards = 1;   ///< the same
   int64_t zero = 0;
   int64_t zero_group = zero_group_of_all;
   bool sequence_parallel = false;
@@ -77,6 +78,7 @@ struct PlannedLayout {
   int64_t n_copies = 1;  ///< of the model: the data-parallel size
   int64_t n_model_shards = 1;
   int64_t n_context_shards = 1;
+  int64_t n_expert_shards = 1;  ///< the copies that share the experts of mixtures
   int64_t zero = 0;
   int64_t zero_group = 1;  ///< the copies that share ZeRO's state: all, or those of a host
   bool sequence_parallel = false;

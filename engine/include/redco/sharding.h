@@ -36,6 +36,9 @@ struct REDCO_API Placement {
   /// The dimension is split at multiples of this: when two dimensions were merged into one, it is
   /// split between rows of the first.
   int32_t grain = 1;
+  /// The rank that holds all of the dimension, of which the others hold nothing; -1: all hold
+  /// parts.
+  int32_t rank = -1;
 
   static Placement replicate() { return {}; }
   static Placement shard(int64_t dim, int64_t block = 0, int64_t grain = 1) {
@@ -44,11 +47,18 @@ struct REDCO_API Placement {
   /// For blocks of these lengths. Equal lists give equal placements.
   static Placement shard_blocks(int64_t dim, const std::vector<int64_t>& lengths,
                                 int64_t grain = 1);
+  /// The tensor is on one rank. The others hold a tensor without rows.
+  static Placement on_rank(int64_t rank) {
+    Placement placement = shard(0);
+    placement.rank = int32_t(rank);
+    return placement;
+  }
   static Placement reduction(ReduceOp op = ReduceOp::sum) { return {partial, op}; }
 
   bool is_replicated() const { return kind == replicated; }
   bool is_sharded() const { return kind == sharded; }
   bool is_partial() const { return kind == partial; }
+  bool is_on_rank() const { return rank >= 0; }
   bool is_in_blocks() const { return block > 0 || lengths; }
   /// For a dimension of `size` whose blocks do not differ.
   int64_t n_blocks(int64_t size) const { return block > 0 ? size / block : 1; }
@@ -66,7 +76,7 @@ using Placements = std::array<Placement, Mesh::n_dims>;
 REDCO_API Placements placements_on(Mesh::Role role, const Placement& placement);
 
 /// "replicate", "shard(0)", "shard(0, block = 768)", "shard(0, block = {768, 256, 256})",
-/// "partial(sum)".
+/// "on_rank(1)", "partial(sum)".
 REDCO_API std::string to_string(const Placement& placement);
 /// "{dp = shard(0), mp = replicate}".
 REDCO_API std::string to_string(const Placements& placements);
@@ -86,6 +96,8 @@ struct Span {
   int64_t length() const { return end - begin; }
 };
 REDCO_API Span span_of(int64_t size, int64_t grain, int64_t n_ranks, int64_t rank);
+/// The same for the placement of the dimension, if it is no dimension of blocks.
+REDCO_API Span span_of(int64_t size, const Placement& placement, int64_t n_ranks, int64_t rank);
 /// The part that this process holds of a dimension that the mesh dimensions with a role split.
 REDCO_API Span span_of(int64_t size, Mesh::Role role, const Mesh& mesh);
 
@@ -128,6 +140,9 @@ REDCO_API at::Tensor to_local(const at::Tensor& tensor);
 /// The local part, or the tensor itself if it is not sharded, for code that only needs its memory.
 /// Not recorded by autograd.
 REDCO_API const at::Tensor& memory_of(const at::Tensor& tensor);
+/// What this process holds of a tensor now: the local part, or the rows of it that are at experts.
+/// Never communicates.
+REDCO_API const at::Tensor& held_memory_of(const at::Tensor& tensor);
 
 /// Statistics of sharding on this thread; moves.h counts what it sent.
 struct ShardingCounters {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,13 @@ using TracedForward = std::function<Tree(const Tree& params)>;
 REDCO_API std::vector<ShardingDecision> decide_sharding(const Tree& params, int64_t n_model_shards,
                                                         const std::vector<ShardingRule>& rules,
                                                         const TracedForward& forward);
+
+/// The placements on `n_expert_shards` ranks of the parameters that are weights of experts:
+/// `forward` multiplies rows by them that choose them by numbers (grouped_linear). By name. Each
+/// expert is on one rank, and a stack of them is split between experts.
+REDCO_API std::map<std::string, Placement> decide_experts(const Tree& params,
+                                                          int64_t n_expert_shards,
+                                                          const TracedForward& forward);
 
 /// Converts the decisions to rules, one for each parameter that is split.
 REDCO_API std::vector<ShardingRule> as_rules(const std::vector<ShardingDecision>& decisions);

@@ -5,6 +5,7 @@
 #include "layout_search.h"
 
 #include "../../mesh/imagined.h"
+#include "../tensor/routing.h"
 
 #include <redco/detail/name_pattern.h>
 #include <redco/error.h>
@@ -80,14 +81,9 @@ void mark_adapters(std::vector<TracedParameter>& parameters) {
   }
 }
 
-}  // namespace
-
-std::vector<ShardingDecision> decide_sharding(const Tree& params, int64_t n_model_shards,
-                                              const std::vector<ShardingRule>& rules,
-                                              const TracedForward& forward) {
-  require(n_model_shards > 0, "n_model_shards = ", n_model_shards, " must be positive");
+// The parameters that may be split, and their indices by the tensors.
+std::vector<TracedParameter> parameters_of(const Tree& params, std::map<const void*, int>& places) {
   std::vector<TracedParameter> parameters;
-  std::map<const void*, int> places;
   for (const auto& [name, tensor] : named_tensors(params)) {
     // Quantized weights are bytes; other integers stay whole.
     if (!tensor.is_floating_point() && tensor.scalar_type() != at::kByte) continue;
@@ -97,15 +93,31 @@ std::vector<ShardingDecision> decide_sharding(const Tree& params, int64_t n_mode
     else
       parameters[size_t(place->second)].other_names.push_back(name);
   }
+  return parameters;
+}
+
+WatchedForward watched(const Tree& params, const std::map<const void*, int>& places,
+                       const TracedForward& forward, int64_t n_model_shards,
+                       const std::vector<TracedParameter>& parameters) {
+  return {params, places, forward,
+          mesh::make_imagined_mesh({.model = n_model_shards}, mesh::Library::gloo,
+                                   parameters.empty() ? at::kCPU : parameters[0].given.device())};
+}
+
+}  // namespace
+
+std::vector<ShardingDecision> decide_sharding(const Tree& params, int64_t n_model_shards,
+                                              const std::vector<ShardingRule>& rules,
+                                              const TracedForward& forward) {
+  require(n_model_shards > 0, "n_model_shards = ", n_model_shards, " must be positive");
+  std::map<const void*, int> places;
+  std::vector<TracedParameter> parameters = parameters_of(params, places);
   mark_adapters(parameters);
   apply_rules(rules, parameters);
   if (n_model_shards > 1 && forward) {
     at::NoGradGuard no_grad;
-    std::shared_ptr<const Mesh> mesh =
-        mesh::make_imagined_mesh({.model = n_model_shards}, mesh::Library::gloo,
-                                 parameters.empty() ? at::kCPU : parameters[0].given.device());
-    WatchedForward watched(params, places, forward, mesh);
-    parameters = least_moving_layout(watched, parameters);
+    WatchedForward traced = watched(params, places, forward, n_model_shards, parameters);
+    parameters = least_moving_layout(traced, parameters);
   }
 
   std::vector<ShardingDecision> decisions;
@@ -117,6 +129,27 @@ std::vector<ShardingDecision> decide_sharding(const Tree& params, int64_t n_mode
                          bytes_of_part(parameter.given, placement, n_model_shards)});
   }
   return decisions;
+}
+
+std::map<std::string, Placement> decide_experts(const Tree& params, int64_t n_expert_shards,
+                                                const TracedForward& forward) {
+  if (n_expert_shards == 1 || !forward) return {};
+  at::NoGradGuard no_grad;
+  std::map<const void*, int> places;
+  std::vector<TracedParameter> parameters = parameters_of(params, places);
+  WatchedForward traced = watched(params, places, forward, 1, parameters);
+  std::map<std::string, Placement> placements;
+  for (const auto& [index, use] : traced.follow(parameters).experts) {
+    if (use.n_experts == 0) continue;
+    const TracedParameter& parameter = parameters[size_t(index)];
+    const Placement placement =
+        use.number < 0
+            ? Placement::shard(0, 0, parameter.given.size(0) / use.n_experts)
+            : Placement::on_rank(Routing::rank_of(use.number, use.n_experts, n_expert_shards));
+    placements[parameter.name] = placement;
+    for (const std::string& name : parameter.other_names) placements[name] = placement;
+  }
+  return placements;
 }
 
 std::vector<ShardingRule> as_rules(const std::vector<ShardingDecision>& decisions) {

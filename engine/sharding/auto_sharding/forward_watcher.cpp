@@ -144,6 +144,7 @@ at::Tensor ForwardWatcher::stand_in(int parameter) {
 
 void ForwardWatcher::before(Call& call) {
   WithoutValues::before(call);
+  if (call.op.facts.chooses_weights) note_experts(call);
   bool is_handed_on = call.op.is_view || call.op.facts.passes_through;
   // Weights before what is added to their product: a bias follows.
   for (bool is_weight : {true, false}) {
@@ -428,6 +429,23 @@ void ForwardWatcher::note_view(const Call& call, const std::set<int>& weights) {
             Placement::shard(now->dim, block == parameter.given.size(now->dim) ? 0 : block));
       block /= length;
     }
+  }
+}
+
+void ForwardWatcher::note_experts(const Call& call) {
+  constexpr size_t first = 2;
+  const auto n = int64_t(call.tensors.size() - first);
+  for (int64_t i = 0; i < n; ++i) {
+    const TensorArgument& weight = call.tensors[first + size_t(i)];
+    auto origin = origins_.find(weight.impl);
+    if (origin == origins_.end()) continue;
+    const at::Tensor& given = parameters_[size_t(origin->second.parameter)].given;
+    const int64_t n_in_it = given.numel() / std::max<int64_t>(weight.tensor.numel(), 1);
+    if (n_in_it != 1 && (n_in_it != n || given.size(0) % n != 0)) continue;
+    const ExpertWeight use{n_in_it == 1 ? i : -1, n};
+    auto [known, is_new] = experts_.emplace(origin->second.parameter, use);
+    if (!is_new && (known->second.number != use.number || known->second.n_experts != n))
+      known->second.n_experts = 0;
   }
 }
 

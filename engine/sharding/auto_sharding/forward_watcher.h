@@ -41,6 +41,12 @@ struct TracedParameter {
   bool is_fixed() const { return is_by_rule || is_tried; }
 };
 
+/// What a parameter is to products with weights that are chosen for each row.
+struct ExpertWeight {
+  int64_t number = -1;    ///< of the expert; -1: a stack of those of all
+  int64_t n_experts = 0;  ///< 0: it is used in several ways
+};
+
 /// Decides the placements of parameters over mp by running a forward pass on stand-ins for them:
 /// each at its first use, from the placements of the other arguments there. Observes this thread
 /// while it exists.
@@ -69,6 +75,8 @@ class ForwardWatcher final : public WithoutValues {
   std::set<int> partners() const;
   /// Splits of a parameter that views of its outputs have as dimensions.
   const std::map<int, std::vector<Placement>>& splits_in_views() const { return splits_in_views_; }
+  /// The parameters that are weights of experts.
+  const std::map<int, ExpertWeight>& experts() const { return experts_; }
 
  private:
   // The parameters that the layout of a tensor goes back to.
@@ -93,6 +101,7 @@ class ForwardWatcher final : public WithoutValues {
   void lay_out(Call& call, size_t i, const TracedParameter& parameter);
   void correct(const Call& call, size_t i, const std::set<int>& weights);
   void note_view(const Call& call, const std::set<int>& weights);
+  void note_experts(const Call& call);
   void note_slice(const Call& call, const std::set<int>& weights);
   void correct_sliced(std::map<int, Correction>& all) const;
 
@@ -114,6 +123,7 @@ class ForwardWatcher final : public WithoutValues {
   std::set<int> moved_;         // parameters whose split is gathered or changed
   std::set<int> needed_split_;  // parameters whose sum is needed split
   std::map<int, std::vector<Placement>> splits_in_views_;
+  std::map<int, ExpertWeight> experts_;
 };
 
 }  // namespace redco::sharding

@@ -35,6 +35,7 @@ class WatchedForward {
     bool is_complete = false;                    ///< the forward pass ran to its end
     std::set<int> suspects = {}, partners = {};  ///< see ForwardWatcher
     std::map<int, std::vector<Placement>> splits_in_views = {};
+    std::map<int, ExpertWeight> experts = {};
   };
 
   /// The placements that follow from the parameters already decided.

@@ -62,6 +62,7 @@ WatchedForward::Layout WatchedForward::follow(std::vector<TracedParameter> decid
     ForwardWatcher watcher(found.parameters, mesh_);
     found.is_complete = watch(watcher);
     n_calls_ += watcher.n_calls();
+    found.experts = watcher.experts();
     if (!found.is_complete) {
       for (TracedParameter& parameter : found.parameters)
         if (!parameter.placement) parameter.reason = "not used before the trace ended: whole";

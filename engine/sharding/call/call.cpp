@@ -32,6 +32,7 @@ Call::Call(const Operator& op, const torch::jit::Stack& stack)
             ": a plain tensor was given the data of a sharded one by set_data, and holds none; "
             "replace the tensor instead");
     if (impl && impl->gathered_view()) refresh(*impl);
+    if (impl && op.is_written[argument]) impl->forget_rows();
     if (impl && !mesh) mesh = impl->mesh();
     auto first = int64_t(tensors.size());
     for (int64_t i = 0; i < first && element < 0; ++i)

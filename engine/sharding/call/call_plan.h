@@ -62,6 +62,7 @@ struct OperatorFacts {
   ProductKind kind = ProductKind::matmul;  ///< of an operator with flops
   bool has_heads = false;                  ///< it needs each attention head whole
   bool looks_up_rows = false;              ///< of its first argument
+  bool chooses_weights = false;  ///< (x, numbers, weights): a number chooses a row's weight
   GpuCost gpu = {};
 };
 

@@ -34,7 +34,8 @@ struct KeyHash {
 
 void append(Key& key, const Placement& placement) {
   key.push_back(int64_t(placement.kind) | int64_t(placement.op) << 2 |
-                int64_t(placement.lengths != nullptr) << 4 | int64_t(placement.dim) << 5);
+                int64_t(placement.lengths != nullptr) << 4 | int64_t(placement.dim) << 5 |
+                int64_t(placement.rank + 1) << 32);
   if (placement.is_sharded())
     key.push_back(int64_t(placement.block) | int64_t(placement.grain) << 32);
   if (placement.lengths) key.push_back(std::bit_cast<int64_t>(placement.lengths));
@@ -157,7 +158,30 @@ void check_arguments_read(const Call& call) {
             "\", which is not kept with it. Please report this");
 }
 
+// Whether a rule keeps a split dimension as it is, wherever the ranks' parts of it begin.
+bool keeps_parts(const Call& call) {
+  const OperatorFacts& facts = call.op.facts;
+  return is_pointwise(call.op) || facts.is_product || (facts.rule && dimension_order(call)) ||
+         reduction_rules().contains(call.op.name) || list_rules().contains(call.op.name) ||
+         call.op.name.starts_with("aten::_foreach_");
+}
+
+// The call with tensors that one rank holds whole on all, for other rules.
+Call without_owners(Call call) {
+  for (TensorArgument& argument : call.tensors)
+    for (Placement& placement : argument.placements)
+      if (placement.is_on_rank()) placement = {};
+  return call;
+}
+
+bool has_owner(const Call& call) {
+  return std::ranges::any_of(call.tensors, [](const TensorArgument& argument) {
+    return std::ranges::any_of(argument.placements, &Placement::is_on_rank);
+  });
+}
+
 CallPlan make_plan(const Call& call) {
+  if (has_owner(call) && !keeps_parts(call)) return make_plan(without_owners(call));
   ++sharding_counters().plans_made;
   bool is_whole = std::all_of(
       call.tensors.begin(), call.tensors.end(),

@@ -7,6 +7,7 @@
 #include "../tensor/last_redistribution.h"
 #include "check_calls.h"
 #include "execution.h"
+#include "expert_calls.h"
 #include "results.h"
 
 #include <redco/detail/zero3_store.h>
@@ -150,7 +151,7 @@ void gather_stored(Call& call) {
         part.store->gathered(part.param, argument.tensor.scalar_type()).permute(part.order);
     // A write to a view of a copy must not change the parameter.
     if (call.op.is_view && !is_parameter(argument)) whole = whole.clone();
-    for (Mesh::Dim dim : Mesh::dims_of(Mesh::zero)) argument.placements[dim] = {};
+    for (Mesh::Dim dim : part.store->dims(part.param)) argument.placements[dim] = {};
     argument.stored = std::exchange(
         argument.tensor, wrap(whole, argument.placements, call.mesh,
                               dense_geometry(argument.sizes(), argument.tensor.strides())));
@@ -274,6 +275,7 @@ void run_sharded(const c10::OperatorHandle& handle, Stack* stack) {
   last_redistribution().drop_unreachable();
   gather_stored(call);
   execution().before(call);
+  if (call.mesh->size(Mesh::expert) > 1 && run_at_experts(call, stack)) return;
   run(call, plan_for(call), stack);
 }
 

@@ -184,17 +184,22 @@ std::optional<CallPlan> grouped_linear(const Call& call) {
   return plan;
 }
 
-// redco::grouped_outer(a, b, numbers, n_weights)
+// redco::grouped_outer(a, b, numbers, like)
 std::optional<CallPlan> grouped_outer(const Call& call) {
   enum : int8_t { row, choice, left, right };
+  constexpr size_t n_read = 3;  // of `like` only the shapes are
   Call together = call;
+  together.tensors.resize(n_read, call.tensors[0]);
   gather_rows(together);
   Factors factors{
       {row_letters(call.tensors[0], left), row_letters(call.tensors[1], right), {row, choice}}, {}};
-  factors.outputs.assign(size_t(call.integer("n_weights", 0)), {left, right});
+  factors.outputs.assign(call.tensors.size() - n_read, {left, right});
   factors.whole = uint64_t{1} << choice;
   if (!may_overflow(call.tensors[0].tensor.scalar_type())) factors.linear = {1, 2};
-  return plan_by_factors(together, factors);
+  CallPlan plan = plan_by_factors(together, factors);
+  for (size_t i = n_read; i < call.tensors.size(); ++i)
+    plan.inputs.push_back(call.tensors[i].placements);
+  return plan;
 }
 
 }  // namespace
@@ -209,6 +214,7 @@ const RuleTable& product_rules() {
     }
     table["redco::grouped_linear"] = grouped_linear;
     table["redco::grouped_linear"].is_product = true;
+    table["redco::grouped_linear"].chooses_weights = true;
     table["redco::grouped_outer"] = grouped_outer;
     return table;
   }();

@@ -26,8 +26,8 @@ bool is_sum(const TensorArgument& argument) { return is_partial(argument.placeme
 Span own_span(int64_t size, const Placements& placements, int64_t dim, const Mesh& mesh) {
   Span own{0, size};
   for (Mesh::Dim mesh_dim : splitting(placements, dim)) {
-    Span part = span_of(own.length(), placements[mesh_dim].grain, mesh.size(mesh_dim),
-                        mesh.coordinate(mesh_dim));
+    Span part =
+        span_of(own.length(), placements[mesh_dim], mesh.size(mesh_dim), mesh.coordinate(mesh_dim));
     own = {own.begin + part.begin, own.begin + part.end};
   }
   return own;

@@ -11,6 +11,7 @@
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace redco {
 
@@ -117,13 +118,11 @@ std::vector<at::Tensor> CoalescedChange::wait() {
   return next.wait();
 }
 
-CoalescedChange start_gather(const std::vector<at::Tensor>& tensors, Mesh::Role role) {
-  const std::shared_ptr<const Mesh>& mesh = sharded_impl(tensors[0])->mesh();
-  std::vector<Mesh::Dim> dims = Mesh::dims_of(role);
-  std::erase_if(dims, [&](Mesh::Dim dim) { return mesh->size(dim) == 1; });
+CoalescedChange start_gather(const std::vector<at::Tensor>& tensors, std::vector<Mesh::Dim> dims) {
   CoalescedChange change =
       start_change(tensors, std::vector<Placement>(tensors.size()), dims.back());
-  change.outer_.assign(dims.begin(), dims.end() - 1);
+  dims.pop_back();
+  change.outer_ = std::move(dims);
   return change;
 }
 

@@ -16,7 +16,9 @@ namespace redco::sharding {
 namespace {
 
 int64_t version_of(const at::Tensor& base) {
-  const at::Tensor& local = sharded_impl(base)->local();
+  const ShardedTensorImpl& impl = *sharded_impl(base);
+  if (impl.routed()) return 0;  // its local part, which nobody has written to, may not exist yet
+  const at::Tensor& local = impl.local();
   return local.is_inference() ? -1 : local._version();
 }
 

@@ -38,7 +38,7 @@ Placement Placement::shard_blocks(int64_t dim, const std::vector<int64_t>& lengt
 }
 
 int64_t Placement::part_length(int64_t size, int64_t n_ranks, int64_t rank) const {
-  if (!lengths) return span_of(block_length(size), grain, n_ranks, rank).length() * n_blocks(size);
+  if (!lengths) return span_of(block_length(size), *this, n_ranks, rank).length() * n_blocks(size);
   int64_t sum = 0;
   for (int64_t length : *lengths) sum += span_of(length, grain, n_ranks, rank).length();
   return sum;
@@ -51,6 +51,10 @@ std::string to_string(const Placement& placement) {
       text << "replicate";
       break;
     case Placement::sharded:
+      if (placement.is_on_rank()) {
+        text << "on_rank(" << placement.rank << ")";
+        break;
+      }
       text << "shard(" << placement.dim;
       if (placement.block > 0) text << ", block = " << placement.block;
       if (placement.lengths) {
@@ -86,6 +90,11 @@ Placements placements_on(Mesh::Role role, const Placement& placement) {
 Span span_of(int64_t size, int64_t grain, int64_t n_ranks, int64_t rank) {
   int64_t units = size / grain;
   return {units * rank / n_ranks * grain, units * (rank + 1) / n_ranks * grain};
+}
+
+Span span_of(int64_t size, const Placement& placement, int64_t n_ranks, int64_t rank) {
+  if (!placement.is_on_rank()) return span_of(size, placement.grain, n_ranks, rank);
+  return {placement.rank < rank ? size : 0, placement.rank <= rank ? size : 0};
 }
 
 Span span_of(int64_t size, Mesh::Role role, const Mesh& mesh) {

@@ -3,6 +3,7 @@
 #include "sharded_tensor.h"
 
 #include "../call/execution.h"
+#include "routing.h"
 
 #include <redco/detail/zero3_store.h>
 #include <redco/error.h>
@@ -132,12 +133,38 @@ const Placements& ShardedTensorImpl::placements() {
 // Decides by the logical geometry: the memory around the local tensor differs between processes.
 bool ShardedTensorImpl::reduce_in_place(Mesh::Dim dim) {
   if (numel() != terms_->numel || !is_non_overlapping_and_dense()) return false;
+  forget_rows();
   Sizes order = memory_order(strides());
   at::Tensor terms = local_.permute(order);
   at::Tensor reduced = mesh_->group(dim).all_reduce(terms.contiguous(), placements_[dim].op);
   if (!reduced.is_alias_of(local_)) terms.copy_(reduced);
   terms_->is_reduced[dim] = true;
   return true;
+}
+
+void ShardedTensorImpl::set_routed(std::shared_ptr<RoutedRows> rows) {
+  if (!rows->home.defined()) local_.reset();
+  routed_ = std::move(rows);
+}
+
+const at::Tensor& ShardedTensorImpl::held() const {
+  return !local_.defined() && routed_ ? routed_->rows : local_;
+}
+
+std::shared_ptr<RoutedRows> ShardedTensorImpl::routed() const {
+  return routed_ && routed_->are_current() ? routed_ : nullptr;
+}
+
+void ShardedTensorImpl::bring_home() const {
+  routed_->bring_home();
+  local_ = routed_->home;
+}
+
+void ShardedTensorImpl::forget_rows() {
+  if (!routed_) return;
+  local();
+  routed_->rows.reset();
+  routed_.reset();
 }
 
 void ShardedTensorImpl::share_memory_of(const ShardedTensorImpl& base) {
@@ -175,6 +202,7 @@ bool ShardedTensorImpl::has_storage() const {
 
 void ShardedTensorImpl::set_local(at::Tensor local, const Placements& placements,
                                   const Geometry& geometry) {
+  routed_.reset();
   local_ = std::move(local);
   memory_id_ = new_memory_id();
   placements_ = placements;
@@ -187,6 +215,7 @@ void ShardedTensorImpl::take_local_of(const ShardedTensorImpl& other) {
   placements_ = other.placements_;
   terms_ = other.terms_;
   gathered_view_ = other.gathered_view_;
+  routed_ = other.routed_;
 }
 
 void ShardedTensorImpl::release_resources() {
@@ -194,15 +223,20 @@ void ShardedTensorImpl::release_resources() {
   local_.reset();
   stored_.reset();
   gathered_view_.reset();
+  routed_.reset();
+  routing_.reset();
 }
 
 c10::intrusive_ptr<ShardedTensorImpl> ShardedTensorImpl::detached_copy() const {
   Geometry geometry{Sizes(sizes()), Sizes(strides()), storage_offset()};
-  auto copy = c10::make_intrusive<ShardedTensorImpl>(local_, placements_, mesh_, geometry);
+  auto copy = c10::make_intrusive<ShardedTensorImpl>(held(), placements_, mesh_, geometry);
   copy->memory_id_ = memory_id_;
   copy->terms_ = terms_;
   copy->stored_ = stored_;
   copy->gathered_view_ = gathered_view_;
+  copy->local_ = local_;
+  copy->routed_ = routed_;
+  copy->routing_ = routing_;
   return copy;
 }
 
@@ -234,6 +268,8 @@ void ShardedTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& 
   terms_ = source->terms_;
   stored_ = source->stored_;
   gathered_view_ = source->gathered_view_;
+  routed_ = source->routed_;
+  routing_ = source->routing_;
   set_sizes_and_strides(source->sizes(), source->strides(), source->storage_offset());
 }
 
@@ -298,6 +334,7 @@ Placements permuted(Placements placements, const Sizes& order) {
 bool can_split_again(int64_t size, const MeshDims& over, const Placements& placements,
                      const Mesh& mesh) {
   const Placement &first = placements[over.front()], &last = placements[over.back()];
+  if (over.size() == 2 && (first.is_on_rank() || last.is_on_rank())) return true;
   // The parts of blocks of one length: the last one leaves each rank some of the blocks.
   if (over.size() == 2 && first.block > 0 && !last.is_in_blocks() && last.grain == 1)
     return first.n_blocks(size) % mesh.size(over.back()) == 0;

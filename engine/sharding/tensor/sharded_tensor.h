@@ -50,6 +50,8 @@ at::Tensor laid_out(const at::Tensor& local, const Geometry& geometry);
 void overwrite(at::Tensor to, at::Tensor from);
 
 class GatheredView;
+class Routing;
+struct RoutedRows;
 
 /// Which Zero3Store gathers this ZeRO-3 parameter, the dimension order of this view of it, and the
 /// parameter's version whose values a converted copy has.
@@ -67,7 +69,13 @@ class ShardedTensorImpl final : public c10::TensorImpl {
   ShardedTensorImpl(at::Tensor local, const Placements& placements,
                     std::shared_ptr<const Mesh> mesh, const Geometry& geometry);
 
-  const at::Tensor& local() const { return local_; }
+  /// Brings back rows that are at experts, which is a collective.
+  const at::Tensor& local() const {
+    if (!local_.defined() && routed_) bring_home();
+    return local_;
+  }
+  /// The local tensor, or the rows if there is none yet.
+  const at::Tensor& held() const;
   const std::shared_ptr<const Mesh>& mesh() const { return mesh_; }
   const Placements& placements();
 
@@ -89,6 +97,17 @@ class ShardedTensorImpl final : public c10::TensorImpl {
   void set_gathered_view(std::shared_ptr<const GatheredView> view) {
     gathered_view_ = std::move(view);
   }
+
+  /// The rows of this tensor at the ranks of experts. Null, unless an operator of experts made it
+  /// or has read it and it was not written to since.
+  std::shared_ptr<RoutedRows> routed() const;
+  /// `rows` without `home`: there is no local tensor until somebody asks for it.
+  void set_routed(std::shared_ptr<RoutedRows> rows);
+  /// Before a write: the local tensor is what counts from now on, of copies of this one too.
+  void forget_rows();
+  /// The routing by these numbers of experts; null if it is not known.
+  const std::shared_ptr<const Routing>& routing() const { return routing_; }
+  void set_routing(std::shared_ptr<const Routing> routing) { routing_ = std::move(routing); }
 
   /// Takes over the local tensor of `other`, which has the same logical geometry.
   void take_local_of(const ShardedTensorImpl& other);
@@ -121,8 +140,9 @@ class ShardedTensorImpl final : public c10::TensorImpl {
  private:
   const char* tensorimpl_type_name() const override { return "ShardedTensorImpl"; }
   c10::intrusive_ptr<ShardedTensorImpl> detached_copy() const;
+  void bring_home() const;
 
-  at::Tensor local_;
+  mutable at::Tensor local_;
   Placements placements_;
   std::shared_ptr<const Mesh> mesh_;
   uint64_t memory_id_;
@@ -134,6 +154,8 @@ class ShardedTensorImpl final : public c10::TensorImpl {
   std::shared_ptr<Terms> terms_;
   std::shared_ptr<const StoredPart> stored_;
   std::shared_ptr<const GatheredView> gathered_view_;
+  mutable std::shared_ptr<RoutedRows> routed_;
+  std::shared_ptr<const Routing> routing_;
 };
 
 /// Returns an alias whose writes count for `local` too.

@@ -246,6 +246,11 @@ const at::Tensor& memory_of(const at::Tensor& tensor) {
   return impl ? impl->local() : tensor;
 }
 
+const at::Tensor& held_memory_of(const at::Tensor& tensor) {
+  ShardedTensorImpl* impl = tensor.defined() ? sharded_impl(tensor) : nullptr;
+  return impl ? impl->held() : tensor;
+}
+
 at::Tensor full(const at::Tensor& tensor) {
   return is_sharded(tensor) ? Full::apply(tensor) : tensor.clone();
 }

@@ -24,7 +24,7 @@ Split::Split(const Placement& placement, int64_t size, int64_t n_ranks)
       }
       spans_.push_back({0, placement.part_length(size, n_ranks, rank)});
     } else {
-      spans_.push_back(span_of(block_length, placement.grain, n_ranks, rank));
+      spans_.push_back(span_of(block_length, placement, n_ranks, rank));
     }
   }
   for (const Span& span : spans_) longest_ = std::max(longest_, span.length());

@@ -17,19 +17,23 @@ namespace redco {
 using namespace sharding;
 
 std::shared_ptr<Zero3Store> Zero3Store::make(std::vector<at::Tensor> params,
-                                             std::vector<size_t> blocks) {
+                                             const std::vector<size_t>& blocks,
+                                             const std::vector<std::vector<Mesh::Dim>>& dims) {
   auto store = std::make_shared<Zero3Store>();
+  // Those of a block that are split over other dimensions are a block of their own.
+  std::map<std::pair<size_t, std::vector<Mesh::Dim>>, size_t> places;
   for (size_t i = 0; i < params.size(); ++i) {
-    if (blocks[i] >= store->blocks_.size()) store->blocks_.resize(blocks[i] + 1);
-    store->place_of_.push_back(store->blocks_[blocks[i]].members.size());
-    store->blocks_[blocks[i]].members.push_back(i);
+    const size_t block = places.emplace(std::pair(blocks[i], dims[i]), places.size()).first->second;
+    if (block == store->blocks_.size()) store->blocks_.emplace_back().dims = dims[i];
+    store->block_of_.push_back(block);
+    store->place_of_.push_back(store->blocks_[block].members.size());
+    store->blocks_[block].members.push_back(i);
     // An alias: the parameter owns the store, so a reference to it would be a cycle.
     ShardedTensorImpl* impl = sharded_impl(params[i]);
     store->params_.push_back(wrap(impl->local(), impl->placements(), impl->mesh(),
                                   dense_geometry(params[i].sizes(), params[i].strides())));
     impl->keep_in(store, i);
   }
-  store->block_of_ = std::move(blocks);
   return store;
 }
 
@@ -89,7 +93,7 @@ void Zero3Store::start(Block& block, at::ScalarType type) {
   }
   block.type = type;
   block.version = version_of(block);
-  block.on_its_way = start_gather(parts, Mesh::zero);
+  block.on_its_way = start_gather(parts, block.dims);
 }
 
 int64_t Zero3Store::version(size_t param) const {

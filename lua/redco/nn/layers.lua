@@ -4,10 +4,11 @@ local arguments = require "redco.arguments"
 local check_params = require "redco.nn.check_params"
 local fail = require "redco.fail"
 local init = require "redco.nn.initializers"
+local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 local weights = require "redco.quant.weights"
-local parameter = require("redco.native").parameter
+local parameter = native.parameter
 
 local layers = {}
 
@@ -39,6 +40,16 @@ dropout needs `train` and `rng`.]], function(params, x, options)
   local y = params.weight_type and weights.linear(params, "", x, params.bias)
     or torch.linear(x, params.weight, params.bias)
   return params.lora_A and adapter.of_layer(params, "", x, y, o) or y
+end)
+
+define("grouped_linear", [[
+grouped_linear(x [n, in], numbers [n, k], weights: table) -> [n, k, out]
+Multiplies each row by the weights that are chosen for it, as mixtures of experts do: the result for
+row i and choice j is weights[numbers[i][j] + 1] x[i]. `weights` is a list of parameters [out, in];
+`numbers` are int64, counted from 0; x may have a row for each choice, [n, k, in]. Each weight is
+multiplied by its rows only. With n_expert_shards, each process has some of the weights, and rows are
+sent to the processes that have theirs.]], function(x, numbers, list)
+  return native.grouped_linear(x, numbers, list)
 end)
 
 local embedding = arguments("nn.Embedding", { std = 1 }, { "generator" })

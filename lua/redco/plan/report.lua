@@ -61,10 +61,14 @@ end
 -- if_different if two layouts have different ones.
 local optional_columns = {
   { "group", function(layout)
-    return layout.zero > 0 and layout.zero_group < layout.n_copies and layout.zero_group
+    return layout.zero > 0 and layout.zero_group * layout.n_expert_shards < layout.n_copies
+      and layout.zero_group
   end },
   { "context", function(layout)
     return layout.n_context_shards > 1 and layout.n_context_shards
+  end },
+  { "experts", function(layout)
+    return layout.n_expert_shards > 1 and layout.n_expert_shards
   end },
   { "sp", function(layout) return layout.sequence_parallel and "yes" end },
   { "recomp", function(layout) return layout.recompute ~= "none" and layout.recompute end },

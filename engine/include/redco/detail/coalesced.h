@@ -18,7 +18,8 @@ class REDCO_API CoalescedChange {
   std::vector<at::Tensor> wait();
 
  private:
-  friend REDCO_API CoalescedChange start_gather(const std::vector<at::Tensor>&, Mesh::Role);
+  friend REDCO_API CoalescedChange start_gather(const std::vector<at::Tensor>&,
+                                                std::vector<Mesh::Dim>);
   friend REDCO_API CoalescedChange start_change(const std::vector<at::Tensor>&,
                                                 const std::vector<Placement>&, Mesh::Dim);
   struct Member {
@@ -44,8 +45,9 @@ class REDCO_API CoalescedChange {
 REDCO_API CoalescedChange start_change(const std::vector<at::Tensor>& tensors,
                                        const std::vector<Placement>& targets, Mesh::Dim dim);
 
-/// Starts to gather tensors that the mesh dimensions with a role split: in one collective for each
-/// of these, from the last to the first. The others start in `wait`.
-REDCO_API CoalescedChange start_gather(const std::vector<at::Tensor>& tensors, Mesh::Role role);
+/// Starts to gather tensors that these mesh dimensions split: in one collective for each, from the
+/// last to the first. The others start in `wait`.
+REDCO_API CoalescedChange start_gather(const std::vector<at::Tensor>& tensors,
+                                       std::vector<Mesh::Dim> dims);
 
 }  // namespace redco

@@ -22,14 +22,19 @@ namespace redco {
 /// again.
 class REDCO_API Zero3Store : public std::enable_shared_from_this<Zero3Store> {
  public:
-  /// `params` are sharded tensors, split by ZeRO on a dimension that is not split otherwise;
-  /// `blocks` holds the block of each, counted from 0. From now on operators that read one of them,
-  /// or a transposed or converted one, get it gathered; those that write to one work on the parts.
+  /// `params` are sharded tensors, split by ZeRO on a dimension that is not split otherwise, over
+  /// the dimensions of the mesh in `dims`; `blocks` holds the block of each, counted from 0. From
+  /// now on operators that read one of them, or a transposed or converted one, get it gathered;
+  /// those that write to one work on the parts.
   static std::shared_ptr<Zero3Store> make(std::vector<at::Tensor> params,
-                                          std::vector<size_t> blocks);
+                                          const std::vector<size_t>& blocks,
+                                          const std::vector<std::vector<Mesh::Dim>>& dims);
 
   /// Releases all gathered tensors, at the end of a step. The next one starts the recorded order.
   void release();
+
+  /// The mesh dimensions over which a parameter is gathered.
+  const std::vector<Mesh::Dim>& dims(size_t param) const { return blocks_[block_of_[param]].dims; }
 
   /// A gathered parameter, as a local tensor of `type`.
   at::Tensor gathered(size_t param, at::ScalarType type);
@@ -43,6 +48,7 @@ class REDCO_API Zero3Store : public std::enable_shared_from_this<Zero3Store> {
  private:
   struct Block {
     std::vector<size_t> members;
+    std::vector<Mesh::Dim> dims;  // over which all of them are split
     std::optional<CoalescedChange> on_its_way;
     std::vector<at::Tensor> whole;  // of the members; empty if not gathered
     at::ScalarType type = at::kFloat;

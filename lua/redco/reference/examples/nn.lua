@@ -98,6 +98,13 @@ local params = nn.Embedding(1000, 16)
 local ids = torch.tensor { { 5, 7, 9 }, { 1, 2, 0 } }
 print(nn.embedding(params, ids).shape)  --> torch.Size([2, 3, 16])
 
+--- redco.nn.grouped_linear
+local weights = {}
+for i = 1, 8 do weights[i] = torch.randn { 16, 32 } end
+local x, logits = torch.randn { 5, 32 }, torch.randn { 5, 8 }
+local _, numbers = logits:topk(2, -1)
+print(nn.grouped_linear(x, numbers, weights).shape)  --> torch.Size([5, 2, 16])
+
 --- redco.nn.gru_cell
 local params, h = nn.GRUCell(16, 32), torch.zeros { 4, 32 }
 local inputs = torch.randn { 10, 4, 16 }  -- [length, batch, size]

@@ -1,0 +1,431 @@
+// Operators of mixtures, at the ranks of their experts.
+
+#include "expert_calls.h"
+
+#include "../operators/rules.h"
+#include "../tensor/gathered_view.h"
+#include "../tensor/routing.h"
+#include "execution.h"
+
+#include <redco/moves.h>
+
+#include <ATen/ops/stack.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace redco::sharding {
+
+namespace {
+
+using torch::jit::Stack;
+
+constexpr Mesh::Dim ep = Routing::ep;
+constexpr std::string_view outer_products = "redco::grouped_outer";
+
+// Operators along dimensions behind those of rows and choices.
+constexpr std::string_view of_own_dimension[] = {"aten::cat",           "aten::glu",
+                                                 "aten::glu_backward",  "aten::slice",
+                                                 "aten::split",         "aten::split_with_sizes",
+                                                 "aten::slice_backward"};
+
+bool is_at_rank(const TensorArgument& argument, int64_t rank) {
+  return argument.placements[ep] == Placement::on_rank(rank);
+}
+
+// The arguments of a call by what it does with them.
+struct Roles {
+  std::shared_ptr<const Routing> routing;
+  size_t first_weight;  // index in the call's tensors; none: their number
+  int numbers = -1;     // the same
+  RoutedRows::Kind result = RoutedRows::choices;
+};
+
+// The experts' weights from `first`, which must be where the routing expects them, or whole.
+bool are_at_experts(const Call& call, size_t first) {
+  const auto n = int64_t(call.tensors.size() - first);
+  bool any = false;
+  for (int64_t i = 0; i < n; ++i) {
+    const TensorArgument& weight = call.tensors[first + size_t(i)];
+    const bool is_there = is_at_rank(weight, Routing::rank_of(i, n, call.mesh->size(ep)));
+    if (!is_there && !weight.placements[ep].is_replicated()) return false;
+    any |= is_there;
+  }
+  return any;
+}
+
+std::optional<Roles> roles_of_products(const Call& call) {
+  const bool is_outer = call.op.name == outer_products;
+  if (!call.op.facts.chooses_weights && !is_outer) return std::nullopt;
+  const size_t first = is_outer ? 3 : 2;
+  if (!are_at_experts(call, first)) return std::nullopt;
+  auto routing = Routing::of(call.tensors[first - 1].tensor, int64_t(call.tensors.size() - first));
+  if (!routing) return std::nullopt;
+  return Roles{std::move(routing), first, int(first) - 1};
+}
+
+// Whether the rows that a product reads are those of all choices: without a dimension for them.
+bool is_for_all(const Call& call, const TensorArgument& rows) {
+  const bool is_quantized = call.op.name == "redco::grouped_quantized_linear";
+  const int64_t n_dims = is_quantized && !call.boolean("is_transposed", false) ? 4 : 3;
+  return rows.tensor.dim() < n_dims;
+}
+
+std::shared_ptr<RoutedRows> rows_of(const TensorArgument& argument) {
+  auto rows = argument.impl ? argument.impl->routed() : nullptr;
+  return rows && rows->kind != RoutedRows::copy ? rows : nullptr;
+}
+
+// Whether all dimensions that the call works along are behind those of rows and choices.
+bool is_behind_choices(const Call& call, int64_t n_dims) {
+  const auto dims = call.dims("dim", n_dims);
+  return dims && !dims->empty() && std::ranges::all_of(*dims, [](int64_t dim) { return dim >= 2; });
+}
+
+std::optional<Roles> roles_of_others(const Call& call) {
+  std::shared_ptr<RoutedRows> rows;
+  int64_t n_dims = 0;
+  for (const TensorArgument& argument : call.tensors) {
+    if (argument.is_written) return std::nullopt;
+    const auto own = rows_of(argument);
+    if (!own) continue;
+    if (rows && (rows->routing != own->routing || rows->kind != own->kind)) return std::nullopt;
+    rows = own;
+    n_dims = std::max(n_dims, argument.tensor.dim());
+  }
+  if (!rows) return std::nullopt;
+  const Roles roles{rows->routing, call.tensors.size(), -1, rows->kind};
+  if (rows->kind == RoutedRows::sum) {
+    // Sums of sums: those of gradients.
+    const bool are_alike = std::ranges::all_of(call.tensors, [&](const TensorArgument& argument) {
+      return rows_of(argument) && argument.sizes() == call.tensors[0].sizes();
+    });
+    return call.op.name == "aten::add" && are_alike ? std::optional(roles) : std::nullopt;
+  }
+  if (call.op.handle.hasTag(at::Tag::nondeterministic_seeded)) return std::nullopt;
+  if (call.op.name == "aten::sum") {
+    if (is_behind_choices(call, n_dims)) return roles;
+    const auto dims = call.dims("dim", n_dims);
+    if (!dims || *dims != std::vector<int64_t>{1} || call.boolean("keepdim", false))
+      return std::nullopt;
+    Roles sum = roles;
+    sum.result = RoutedRows::sum;
+    return sum;
+  }
+  if (std::ranges::find(of_own_dimension, call.op.name) != std::end(of_own_dimension))
+    return is_behind_choices(call, n_dims) ? std::optional(roles) : std::nullopt;
+  if (!is_pointwise(call.op)) return std::nullopt;
+  for (const TensorArgument& argument : call.tensors) {
+    const at::IntArrayRef sizes = argument.sizes();
+    const int64_t n = argument.tensor.dim();
+    const bool is_behind = n < n_dims - 1 || (n == n_dims - 1 && sizes[0] == 1);
+    const bool is_one = n == n_dims && sizes[0] == 1 && sizes[1] == 1;
+    if (n > n_dims || (!is_behind && !is_one && !roles.routing->has_rows(sizes)))
+      return std::nullopt;
+  }
+  return roles;
+}
+
+bool splits_rows(const Placement& placement) { return placement.is_sharded() && placement.dim < 2; }
+
+// The placements of rows whose local parts can be sent: like the numbers, each rank all choices.
+Placements to_send(const Placements& now, const Routing& routing) {
+  Placements target = now;
+  for (Mesh::Dim dim : Mesh::dims) {
+    if (routing.home()[dim].is_sharded())
+      target[dim] = routing.home()[dim];
+    else if (splits_rows(now[dim]))
+      target[dim] = {};
+  }
+  return target;
+}
+
+// The placements of a tensor that has `by` dimensions more before `first`.
+Placements shifted(Placements placements, int32_t first, int32_t by) {
+  for (Placement& placement : placements)
+    if (placement.is_sharded() && placement.dim >= first) placement.dim += by;
+  return placements;
+}
+
+class AtExperts {
+ public:
+  AtExperts(Call& call, Roles roles) : call_(call), roles_(std::move(roles)), own_(call) {}
+
+  bool run(Stack* stack) {
+    Moving moving(Move::within_operator, call_.op.name);
+    for (size_t i = 0; i < call_.tensors.size(); ++i)
+      if (!take(i)) return false;
+    const CallPlan& plan = plan_for(own_);
+    if (!leaves_rows(plan)) return false;
+    Stack local(call_.arguments.begin(), call_.arguments.end());
+    std::vector<at::Tensor> inputs;
+    for (size_t i = 0; i < own_.tensors.size(); ++i) {
+      const TensorArgument& argument = own_.tensors[i];
+      inputs.push_back(redistribute_local(argument.local(), argument.sizes(),
+                                          argument.tensor.strides(), argument.placements,
+                                          plan.inputs[i], *call_.mesh));
+    }
+    set_tensors(own_, inputs, local);
+    if (roles_.numbers >= 0) keep_own_experts(inputs, local);
+    for (const auto& [index, value] : plan.arguments) local[index] = value;
+    if (const int sizes = call_.index_of("input_sizes"); sizes >= 0)
+      local[size_t(sizes)] = own_sizes(local[size_t(sizes)].toIntVector());
+    execution().run(own_, plan, local);
+    if (call_.op.name == outer_products)
+      local = {of_all_experts(local[0].toTensorVector(), plan)};
+    else
+      for (c10::IValue& value : local) value = wrapped(std::move(value), plan);
+    execution().after(own_, plan, local);
+    torch::jit::drop(*stack, call_.arguments.size());
+    for (c10::IValue& value : local) stack->push_back(std::move(value));
+    return true;
+  }
+
+ private:
+  const Routing& routing() const { return *roles_.routing; }
+
+  int64_t n_experts() const { return int64_t(call_.tensors.size() - roles_.first_weight); }
+  Placement place_of(int64_t expert) const {
+    return Placement::on_rank(Routing::rank_of(expert, n_experts(), call_.mesh->size(ep)));
+  }
+  bool is_here(int64_t expert) const { return place_of(expert).rank == call_.mesh->coordinate(ep); }
+
+  // Gives the kernel the experts that are here, with numbers from 0.
+  void keep_own_experts(const std::vector<at::Tensor>& inputs, Stack& local) const {
+    c10::List<at::Tensor> own;
+    int64_t first = 0;
+    for (int64_t i = n_experts(); i-- > 0;)
+      if (is_here(i)) first = i;
+    for (int64_t i = 0; i < n_experts(); ++i)
+      if (is_here(i)) own.push_back(inputs[roles_.first_weight + size_t(i)]);
+    if (own.empty()) {  // and no rows: a weight of the right shape
+      const TensorArgument& weight = own_.tensors[roles_.first_weight];
+      own.push_back(
+          weight.local().new_empty(local_sizes(weight.sizes(), weight.placements, *call_.mesh)));
+    }
+    local[own_.tensors[roles_.first_weight].argument] = own;
+    local[own_.tensors[size_t(roles_.numbers)].argument] = routing().numbers() - first;
+  }
+
+  std::vector<int64_t> own_sizes(std::vector<int64_t> sizes) const {
+    sizes[0] = routing().n_received();
+    sizes[1] = 1;
+    return sizes;
+  }
+
+  // Replaces an argument by what this rank has of it. Every rank has some of the rows: these count
+  // as not split over the experts' ranks.
+  bool take(size_t i) {
+    TensorArgument& argument = own_.tensors[i];
+    Placements placements = argument.placements;
+    Sizes sizes(argument.sizes());
+    bool lacks_choices = false;
+    at::Tensor local;
+    if (i >= roles_.first_weight) {
+      Placements here = placements;
+      here[ep] = place_of(int64_t(i - roles_.first_weight));
+      local = redistribute_local(argument.local(), argument.sizes(), argument.tensor.strides(),
+                                 placements, here, *call_.mesh);
+    } else if (int(i) == roles_.numbers) {
+      local = routing().numbers();
+      placements = routing().home();
+    } else if (const auto rows = rows_of(argument); rows && rows->routing == roles_.routing) {
+      local = rows->rows;
+      lacks_choices = rows->kind == RoutedRows::sum;
+    } else if (roles_.numbers < 0 && !routing().has_rows(argument.sizes())) {
+      if (!placements[ep].is_replicated()) return false;
+      if (std::ranges::any_of(placements, splits_rows)) return false;
+      local = argument.local();
+      if (argument.impl == nullptr) return true;
+    } else {
+      lacks_choices = roles_.numbers >= 0 && is_for_all(call_, argument);
+      local = sent(argument, placements, lacks_choices);
+    }
+    placements[ep] = {};
+    if (lacks_choices) {
+      const bool is_sum = roles_.result == RoutedRows::sum;
+      sizes.insert(sizes.begin() + 1, is_sum ? 1 : routing().n_choices());
+      placements = shifted(placements, 1, 1);
+    }
+    argument.tensor = wrap(local, placements, call_.mesh, contiguous_geometry(sizes));
+    argument.impl = sharded_impl(argument.tensor);
+    argument.placements = placements;
+    return true;
+  }
+
+  // Sends the rows of an argument, once for all operators that read it.
+  at::Tensor sent(const TensorArgument& argument, Placements& placements,
+                  bool lacks_choices) const {
+    placements = to_send(placements, routing());
+    const auto known = argument.impl ? argument.impl->routed() : nullptr;
+    if (known && known->routing == roles_.routing && argument.placements == placements)
+      return known->rows;
+    const at::Tensor part =
+        redistribute_local(argument.local(), argument.sizes(), argument.tensor.strides(),
+                           argument.placements, placements, *call_.mesh);
+    at::Tensor rows = routing().sent(part, lacks_choices);
+    const bool has_version = argument.impl && !argument.local().is_inference();
+    if (has_version && argument.placements == placements && !argument.impl->routed())
+      argument.impl->set_routed(std::make_shared<RoutedRows>(
+          RoutedRows{roles_.routing, rows, RoutedRows::copy, argument.local(),
+                     int64_t(argument.local()._version())}));
+    return rows;
+  }
+
+  // Whether a plan moves nothing between rows: other ranks have others.
+  bool leaves_rows(const CallPlan& plan) const {
+    for (size_t i = 0; i < own_.tensors.size(); ++i)
+      for (Mesh::Dim dim : Mesh::dims) {
+        const Placement &now = own_.tensors[i].placements[dim], &target = plan.inputs[i][dim];
+        if (now != target && (i >= roles_.first_weight || splits_rows(now) || splits_rows(target)))
+          return false;
+      }
+    return true;
+  }
+
+  c10::IValue wrapped(c10::IValue value, const CallPlan& plan) {
+    if (value.isTensor()) return wrapped(value.toTensor(), plan);
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(wrapped(tensor, plan));
+    return list;
+  }
+
+  // Sums of products of the rows here, which are those of the experts here.
+  c10::List<at::Tensor> of_all_experts(const std::vector<at::Tensor>& own,
+                                       const CallPlan& plan) const {
+    c10::List<at::Tensor> all;
+    auto next = own.begin();
+    for (int64_t i = 0; i < n_experts(); ++i) {
+      const TensorArgument& weight = call_.tensors[roles_.first_weight + size_t(i)];
+      Placements placements = plan.outputs[size_t(i)].placements;
+      placements[ep] = place_of(i);
+      const at::Tensor local =
+          is_here(i) ? *next++
+                     : own[0].new_empty(local_sizes(weight.sizes(), placements, *call_.mesh));
+      all.push_back(wrap(local, placements, call_.mesh, contiguous_geometry(weight.sizes())));
+    }
+    return all;
+  }
+
+  at::Tensor wrapped(at::Tensor local, const CallPlan& plan) {
+    const size_t index = next_++;
+    const OutputPlan& output = plan.outputs[index];
+    Placements placements = output.placements;
+    Sizes sizes(output.geometry ? at::IntArrayRef(output.geometry->sizes) : local.sizes());
+    for (size_t dim = 0; dim < output.sizes.size(); ++dim)
+      if (output.sizes[dim] >= 0) sizes[dim] = output.sizes[dim];
+    if (roles_.result == RoutedRows::sum && call_.op.name == "aten::sum") {
+      local = local.unsqueeze(1);  // of the one choice of each row here
+    } else if (roles_.result == RoutedRows::sum) {
+      sizes.erase(sizes.begin() + 1);
+      placements = shifted(placements, 1, -1);
+    } else {
+      sizes[1] = routing().n_choices();
+    }
+    sizes[0] = routing().n_rows();
+    placements[ep] = routing().home()[ep];
+    at::Tensor result = wrap_routed({roles_.routing, local, roles_.result}, placements, call_.mesh,
+                                    contiguous_geometry(sizes));
+    if (call_.op.is_view)
+      sharded_impl(result)->set_gathered_view(
+          std::make_shared<GatheredView>(call_, index, call_.tensors[0].placements));
+    return result;
+  }
+
+  Call& call_;
+  Roles roles_;
+  Call own_;  // with the rows here
+  size_t next_ = 0;
+};
+
+// --- Stacks of weights ---------------------------------------------------------------------------
+
+// Whether only ep splits the first dimension.
+bool is_split_by_experts(const TensorArgument& argument) {
+  return argument.placements[ep] == Placement::shard(0) &&
+         splitting(argument.placements, 0).size() == 1;
+}
+
+// Unbinds a stack that is split between experts: each is on a rank.
+void unbind(const Call& call, Stack* stack) {
+  const TensorArgument& argument = call.tensors[0];
+  const int64_t n = argument.tensor.size(0), n_ranks = call.mesh->size(ep);
+  const Span own = span_of(n, 1, n_ranks, call.mesh->coordinate(ep));
+  const at::Tensor& local = argument.local();
+  Geometry geometry = geometry_of(argument.tensor);
+  geometry.sizes.erase(geometry.sizes.begin());
+  geometry.strides.erase(geometry.strides.begin());
+  c10::List<at::Tensor> list;
+  for (int64_t i = 0; i < n; ++i) {
+    Placements placements = argument.placements;
+    placements = shifted(placements, 0, -1);
+    placements[ep] = Placement::on_rank(Routing::rank_of(i, n, n_ranks));
+    const bool is_here = own.begin <= i && i < own.end;
+    at::Tensor part = is_here ? local.select(0, i - own.begin)
+                              : local.new_empty(local.sizes().slice(1)).narrow(0, 0, 0);
+    at::Tensor weight = wrap(part, placements, call.mesh, geometry);
+    sharded_impl(weight)->set_gathered_view(
+        std::make_shared<GatheredView>(call, size_t(i), argument.placements));
+    geometry.offset += argument.tensor.stride(0);
+    list.push_back(weight);
+  }
+  torch::jit::drop(*stack, call.arguments.size());
+  stack->push_back(std::move(list));
+}
+
+bool are_in_order(const Call& call) {
+  const auto n = int64_t(call.tensors.size());
+  for (int64_t i = 0; i < n; ++i) {
+    const TensorArgument& argument = call.tensors[size_t(i)];
+    Placements others = argument.placements, first = call.tensors[0].placements;
+    others[ep] = first[ep] = {};
+    if (!is_at_rank(argument, Routing::rank_of(i, n, call.mesh->size(ep))) || others != first)
+      return false;
+  }
+  return true;
+}
+
+// Stacks weights that are on the ranks of their numbers, such as gradients.
+void stack_weights(const Call& call, Stack* stack) {
+  std::vector<at::Tensor> own;
+  const auto n = int64_t(call.tensors.size());
+  for (const TensorArgument& argument : call.tensors)
+    if (argument.placements[ep].rank == call.mesh->coordinate(ep)) own.push_back(argument.local());
+  std::vector<int64_t> sizes = call.tensors[0].sizes().vec();
+  sizes.insert(sizes.begin(), n);
+  Placements placements = shifted(call.tensors[0].placements, 0, 1);
+  placements[ep] = Placement::shard(0);
+  const at::Tensor& first = call.tensors[0].local();
+  const at::Tensor local =
+      own.empty() ? first.new_empty(local_sizes(sizes, placements, *call.mesh)) : at::stack(own);
+  torch::jit::drop(*stack, call.arguments.size());
+  stack->push_back(wrap(local, placements, call.mesh, contiguous_geometry(sizes)));
+}
+
+bool run_on_stack(const Call& call, Stack* stack) {
+  if (call.integer("dim", 0) != 0) return false;
+  if (call.op.name == "aten::unbind" && is_split_by_experts(call.tensors[0])) {
+    unbind(call, stack);
+    return true;
+  }
+  if (call.op.name == "aten::stack" && are_in_order(call)) {
+    stack_weights(call, stack);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool run_at_experts(Call& call, Stack* stack) {
+  if (run_on_stack(call, stack)) return true;
+  std::optional<Roles> roles = roles_of_products(call);
+  if (!roles) roles = roles_of_others(call);
+  return roles && AtExperts(call, *std::move(roles)).run(stack);
+}
+
+}  // namespace redco::sharding
