@@ -100,7 +100,7 @@ for _, options in ipairs(layouts) do
           new_params(n, is_stacked))
         local weight = is_stacked and trainer.params.gate or trainer.params.gate[1]
         testing.expect_equal(weight:placement().ep,
-          is_stacked and "shard(0)" or n < n_processes and "on_rank(1)" or "on_rank(0)")
+          is_stacked and "shard(0)" or n < options.n_expert_shards and "on_rank(1)" or "on_rank(0)")
       end)
     end
   end

@@ -28,10 +28,12 @@ constexpr Mesh::Dim ep = Routing::ep;
 constexpr std::string_view outer_products = "redco::grouped_outer";
 
 // Operators along dimensions behind those of rows and choices.
-constexpr std::string_view of_own_dimension[] = {"aten::cat",           "aten::glu",
-                                                 "aten::glu_backward",  "aten::slice",
-                                                 "aten::split",         "aten::split_with_sizes",
-                                                 "aten::slice_backward"};
+constexpr std::string_view of_own_dimension[] = {"aten::cat",          "aten::glu",
+                                                 "aten::glu_backward", "aten::select",
+                                                 "aten::slice",        "aten::slice_backward",
+                                                 "aten::split",        "aten::split_with_sizes",
+                                                 "aten::stack",        "aten::select_backward",
+                                                 "aten::unbind"};
 
 bool is_at_rank(const TensorArgument& argument, int64_t rank) {
   return argument.placements[ep] == Placement::on_rank(rank);
@@ -43,6 +45,7 @@ struct Roles {
   size_t first_weight;  // index in the call's tensors; none: their number
   int numbers = -1;     // the same
   RoutedRows::Kind result = RoutedRows::choices;
+  int table = -1;  // a table with a row for each expert, such as one of biases
 };
 
 // The experts' weights from `first`, which must be where the routing expects them, or whole.
@@ -75,9 +78,29 @@ bool is_for_all(const Call& call, const TensorArgument& rows) {
   return rows.tensor.dim() < n_dims;
 }
 
+// The rows of an argument at experts that are its values. Null if it has none.
 std::shared_ptr<RoutedRows> rows_of(const TensorArgument& argument) {
   auto rows = argument.impl ? argument.impl->routed() : nullptr;
   return rows && rows->kind != RoutedRows::copy ? rows : nullptr;
+}
+
+// Rows of a table, such as the biases of experts, for numbers whose routing is known, and the
+// table's gradient.
+std::optional<Roles> roles_of_table(const Call& call) {
+  const bool is_backward = call.op.name == "aten::embedding_dense_backward";
+  if ((call.op.name != "aten::embedding" && !is_backward) || call.tensors.size() != 2)
+    return std::nullopt;
+  const TensorArgument &first = call.tensors[0], &numbers = call.tensors[1];
+  auto routing = numbers.impl ? Routing::known(numbers.tensor) : nullptr;
+  if (!routing) return std::nullopt;
+  if (is_backward) {
+    const auto rows = rows_of(first);
+    if (!rows || rows->routing != routing || rows->kind != RoutedRows::choices) return std::nullopt;
+    return Roles{std::move(routing), call.tensors.size(), 1};
+  }
+  if (first.sizes()[0] != routing->n_experts() || !first.placements[ep].is_replicated())
+    return std::nullopt;
+  return Roles{std::move(routing), call.tensors.size(), 1, RoutedRows::choices, 0};
 }
 
 // Whether all dimensions that the call works along are behind those of rows and choices.
@@ -115,6 +138,12 @@ std::optional<Roles> roles_of_others(const Call& call) {
     Roles sum = roles;
     sum.result = RoutedRows::sum;
     return sum;
+  }
+  if (call.op.name == "aten::view" || call.op.name == "aten::_unsafe_view") {
+    const std::vector<int64_t> sizes = call.find("size")->toIntVector();
+    const bool keeps_choices = sizes.size() > 2 && sizes[0] == roles.routing->n_rows() &&
+                               sizes[1] == roles.routing->n_choices();
+    return keeps_choices ? std::optional(roles) : std::nullopt;
   }
   if (std::ranges::find(of_own_dimension, call.op.name) != std::end(of_own_dimension))
     return is_behind_choices(call, n_dims) ? std::optional(roles) : std::nullopt;
@@ -170,10 +199,11 @@ class AtExperts {
                                           plan.inputs[i], *call_.mesh));
     }
     set_tensors(own_, inputs, local);
-    if (roles_.numbers >= 0) keep_own_experts(inputs, local);
+    if (roles_.first_weight < own_.tensors.size()) keep_own_experts(inputs, local);
     for (const auto& [index, value] : plan.arguments) local[index] = value;
-    if (const int sizes = call_.index_of("input_sizes"); sizes >= 0)
-      local[size_t(sizes)] = own_sizes(local[size_t(sizes)].toIntVector());
+    for (const char* name : {"input_sizes", "size"})
+      if (const int sizes = call_.index_of(name); sizes >= 0)
+        local[size_t(sizes)] = own_sizes(local[size_t(sizes)].toIntVector());
     execution().run(own_, plan, local);
     if (call_.op.name == outer_products)
       local = {of_all_experts(local[0].toTensorVector(), plan)};
@@ -230,6 +260,8 @@ class AtExperts {
       here[ep] = place_of(int64_t(i - roles_.first_weight));
       local = redistribute_local(argument.local(), argument.sizes(), argument.tensor.strides(),
                                  placements, here, *call_.mesh);
+    } else if (int(i) == roles_.table) {
+      local = argument.local();
     } else if (int(i) == roles_.numbers) {
       local = routing().numbers();
       placements = routing().home();
@@ -315,6 +347,10 @@ class AtExperts {
     const size_t index = next_++;
     const OutputPlan& output = plan.outputs[index];
     Placements placements = output.placements;
+    if (call_.op.name == "aten::embedding_dense_backward") {
+      placements[ep] = Placement::reduction();
+      return wrap(local, placements, call_.mesh, contiguous_geometry(output.geometry->sizes));
+    }
     Sizes sizes(output.geometry ? at::IntArrayRef(output.geometry->sizes) : local.sizes());
     for (size_t dim = 0; dim < output.sizes.size(); ++dim)
       if (output.sizes[dim] >= 0) sizes[dim] = output.sizes[dim];
@@ -424,6 +460,7 @@ bool run_on_stack(const Call& call, Stack* stack) {
 bool run_at_experts(Call& call, Stack* stack) {
   if (run_on_stack(call, stack)) return true;
   std::optional<Roles> roles = roles_of_products(call);
+  if (!roles) roles = roles_of_table(call);
   if (!roles) roles = roles_of_others(call);
   return roles && AtExperts(call, *std::move(roles)).run(stack);
 }

@@ -60,6 +60,10 @@ at::Tensor counts_received(const at::Tensor& counts, Group& group) {
                                           experts_of(group.rank(), n_experts, n_ranks).length());
 }
 
+int64_t version_of(const at::Tensor& values) {
+  return values.is_inference() ? 0 : int64_t(values._version());
+}
+
 std::vector<int64_t> to_vector(const at::Tensor& tensor) {
   const at::Tensor values = tensor.cpu().contiguous();
   const int64_t* first = values.const_data_ptr<int64_t>();
@@ -74,14 +78,17 @@ int64_t Routing::rank_of(int64_t expert, int64_t n_experts, int64_t n_ranks) {
   return rank;
 }
 
+std::shared_ptr<const Routing> Routing::known(const at::Tensor& numbers) {
+  ShardedTensorImpl* impl = sharded_impl(numbers);
+  const std::shared_ptr<const Routing>& routing = impl->routing();
+  return routing && routing->version_ == version_of(impl->local()) ? routing : nullptr;
+}
+
 std::shared_ptr<const Routing> Routing::of(const at::Tensor& given, int64_t n_experts) {
   ShardedTensorImpl* impl = sharded_impl(given);
   if (!impl || given.dim() != 2) return nullptr;
+  if (auto same = known(given); same && same->n_experts_ == n_experts) return same;
   const at::Tensor& values = impl->local();
-  const int64_t version = values.is_inference() ? 0 : int64_t(values._version());
-  if (const auto& known = impl->routing();
-      known && known->version_ == version && known->n_experts_ == n_experts)
-    return known;
   auto routing = std::make_shared<Routing>();
   const Mesh& mesh = *impl->mesh();
   std::optional<Placements> home = with_split_rows(given, mesh);
@@ -91,7 +98,7 @@ std::shared_ptr<const Routing> Routing::of(const at::Tensor& given, int64_t n_ex
   routing->n_rows_ = given.size(0);
   routing->n_choices_ = given.size(1);
   routing->n_experts_ = n_experts;
-  routing->version_ = version;
+  routing->version_ = version_of(values);
   const at::Tensor all =
       redistribute_local(values, given.sizes(), given.strides(), impl->placements(), *home, mesh)
           .reshape({-1});
@@ -158,7 +165,7 @@ void RoutedRows::bring_home() {
   if (home.defined()) return;
   home = routing->returned(rows);
   if (kind == sum) home = home.sum(1);
-  version = home.is_inference() ? 0 : int64_t(home._version());
+  version = version_of(home);
 }
 
 at::Tensor wrap_routed(RoutedRows rows, const Placements& placements,

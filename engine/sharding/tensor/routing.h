@@ -23,11 +23,15 @@ class Routing {
   /// laid out so that the ranks cannot have different rows.
   static std::shared_ptr<const Routing> of(const at::Tensor& numbers, int64_t n_experts);
 
+  /// The same if it is remembered; null if not.
+  static std::shared_ptr<const Routing> known(const at::Tensor& numbers);
+
   /// The rank that has an expert.
   static int64_t rank_of(int64_t expert, int64_t n_experts, int64_t n_ranks);
 
   int64_t n_rows() const { return n_rows_; }
   int64_t n_choices() const { return n_choices_; }
+  int64_t n_experts() const { return n_experts_; }
   /// The number of choices that this rank receives.
   int64_t n_received() const { return numbers_.size(0); }
   /// The experts that they choose: [n_received, 1].
