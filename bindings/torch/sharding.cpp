@@ -43,8 +43,8 @@ std::vector<int64_t> check_blocks(lua_State* L, NamedArguments& args, const std:
   return lengths;
 }
 
-// Reads a placement from the top of the stack: a dimension, "replicate", "partial" or {dim, block}.
-// Negative dimensions count from the end of `n_dims`, if that is known.
+// Reads a placement from the top of the stack: a dimension, "replicate", "partial", {dim, block} or
+// {rank}. Negative dimensions count from the end of `n_dims`, if that is known.
 Placement check_placement(lua_State* L, const std::string& what, std::optional<int64_t> n_dims) {
   auto shard = [&](int64_t dim, int64_t block, int64_t grain) {
     if (n_dims && dim < 0) dim += *n_dims;
@@ -59,6 +59,11 @@ Placement check_placement(lua_State* L, const std::string& what, std::optional<i
   if (auto dim = test_integer(L, index)) return shard(*dim, 0, 1);
   if (lua_istable(L, index)) {
     NamedArguments args(L, index, what);
+    if (auto rank = args.optional<int64_t>("rank")) {
+      args.finish();
+      require(*rank >= 0, what, ": rank = ", *rank, " must not be negative");
+      return Placement::on_rank(*rank);
+    }
     auto dim = args.required<int64_t>("dim");
     std::vector<int64_t> lengths = check_blocks(L, args, what);
     auto block = lengths.empty() ? args.get<int64_t>("block", 0) : 0;

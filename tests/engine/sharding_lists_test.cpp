@@ -193,7 +193,7 @@ TEST_CASE("norms of a list move one number for each, in one collective for a mes
     auto ones = [&](Placements placements) {
       return shard(at::ones({6, 2}, at::kDouble), mesh, placements);
     };
-    Tensors norms = at::_foreach_norm({ones({r, s}), ones({s, s}), ones({r, r, r, s})});
+    Tensors norms = at::_foreach_norm({ones({r, s}), ones({s, s}), ones({r, r, r, r, s})});
     CHECK(at::equal(full(at::stack(norms)), at::full({3}, 12, at::kDouble).sqrt()));
     for (Mesh::Dim dim : Mesh::dims) {
       CHECK(mesh->group(dim).counters()[Group::all_reduce_kind].count == (mesh->size(dim) > 1));

@@ -50,7 +50,7 @@ Results run(const Network& network, const Layout& place) {
   uint64_t seed = 1;
   for (const auto& [name, parameter] : network.parameters) {
     Placement mp = parameter.split < 0 ? Placement() : Placement::shard(parameter.split);
-    at::Tensor leaf = place(noise(parameter.sizes, ++seed), {Placement(), {}, {}, mp}).detach();
+    at::Tensor leaf = place(noise(parameter.sizes, ++seed), {Placement(), {}, {}, {}, mp}).detach();
     params[name] = leaf.requires_grad_();
     leaves.push_back(leaf);
   }

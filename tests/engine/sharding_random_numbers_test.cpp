@@ -86,7 +86,7 @@ TEST_CASE("a generator of LibTorch's own gives each rank its part of what it giv
   at::Tensor expected = whole.clone().normal_(0, 1, at::detail::createCPUGenerator(3));
   on_threads(1, 3, [&](const std::shared_ptr<const Mesh>& mesh) {
     for (int64_t dim : {0, 1}) {
-      at::Tensor tensor = shard(whole, mesh, {Placement(), {}, {}, Placement::shard(dim)});
+      at::Tensor tensor = shard(whole, mesh, {Placement(), {}, {}, {}, Placement::shard(dim)});
       check_equal(full(tensor.normal_(0, 1, at::detail::createCPUGenerator(3))), expected,
                   "normal_");
     }

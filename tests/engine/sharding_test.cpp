@@ -161,8 +161,8 @@ TEST_CASE("many tensors by one collective") {
 }
 
 TEST_CASE("dimensions of the mesh by role") {
-  CHECK(Mesh::dims_of(Mesh::batch) == std::vector{Mesh::dp, Mesh::dp_replicate});
-  CHECK(Mesh::dims_of(Mesh::zero) == std::vector{Mesh::dp, Mesh::cp});
+  CHECK(Mesh::dims_of(Mesh::batch) == std::vector{Mesh::dp, Mesh::dp_replicate, Mesh::ep});
+  CHECK(Mesh::dims_of(Mesh::zero) == std::vector{Mesh::dp, Mesh::ep, Mesh::cp});
   CHECK(Mesh::dim_of(Mesh::model) == Mesh::mp);
   on_threads({2, 2, 1, 1, 3}, [](const std::shared_ptr<const Mesh>& mesh) {
     CHECK(mesh->size(Mesh::batch) == 4);
@@ -184,7 +184,7 @@ TEST_CASE("dimensions of the mesh by role") {
 TEST_CASE("an optional dimension of the mesh is shown where a tensor differs on it") {
   CHECK(to_string(Placements()) == "{dp = replicate, mp = replicate}");
   CHECK(to_string(placements_on(Mesh::batch, Placement::shard(0))) ==
-        "{dp = shard(0), dp_replicate = shard(0), mp = replicate}");
+        "{dp = shard(0), dp_replicate = shard(0), ep = shard(0), mp = replicate}");
 }
 
 TEST_CASE("a mesh dimension splits blocks of a dimension that others split between them") {
@@ -196,9 +196,9 @@ TEST_CASE("a mesh dimension splits blocks of a dimension that others split betwe
           Placements{s, blocks, r, r, r}, Placements{r, r, r, r, blocks},
           Placements{blocks, r, r, r, s}, Placements{r, r, r, blocks, s}})
       check_close(full(shard(whole, mesh, placements)), whole, to_string(placements));
-    CHECK_THROWS_WITH(shard(whole, mesh, {s, s, {}, Placement::shard(0, 12)}),
+    CHECK_THROWS_WITH(shard(whole, mesh, {s, s, {}, {}, Placement::shard(0, 12)}),
                       doctest::Contains("dp does not cut between the blocks that mp"));
-    CHECK_THROWS_WITH(shard(whole, mesh, {Placement::shard(0, 8), r, {}, s}),
+    CHECK_THROWS_WITH(shard(whole, mesh, {Placement::shard(0, 8), r, {}, {}, s}),
                       doctest::Contains("dp does not cut between the blocks that mp"));
   });
 }
@@ -211,14 +211,15 @@ TEST_CASE("blocks of several lengths are each split") {
     CHECK(blocks == Placement::shard_blocks(0, {8, 2, 2}));
     CHECK(Placement::shard_blocks(0, {4, 4, 4}) == Placement::shard(0, 4));
     int64_t rank = mesh->group(Mesh::mp).rank();
-    at::Tensor x = shard(whole, mesh, {r, r, {}, blocks});
+    at::Tensor x = shard(whole, mesh, {r, r, {}, {}, blocks});
     std::vector<int64_t> rows = rank == 0 ? std::vector<int64_t>{0, 1, 2, 3, 8, 10}
                                           : std::vector<int64_t>{4, 5, 6, 7, 9, 11};
     CHECK(to_local(x).equal(whole.index_select(0, at::tensor(rows))));
     check_close(full(x), whole, "full");
-    check_close(full(redistribute(x, {r, r, {}, Placement::shard(1)})), whole, "other dimension");
-    check_close(full(redistribute(shard(whole, mesh, {r, r, {}, Placement::reduction()}),
-                                  {r, r, {}, blocks})),
+    check_close(full(redistribute(x, {r, r, {}, {}, Placement::shard(1)})), whole,
+                "other dimension");
+    check_close(full(redistribute(shard(whole, mesh, {r, r, {}, {}, Placement::reduction()}),
+                                  {r, r, {}, {}, blocks})),
                 whole, "of a sum");
     auto parts = x.split_with_sizes({8, 2, 2}), expected = whole.split_with_sizes({8, 2, 2});
     for (size_t i = 0; i < parts.size(); ++i) {
@@ -239,7 +240,7 @@ TEST_CASE("of a block with fewer units than ranks all get the piece") {
   at::Tensor whole = at::arange(12 * 3, at::kDouble).reshape({12, 3});
   on_threads({1, 1, 1, 1, 2}, [&](const std::shared_ptr<const Mesh>& mesh) {
     Placement r, blocks = Placement::shard_blocks(0, {8, 2, 2}, 2);
-    at::Tensor x = shard(whole, mesh, {r, r, {}, blocks});
+    at::Tensor x = shard(whole, mesh, {r, r, {}, {}, blocks});
     CHECK(to_local(x).size(0) == (mesh->group(Mesh::mp).rank() == 0 ? 4 : 8));
     check_close(full(x), whole, "full");
     auto parts = x.split_with_sizes({8, 2, 2}), expected = whole.split_with_sizes({8, 2, 2});
@@ -250,7 +251,7 @@ TEST_CASE("of a block with fewer units than ranks all get the piece") {
     parts[1].mul_(2);  // reaches the tensor
     check_close(full(x), at::cat({expected[0], expected[1] * 2, expected[2]}), "written");
     // As the gradients of keys and values, which all ranks have read.
-    at::Tensor sum = shard(expected[1], mesh, {r, r, {}, Placement::reduction()});
+    at::Tensor sum = shard(expected[1], mesh, {r, r, {}, {}, Placement::reduction()});
     at::Tensor joined = at::cat({parts[0], sum, sum});
     CHECK(placements_of(joined)[Mesh::mp] == blocks);
     check_close(full(joined), at::cat({expected[0], expected[1], expected[1]}), "joined");

@@ -103,6 +103,11 @@ std::optional<Roles> roles_of_table(const Call& call) {
   return Roles{std::move(routing), call.tensors.size(), 1, RoutedRows::choices, 0};
 }
 
+bool is_view_as_sizes(const Call& call) {
+  return call.op.name == "aten::_unsafe_view" ||
+         (call.op.name == "aten::view" && call.index_of("size") >= 0);
+}
+
 // Whether all dimensions that the call works along are behind those of rows and choices.
 bool is_behind_choices(const Call& call, int64_t n_dims) {
   const auto dims = call.dims("dim", n_dims);
@@ -139,7 +144,7 @@ std::optional<Roles> roles_of_others(const Call& call) {
     sum.result = RoutedRows::sum;
     return sum;
   }
-  if (call.op.name == "aten::view" || call.op.name == "aten::_unsafe_view") {
+  if (is_view_as_sizes(call)) {
     const std::vector<int64_t> sizes = call.find("size")->toIntVector();
     const bool keeps_choices = sizes.size() > 2 && sizes[0] == roles.routing->n_rows() &&
                                sizes[1] == roles.routing->n_choices();
@@ -188,8 +193,9 @@ class AtExperts {
     Moving moving(Move::within_operator, call_.op.name);
     for (size_t i = 0; i < call_.tensors.size(); ++i)
       if (!take(i)) return false;
-    const CallPlan& plan = plan_for(own_);
+    CallPlan plan = plan_for(own_);
     if (!leaves_rows(plan)) return false;
+    if (is_view_as_sizes(call_)) give_own_sizes(plan);
     Stack local(call_.arguments.begin(), call_.arguments.end());
     std::vector<at::Tensor> inputs;
     for (size_t i = 0; i < own_.tensors.size(); ++i) {
@@ -201,9 +207,8 @@ class AtExperts {
     set_tensors(own_, inputs, local);
     if (roles_.first_weight < own_.tensors.size()) keep_own_experts(inputs, local);
     for (const auto& [index, value] : plan.arguments) local[index] = value;
-    for (const char* name : {"input_sizes", "size"})
-      if (const int sizes = call_.index_of(name); sizes >= 0)
-        local[size_t(sizes)] = own_sizes(local[size_t(sizes)].toIntVector());
+    if (const int sizes = call_.index_of("input_sizes"); sizes >= 0)
+      local[size_t(sizes)] = own_sizes(local[size_t(sizes)].toIntVector());
     execution().run(own_, plan, local);
     if (call_.op.name == outer_products)
       local = {of_all_experts(local[0].toTensorVector(), plan)};
@@ -217,6 +222,14 @@ class AtExperts {
 
  private:
   const Routing& routing() const { return *roles_.routing; }
+
+  // The plan of a view has the sizes of an even part of the rows.
+  void give_own_sizes(CallPlan& plan) const {
+    const OutputPlan& output = plan.outputs[0];
+    const Sizes sizes = local_sizes(output.geometry->sizes, output.placements, *call_.mesh);
+    plan.run = nullptr;
+    plan.arguments = {{size_t(call_.index_of("size")), own_sizes({sizes.begin(), sizes.end()})}};
+  }
 
   int64_t n_experts() const { return int64_t(call_.tensors.size() - roles_.first_weight); }
   Placement place_of(int64_t expert) const {
@@ -382,7 +395,7 @@ class AtExperts {
 
 // Whether only ep splits the first dimension.
 bool is_split_by_experts(const TensorArgument& argument) {
-  return argument.placements[ep] == Placement::shard(0) &&
+  return argument.tensor.dim() > 1 && argument.placements[ep] == Placement::shard(0) &&
          splitting(argument.placements, 0).size() == 1;
 }
 

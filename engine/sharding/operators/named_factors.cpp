@@ -47,16 +47,19 @@ int64_t parts_of(const Call& call, const Factors& factors, int factor) {
 bool splits_evenly(const Call& call, const Factors& factors, int factor, int64_t n) {
   for (Mesh::Dim mesh_dim : Mesh::dims)
     if (const Placement* placement = split_of(call, factors, factor, mesh_dim))
-      if (placement->is_in_blocks() || placement->grain > 1) return false;
+      if (placement->is_in_blocks() || placement->grain > 1 || placement->is_on_rank())
+        return false;
   return n % parts_of(call, factors, factor) == 0;
 }
 
 bool all_ranks_hold(const Call& call, const Factors& factors, int factor, int64_t size) {
   for (Mesh::Dim mesh_dim : Mesh::dims)
-    if (const Placement* placement = split_of(call, factors, factor, mesh_dim))
+    if (const Placement* placement = split_of(call, factors, factor, mesh_dim)) {
+      if (placement->is_on_rank()) return false;
       size = placement->lengths
                  ? placement->part_length(size, call.mesh->size(mesh_dim), 0)
                  : placement->block_length(size) / placement->grain / call.mesh->size(mesh_dim);
+    }
   return size > 0;
 }
 

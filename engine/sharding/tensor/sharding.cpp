@@ -58,6 +58,8 @@ Placements effective(const Placements& placements, const Mesh& mesh, at::IntArra
       }
     }
     if (mesh.size(dim) == 1) placement = {};
+    require(placement.rank < mesh.size(dim), "placement ", to_string(placement), ": ",
+            Mesh::facts[dim].name, " has ", mesh.size(dim), " ranks, counted from 0");
     MeshDims over = splitting_with(result, dim);
     if (over.size() >= 2 && !can_split_again(sizes[size_t(placement.dim)], over, result, mesh))
       fail("placements ", to_string(placements), ": on a tensor of shape ", sizes, " ",

@@ -14,12 +14,15 @@ function closeness.placement_words(t)
   local place = t:placement()
   local words = { place.dp, place.mp }
   words[#words + 1] = place.dp_replicate
+  words[#words + 1] = place.ep
   words[#words + 1] = place.cp
   return table.concat(words, " ")
 end
 
 local function placement_of(word)
   if word == "replicate" then return nil end
+  local rank = word:match "^on_rank%((%d+)%)$"
+  if rank then return { rank = tonumber(rank) } end
   local dim, rest = word:match "^shard%((%d+)(.*)%)$"
   if not dim or rest == "" then return tonumber(dim) or false end
   local block, lengths = tonumber(rest:match "block = (%d+)"), rest:match "block = {(.-)}"
@@ -78,7 +81,7 @@ function closeness.is_part_close(actual, plain, allowed)
   local ok, expected = pcall(redco.shard, plain:detach(),
     { dp = placement_of(place.dp), mp = placement_of(place.mp),
       dp_replicate = place.dp_replicate and placement_of(place.dp_replicate),
-      cp = place.cp and placement_of(place.cp) })
+      ep = place.ep and placement_of(place.ep), cp = place.cp and placement_of(place.cp) })
   return ok and closeness.is_close(actual:detach():to_local(), expected:to_local(), allowed)
 end
 

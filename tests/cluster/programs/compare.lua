@@ -35,7 +35,7 @@ end
 function Compare:everyone(numbers)
   local row = torch.tensor(numbers, { dtype = "float64" }):unsqueeze(0)
   local rows = redco.shard(row:expand { self.n, #numbers },
-    { dp = 0, mp = 0, dp_replicate = 0, cp = 0 })
+    { dp = 0, mp = 0, dp_replicate = 0, ep = 0, cp = 0 })
   return rows:full():tolist()
 end
 

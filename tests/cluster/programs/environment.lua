@@ -120,22 +120,42 @@ function environment.plain()
 end
 
 --- A placement with one on dp_replicate too, if the mesh has that: that of dp, of mp or none,
---- and one on cp: any dimension or none. The tensor decides which. Not beside blocks, whose parts
---- cannot all be split again.
+--- one on cp: any dimension or none, and one on ep: the same, or a rank. The tensor decides which.
+--- Not beside blocks, whose parts cannot all be split again.
 local function on_all(mesh, x, placement)
   local dp, mp = placement.dp, placement.mp
   local choice = mesh.dp_replicate > 1 and x:numel() % 3
   local own = choice == 0 and dp or choice == 1 and mp or nil
   local cp = mesh.cp > 1 and x:numel() % (x:dim() + 1)
   if cp == x:dim() then cp = nil end
-  if type(dp) == "table" or type(mp) == "table" then own, cp = nil, nil end
-  return { dp = dp, mp = mp, dp_replicate = own, cp = cp or nil }
+  local ep = mesh.ep > 1 and (x:numel() + 1) % (x:dim() + 2)
+  if ep == x:dim() then ep = nil end
+  if ep == x:dim() + 1 then ep = x:dim() > 0 and { rank = x:numel() % mesh.ep } end
+  if type(dp) == "table" or type(mp) == "table" then own, cp, ep = nil, nil, nil end
+  return { dp = dp, mp = mp, dp_replicate = own, ep = ep or nil, cp = cp or nil }
 end
 
 --- On sharded tensors. shard(x, { dp = 0, mp = "partial" }) is redco.shard; terms(x, { mp = "sum",
 --- dp = 0 }) is a sum over mp of terms that cancel but for x, split over dp.
 function environment.sharded(mesh)
+  -- The weights where the rows of their numbers are sent: expert i of n on rank i * ep / n.
+  local function at_experts(weights)
+    if mesh.ep == 1 then return weights end
+    local placed = {}
+    for i, w in ipairs(weights) do
+      local rank = 0
+      while math.floor(#weights * (rank + 1) / mesh.ep) < i do rank = rank + 1 end
+      placed[i] = w:is_sharded() and redco.shard(w, { ep = { rank = rank } }) or w
+    end
+    return placed
+  end
   return made {
+    grouped_linear = function(x, numbers, weights)
+      return globals.grouped_linear(x, numbers, at_experts(weights))
+    end,
+    grouped_quantized_linear = function(x, numbers, weights)
+      return globals.grouped_quantized_linear(x, numbers, at_experts(weights))
+    end,
     shard = function(x, placement) return redco.shard(x, on_all(mesh, x, placement)) end,
     terms = function(x, placement)
       local n, whole, rest_of = 1, {}, {}
@@ -144,7 +164,7 @@ function environment.sharded(mesh)
           n, whole[axis] = n * mesh[axis], 0
         else
           rest_of[axis] = dim
-          whole[axis] = type(dim) ~= "table" and dim + 1
+          whole[axis] = type(dim) ~= "table" and dim + 1 or not dim.dim and "replicate"
             or { dim = dim.dim + 1, block = dim.block, grain = dim.grain }
         end
       end
