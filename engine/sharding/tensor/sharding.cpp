@@ -98,6 +98,7 @@ class Redistribute : public torch::autograd::Function<Redistribute> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
                             const std::shared_ptr<const Mesh>& mesh, const Placements& target) {
+    ctx->set_materialize_grads(false);  // as `clone` on one process
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     Moving moving(Move::request, "redistribute");
     Geometry geometry = geometry_of_copy(tensor);
@@ -112,8 +113,7 @@ class Redistribute : public torch::autograd::Function<Redistribute> {
 class Full : public torch::autograd::Function<Full> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor) {
-    // As `clone` on one process: no gradient of the result is none of the tensor.
-    ctx->set_materialize_grads(false);
+    ctx->set_materialize_grads(false);  // as `clone` on one process
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     Moving moving(Move::request, "full");
     return own_part(tensor, {}, geometry_of_copy(tensor), *mesh_of(tensor));
