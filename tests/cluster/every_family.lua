@@ -1,6 +1,6 @@
 -- Every family of models, and heads of some, with two model shards and ZeRO 3, on two copies of
--- the model, two context shards or two expert shards, in turn: one step of training has the loss, the gradients and
--- the new parameters of one process. It trains adapters of a new model,
+-- the model, two context shards or two expert shards, in turn: one step of training has the loss,
+-- the gradients and the new parameters of one process. It trains adapters of a new model,
 -- adapters of one whose weights stay in mapped files (low_memory), and all parameters of the
 -- latter. Without REDCO_TEST_FULL=1 a third of the families gets one of these three; which, depends
 -- on REDCO_TEST_SEED. A second argument is the only family.
@@ -124,7 +124,8 @@ local function check(model, inputs, params, optimizer, is_trained)
     end,
   }
   local before = whole(params)
-  trainer:train { examples = rows, per_device_batch_size = #rows / deployer.mesh.dp / deployer.mesh.ep }
+  local mesh = deployer.mesh
+  trainer:train { examples = rows, per_device_batch_size = #rows / mesh.dp / mesh.ep }
   for key, leaf in pairs(trainer.params) do
     local expected = before[key]
     if torch.is_tensor(leaf) then

@@ -36,10 +36,13 @@ local function mixture(params, x)
   local weights, numbers = scores:topk(n_chosen, -1)
   local function linear(part, y) return redco.nn.grouped_linear(y, numbers, list(params[part])) end
   local y = torch.silu(linear("gate", x)) * linear("up", x)
-  return linear("down", y * weights:unsqueeze(-1)):sum { 1 }
+  return linear("down", y * weights:unsqueeze(-1)):sum { 1 }, numbers
 end
 
-local function loss_of(params, x) return (mixture(params, x) * x):sum() end
+local function loss_of(params, x)
+  local y = mixture(params, x)
+  return (y * x):sum()
+end
 
 local function deployer_of(options)
   options.seed, options.verbose, options.zero_min_size = 1, false, 16
@@ -47,15 +50,16 @@ local function deployer_of(options)
 end
 
 -- One step of training with these options has the loss, the gradients and the parameters of plain
--- tensors. Returns what the step sends, and the trainer.
-local function expect_same(options, params, change)
+-- tensors, which `whole` are if params are sharded. Returns the trainer.
+local function expect_same(options, params, change, whole)
   local x = randn(torch.Generator(5), { n_tokens, size })
   local deployer = deployer_of(options)
   local function loss_fn(p, rows) return loss_of(change and change(p) or p, rows) end
-  local loss, gradients = redco.value_and_grad(function(p) return loss_fn(p, x) end)(params)
+  local plain = whole or params
+  local loss, gradients = redco.value_and_grad(function(p) return loss_fn(p, x) end)(plain)
   local expected = redco.tree.map(function(param, gradient)
     return param - 0.1 * gradient
-  end, params, gradients)
+  end, plain, gradients)
   local rows = {}
   for i = 1, n_tokens do rows[i] = x[i - 1] end
   local trainer = redco.Trainer {
@@ -116,40 +120,54 @@ test("a weight that all experts share is whole", function()
   testing.expect_equal(trainer.params.up[2]:placement().ep, nil)
 end)
 
+-- What a step sends to other processes: rows of each choice to its expert and back, forward and
+-- backward, and nothing else of the size of a weight.
 if n_processes == 2 then
   test("what a step sends", function()
-    local n = 4
-    local deployer = deployer_of { n_expert_shards = 2 }
-    local generator = torch.Generator(7)
-    local rows = {}
+    local n, generator, numbers = 4, torch.Generator(7), nil
+    local deployer, rows = deployer_of { n_expert_shards = 2 }, {}
     for i = 1, n_tokens do rows[i] = randn(generator, { size }) end
     local trainer = redco.Trainer {
-      deployer = deployer, params = new_params(n),
+      deployer = deployer, params = new_params(n), compute_dtype = "float64",
       collate_fn = function(given) return { x = torch.stack(given) } end,
-      loss_fn = function(_, _, p, batch) return loss_of(p, batch.x) end,
-      optimizer = redco.optim.sgd { learning_rate = 0 }, compute_dtype = "float64",
+      loss_fn = function(_, _, p, batch)
+        local y
+        y, numbers = mixture(p, batch.x)
+        return (y * batch.x):sum()
+      end,
+      optimizer = redco.optim.sgd { learning_rate = 0.1 },
     }
     local function step()
       trainer:train { examples = rows, per_device_batch_size = n_tokens / 2 }
     end
     step()
-    -- The choices of this process whose expert is on the other one.
-    local own = torch.stack(rows):narrow(0, deployer.process_id * n_tokens / 2, n_tokens / 2)
-    local router = trainer.params.router:full()
-    local _, numbers = own:matmul(router:t()):topk(n_chosen, -1)
-    local is_first = numbers:lt(n / 2):sum():item()
-    local away = deployer.process_id == 0 and n_tokens / 2 * n_chosen - is_first or is_first
-    print(away, is_first)
-    local before = redco.sharding_counters().moves
-    local found = traffic.sent("ep", step)
-    for _, m in ipairs(redco.sharding_counters().moves) do
-      local c, b = m.calls, m.bytes
-      for _, o in ipairs(before) do if o.what == m.what and o.cause == m.cause and o.line == m.line and o.kind == m.kind and o.group == m.group then c = c - o.calls; b = b - o.bytes end end
-      if c > 0 then print(m.group, m.kind, m.cause, m.what, m.line, c, b) end
-    end
-    for _, kind in ipairs(traffic.kinds) do print(kind, found[kind].count, found[kind].bytes) end
-    local _ = element
+    local found = traffic.sent("ep", step).all_to_all
+    local is_mine = numbers:to_local():ge(n / 2):eq(deployer.process_id == 1)
+    local away = is_mine:logical_not():sum():item()
+    local of_other = redco.shard(torch.tensor { away }:expand { 2, 1 }, { ep = 0 }):full()
+      [1 - deployer.process_id]:item()
+    -- Of this process: x, factors, gradients of results; of the other: results, and gradients of
+    -- factors.
+    local bytes = element * (away * (size + 1 + size) + of_other * (size + 1)) + n * element / 2
+    testing.expect_equal(found.count, 6)
+    testing.expect_equal(found.bytes, bytes)
   end)
 end
+
+test("parameters of one layout are taken by another", function()
+  local params = new_params(5)
+  local trainer = expect_same({ n_expert_shards = n_processes }, params)
+  local whole = redco.tree.map(function(param) return param:full() end, trainer.params)
+  expect_same({ n_model_shards = n_processes }, trainer.params, nil, whole)
+end)
+
+test("a number that does not divide the processes", function()
+  testing.expect_error(function() deployer_of { n_expert_shards = 3 } end,
+    ("n_expert_shards = 3 must divide %d, the number of copies"):format(n_processes))
+  local deployer = deployer_of { n_expert_shards = n_processes }
+  testing.expect_equal(deployer.mesh.ep, n_processes)
+  testing.expect_error(function() redco.shard(torch.zeros(2), { ep = { rank = n_processes } }) end,
+    ("ep has %d ranks"):format(n_processes))
+end)
 
 testing.finish()

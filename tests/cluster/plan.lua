@@ -5,12 +5,13 @@ local traffic = require "traffic"
 local o = redco.options {
   model = "mlp", n_model_shards = 1, zero = 0, accumulate = 1, batch = 2, sequence_parallel = false,
   zero_group = 0, recompute = "none", compute_dtype = "float32", planned = false,
-  n_context_shards = 1,
+  n_context_shards = 1, n_expert_shards = 1,
 }
 local torch, nn = redco.torch, redco.nn
 local deployer = redco.Deployer {
   seed = 1, n_model_shards = o.n_model_shards, zero = o.zero, zero_min_size = 64,
-  n_context_shards = o.n_context_shards, sequence_parallel = o.sequence_parallel, verbose = false,
+  n_context_shards = o.n_context_shards, n_expert_shards = o.n_expert_shards,
+  sequence_parallel = o.sequence_parallel, verbose = false,
   zero_group = o.zero_group > 0 and o.zero_group or nil,
 }
 
@@ -40,6 +41,14 @@ function models.llama()
     model_type = "llama", vocab_size = 64, hidden_size = 32, intermediate_size = 64,
     num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2,
     max_position_embeddings = 32,
+  }
+end
+
+function models.mixtral()
+  return language_model {
+    model_type = "mixtral", vocab_size = 64, hidden_size = 32, intermediate_size = 64,
+    num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2,
+    max_position_embeddings = 32, num_local_experts = 4, num_experts_per_tok = 2,
   }
 end
 
@@ -97,7 +106,7 @@ local trainer = redco.Trainer {
   loss_fn = function(_, _, params, batch) return loss(params, batch) end,
 }
 
-local n_copies = deployer.mesh.dp * deployer.mesh.dp_replicate
+local n_copies = deployer.mesh.dp * deployer.mesh.dp_replicate * deployer.mesh.ep
 local examples = {}
 for i = 1, o.batch * o.accumulate * n_copies do examples[i] = i end
 if o.planned then
@@ -113,7 +122,7 @@ for _ = 2, 3 do
   local before = redco.sharding_counters().collectives
   step()
   local after = redco.sharding_counters().collectives
-  for _, group in ipairs { "dp", "cp", "mp", "dp_replicate", "world" } do
+  for _, group in ipairs { "dp", "ep", "cp", "mp", "dp_replicate", "world" } do
     for _, kind in ipairs(traffic.kinds) do
       local a, b = before[group][kind], after[group][kind]
       if b.bytes > a.bytes then

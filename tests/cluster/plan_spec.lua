@@ -32,7 +32,7 @@ local function planned(case)
   for _, layout in ipairs(plan.layouts) do
     if layout.is_asked then
       local lines = {}
-      for _, group in ipairs { "dp", "cp", "mp", "dp_replicate", "world" } do
+      for _, group in ipairs { "dp", "ep", "cp", "mp", "dp_replicate", "world" } do
         for _, kind in ipairs(traffic.kinds) do
           local found = (layout.collectives[group] or {})[kind]
           if found and found.bytes > 0 then
@@ -64,6 +64,8 @@ local cases = {
   { n = 2, model = "lora", n_model_shards = 2 },
   { n = 2, model = "gpt2", n_context_shards = 2, zero = 3, recompute = "blocks" },
   { n = 4, model = "gpt2", n_context_shards = 2, n_model_shards = 2 },
+  -- All tokens are equal, and choose an expert on each process: as many as a plan assumes.
+  { n = 4, model = "mixtral", n_expert_shards = 2, zero = 3 },
 }
 if os.getenv "REDCO_TEST_FULL" == "1" then
   cases = {}

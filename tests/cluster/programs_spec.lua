@@ -17,7 +17,8 @@ local function run(layout, words)
   local n_context = layout:match "context(%d)" or 1
   local n_experts = layout:match "experts(%d)" or 1
   local command = "REDCO_CHECK_SPMD=1 \"$REDCO_LUA\" --nproc %d '%s' --n_model_shards=%d "
-    .. "--n_context_shards=%d --n_expert_shards=%d --zero=%d --zero_group=%d --sequence_parallel=%s %s </dev/null"
+    .. "--n_context_shards=%d --n_expert_shards=%d --zero=%d --zero_group=%d "
+    .. "--sequence_parallel=%s %s </dev/null"
   return program.shell(command:format(dp * mp * n_context * n_experts, script, mp, n_context,
     n_experts, layout:match "zero(%d)" or 0, layout:match "group(%d)" or 0,
     layout:find "-sp" and "true" or "false", words))

@@ -225,8 +225,10 @@ class AtExperts {
 
   // The plan of a view has the sizes of an even part of the rows.
   void give_own_sizes(CallPlan& plan) const {
-    const OutputPlan& output = plan.outputs[0];
-    const Sizes sizes = local_sizes(output.geometry->sizes, output.placements, *call_.mesh);
+    const std::vector<int64_t> whole =
+        resolved_sizes(call_.find("size")->toIntVector(), call_.tensors[0].tensor.numel());
+    const Sizes sizes = local_sizes(
+        whole, plan.outputs.empty() ? Placements() : plan.outputs[0].placements, *call_.mesh);
     plan.run = nullptr;
     plan.arguments = {{size_t(call_.index_of("size")), own_sizes({sizes.begin(), sizes.end()})}};
   }
@@ -346,7 +348,8 @@ class AtExperts {
     auto next = own.begin();
     for (int64_t i = 0; i < n_experts(); ++i) {
       const TensorArgument& weight = call_.tensors[roles_.first_weight + size_t(i)];
-      Placements placements = plan.outputs[size_t(i)].placements;
+      Placements placements;
+      if (size_t(i) < plan.outputs.size()) placements = plan.outputs[size_t(i)].placements;
       placements[ep] = place_of(i);
       const at::Tensor local =
           is_here(i) ? *next++
@@ -358,11 +361,13 @@ class AtExperts {
 
   at::Tensor wrapped(at::Tensor local, const CallPlan& plan) {
     const size_t index = next_++;
-    const OutputPlan& output = plan.outputs[index];
+    static const OutputPlan whole;  // where no rule was needed
+    const OutputPlan& output = index < plan.outputs.size() ? plan.outputs[index] : whole;
     Placements placements = output.placements;
     if (call_.op.name == "aten::embedding_dense_backward") {
       placements[ep] = Placement::reduction();
-      return wrap(local, placements, call_.mesh, contiguous_geometry(output.geometry->sizes));
+      const Sizes sizes{call_.integer("num_weights", 0), call_.tensors[0].sizes().back()};
+      return wrap(local, placements, call_.mesh, contiguous_geometry(sizes));
     }
     Sizes sizes(output.geometry ? at::IntArrayRef(output.geometry->sizes) : local.sizes());
     for (size_t dim = 0; dim < output.sizes.size(); ++dim)

@@ -6,6 +6,15 @@
 
 namespace redco::sharding {
 
+std::vector<int64_t> resolved_sizes(std::vector<int64_t> sizes, int64_t n_elements) {
+  int64_t known = 1;
+  for (int64_t size : sizes)
+    if (size >= 0) known *= size;
+  for (int64_t& size : sizes)
+    if (size < 0) size = known == 0 ? 0 : n_elements / known;
+  return sizes;
+}
+
 namespace {
 
 // Dimensions [first, last) of both shapes that hold the same elements.
@@ -150,15 +159,6 @@ std::optional<Placement> moved_again(const MeshDims& over, const Placements& bef
     }
   }
   return std::nullopt;
-}
-
-std::vector<int64_t> resolved_sizes(std::vector<int64_t> sizes, int64_t n_elements) {
-  int64_t known = 1;
-  for (int64_t size : sizes)
-    if (size >= 0) known *= size;
-  for (int64_t& size : sizes)
-    if (size < 0) size = known == 0 ? 0 : n_elements / known;
-  return sizes;
 }
 
 // A partial argument is reduced first, since bytes of terms do not add up. If the types differ in

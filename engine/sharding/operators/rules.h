@@ -69,6 +69,9 @@ int64_t fused_parts(at::IntArrayRef in, at::IntArrayRef out, int64_t dim, int64_
 std::vector<int64_t> opened_dimension(at::IntArrayRef in, const std::vector<int64_t>& out,
                                       int64_t dim);
 
+/// The sizes of a view of so many elements, of which one may be -1.
+std::vector<int64_t> resolved_sizes(std::vector<int64_t> sizes, int64_t n_elements);
+
 /// Letters `first`, `first` + 1, ... for the dimensions of a tensor.
 Letters letters(int64_t n_dims, int first = 0);
 

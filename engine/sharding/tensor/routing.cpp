@@ -106,6 +106,7 @@ std::shared_ptr<const Routing> Routing::of(const at::Tensor& given, int64_t n_ex
   const Span own = experts_of(group.rank(), n_experts, group.size());
   if (all.is_meta()) {  // nobody knows the choices: each expert gets as many
     const int64_t n = all.numel();
+    counts_received(at::empty({n_experts}, all.options()), group);  // for those that count
     routing->order_ = all;
     for (int64_t rank = 0; rank < group.size(); ++rank) {
       routing->n_sent_.push_back(span_of(n, 1, group.size(), rank).length());

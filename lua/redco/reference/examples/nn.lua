@@ -103,7 +103,8 @@ local weights = {}
 for i = 1, 8 do weights[i] = torch.randn { 16, 32 } end
 local x, logits = torch.randn { 5, 32 }, torch.randn { 5, 8 }
 local _, numbers = logits:topk(2, -1)
-print(nn.grouped_linear(x, numbers, weights).shape)  --> torch.Size([5, 2, 16])
+local y = nn.grouped_linear(x, numbers, weights)
+print(y.shape)  --> torch.Size([5, 2, 16])
 
 --- redco.nn.gru_cell
 local params, h = nn.GRUCell(16, 32), torch.zeros { 4, 32 }
