@@ -144,7 +144,7 @@ at::Tensor ForwardWatcher::stand_in(int parameter) {
 
 void ForwardWatcher::before(Call& call) {
   WithoutValues::before(call);
-  if (call.op.facts.chooses_weights) note_experts(call);
+  if (call.op.at_experts == AtExperts::product) note_experts(call);
   bool is_handed_on = call.op.is_view || call.op.facts.passes_through;
   // Weights before what is added to their product: a bias follows.
   for (bool is_weight : {true, false}) {

@@ -62,8 +62,23 @@ struct OperatorFacts {
   ProductKind kind = ProductKind::matmul;  ///< of an operator with flops
   bool has_heads = false;                  ///< it needs each attention head whole
   bool looks_up_rows = false;              ///< of its first argument
-  bool chooses_weights = false;  ///< (x, numbers, weights): a number chooses a row's weight
   GpuCost gpu = {};
+};
+
+/// What an operator does with rows that are at the ranks of their experts (expert_calls.h).
+enum class AtExperts : uint8_t {
+  none,                  ///< it needs them back
+  product,               ///< (x, numbers, weights): a number chooses a row's weight
+  gradients_of_weights,  ///< (a, b, numbers, weights), of that
+  table,                 ///< (table, numbers): a number chooses a row of a table
+  gradient_of_table,     ///< (gradient, numbers)
+  pointwise,             ///< as everywhere
+  addition,              ///< pointwise, and of sums over choices too
+  sum,                   ///< as along_dim, and over the choices
+  view,                  ///< of the dimensions behind those of rows and choices
+  along_dim,             ///< along a dimension `dim` behind these
+  unbind,                ///< the same, and a stack of experts' weights
+  stack,                 ///< the same
 };
 
 /// Facts about an operator, from its schema and its row.
@@ -77,6 +92,7 @@ struct Operator {
   std::vector<bool> is_written = {};  ///< by argument
   std::vector<int> returned = {};     ///< by result: the written argument it is, or -1
   int generator = -1;                 ///< the argument that is one, or -1
+  AtExperts at_experts = AtExperts::none;
 
   const c10::FunctionSchema& schema() const { return handle.schema(); }
 };

@@ -162,8 +162,7 @@ void check_arguments_read(const Call& call) {
 bool keeps_parts(const Call& call) {
   const OperatorFacts& facts = call.op.facts;
   return is_pointwise(call.op) || facts.is_product || (facts.rule && dimension_order(call)) ||
-         reduction_rules().contains(call.op.name) || list_rules().contains(call.op.name) ||
-         call.op.name.starts_with("aten::_foreach_");
+         reduction_rules().contains(call.op.name) || is_of_lists(call.op);
 }
 
 // The call with tensors that one rank holds whole on all, for other rules.

@@ -6,15 +6,13 @@
 #include "../tensor/gathered_view.h"
 #include "../tensor/routing.h"
 #include "execution.h"
+#include "expert_stacks.h"
 
 #include <redco/moves.h>
-
-#include <ATen/ops/stack.h>
 
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -25,20 +23,6 @@ namespace {
 using torch::jit::Stack;
 
 constexpr Mesh::Dim ep = Routing::ep;
-constexpr std::string_view outer_products = "redco::grouped_outer";
-
-// Operators along dimensions behind those of rows and choices.
-constexpr std::string_view of_own_dimension[] = {"aten::cat",          "aten::glu",
-                                                 "aten::glu_backward", "aten::select",
-                                                 "aten::slice",        "aten::slice_backward",
-                                                 "aten::split",        "aten::split_with_sizes",
-                                                 "aten::stack",        "aten::select_backward",
-                                                 "aten::unbind"};
-
-bool is_at_rank(const TensorArgument& argument, int64_t rank) {
-  return argument.placements[ep] == Placement::on_rank(rank);
-}
-
 // The arguments of a call by what it does with them.
 struct Roles {
   std::shared_ptr<const Routing> routing;
@@ -54,7 +38,8 @@ bool are_at_experts(const Call& call, size_t first) {
   bool any = false;
   for (int64_t i = 0; i < n; ++i) {
     const TensorArgument& weight = call.tensors[first + size_t(i)];
-    const bool is_there = is_at_rank(weight, Routing::rank_of(i, n, call.mesh->size(ep)));
+    const bool is_there =
+        weight.placements[ep] == Placement::on_rank(Routing::rank_of(i, n, call.mesh->size(ep)));
     if (!is_there && !weight.placements[ep].is_replicated()) return false;
     any |= is_there;
   }
@@ -62,8 +47,8 @@ bool are_at_experts(const Call& call, size_t first) {
 }
 
 std::optional<Roles> roles_of_products(const Call& call) {
-  const bool is_outer = call.op.name == outer_products;
-  if (!call.op.facts.chooses_weights && !is_outer) return std::nullopt;
+  const bool is_outer = call.op.at_experts == AtExperts::gradients_of_weights;
+  if (!is_outer && call.op.at_experts != AtExperts::product) return std::nullopt;
   const size_t first = is_outer ? 3 : 2;
   if (!are_at_experts(call, first)) return std::nullopt;
   auto routing = Routing::of(call.tensors[first - 1].tensor, int64_t(call.tensors.size() - first));
@@ -73,8 +58,9 @@ std::optional<Roles> roles_of_products(const Call& call) {
 
 // Whether the rows that a product reads are those of all choices: without a dimension for them.
 bool is_for_all(const Call& call, const TensorArgument& rows) {
-  const bool is_quantized = call.op.name == "redco::grouped_quantized_linear";
-  const int64_t n_dims = is_quantized && !call.boolean("is_transposed", false) ? 4 : 3;
+  // Quantized weights, and what they multiply, have a dimension of blocks.
+  const bool has_blocks = call.tensors.back().tensor.dim() == 3;
+  const int64_t n_dims = has_blocks && !call.boolean("is_transposed", false) ? 4 : 3;
   return rows.tensor.dim() < n_dims;
 }
 
@@ -87,8 +73,8 @@ std::shared_ptr<RoutedRows> rows_of(const TensorArgument& argument) {
 // Rows of a table, such as the biases of experts, for numbers whose routing is known, and the
 // table's gradient.
 std::optional<Roles> roles_of_table(const Call& call) {
-  const bool is_backward = call.op.name == "aten::embedding_dense_backward";
-  if ((call.op.name != "aten::embedding" && !is_backward) || call.tensors.size() != 2)
+  const bool is_backward = call.op.at_experts == AtExperts::gradient_of_table;
+  if ((!is_backward && call.op.at_experts != AtExperts::table) || call.tensors.size() != 2)
     return std::nullopt;
   const TensorArgument &first = call.tensors[0], &numbers = call.tensors[1];
   auto routing = numbers.impl ? Routing::known(numbers.tensor) : nullptr;
@@ -101,11 +87,6 @@ std::optional<Roles> roles_of_table(const Call& call) {
   if (first.sizes()[0] != routing->n_experts() || !first.placements[ep].is_replicated())
     return std::nullopt;
   return Roles{std::move(routing), call.tensors.size(), 1, RoutedRows::choices, 0};
-}
-
-bool is_view_as_sizes(const Call& call) {
-  return call.op.name == "aten::_unsafe_view" ||
-         (call.op.name == "aten::view" && call.index_of("size") >= 0);
 }
 
 // Whether all dimensions that the call works along are behind those of rows and choices.
@@ -132,27 +113,37 @@ std::optional<Roles> roles_of_others(const Call& call) {
     const bool are_alike = std::ranges::all_of(call.tensors, [&](const TensorArgument& argument) {
       return rows_of(argument) && argument.sizes() == call.tensors[0].sizes();
     });
-    return call.op.name == "aten::add" && are_alike ? std::optional(roles) : std::nullopt;
+    return call.op.at_experts == AtExperts::addition && are_alike ? std::optional(roles)
+                                                                  : std::nullopt;
   }
   if (call.op.handle.hasTag(at::Tag::nondeterministic_seeded)) return std::nullopt;
-  if (call.op.name == "aten::sum") {
-    if (is_behind_choices(call, n_dims)) return roles;
-    const auto dims = call.dims("dim", n_dims);
-    if (!dims || *dims != std::vector<int64_t>{1} || call.boolean("keepdim", false))
+  switch (call.op.at_experts) {
+    case AtExperts::sum: {
+      if (is_behind_choices(call, n_dims)) return roles;
+      const auto dims = call.dims("dim", n_dims);
+      if (!dims || *dims != std::vector<int64_t>{1} || call.boolean("keepdim", false))
+        return std::nullopt;
+      Roles sum = roles;
+      sum.result = RoutedRows::sum;
+      return sum;
+    }
+    case AtExperts::view: {
+      if (call.index_of("size") < 0) return std::nullopt;  // as another type
+      const std::vector<int64_t> sizes = call.find("size")->toIntVector();
+      const bool keeps_choices = sizes.size() > 2 && sizes[0] == roles.routing->n_rows() &&
+                                 sizes[1] == roles.routing->n_choices();
+      return keeps_choices ? std::optional(roles) : std::nullopt;
+    }
+    case AtExperts::along_dim:
+    case AtExperts::unbind:
+    case AtExperts::stack:
+      return is_behind_choices(call, n_dims) ? std::optional(roles) : std::nullopt;
+    case AtExperts::pointwise:
+    case AtExperts::addition:
+      break;
+    default:
       return std::nullopt;
-    Roles sum = roles;
-    sum.result = RoutedRows::sum;
-    return sum;
   }
-  if (is_view_as_sizes(call)) {
-    const std::vector<int64_t> sizes = call.find("size")->toIntVector();
-    const bool keeps_choices = sizes.size() > 2 && sizes[0] == roles.routing->n_rows() &&
-                               sizes[1] == roles.routing->n_choices();
-    return keeps_choices ? std::optional(roles) : std::nullopt;
-  }
-  if (std::ranges::find(of_own_dimension, call.op.name) != std::end(of_own_dimension))
-    return is_behind_choices(call, n_dims) ? std::optional(roles) : std::nullopt;
-  if (!is_pointwise(call.op)) return std::nullopt;
   for (const TensorArgument& argument : call.tensors) {
     const at::IntArrayRef sizes = argument.sizes();
     const int64_t n = argument.tensor.dim();
@@ -178,16 +169,9 @@ Placements to_send(const Placements& now, const Routing& routing) {
   return target;
 }
 
-// The placements of a tensor that has `by` dimensions more before `first`.
-Placements shifted(Placements placements, int32_t first, int32_t by) {
-  for (Placement& placement : placements)
-    if (placement.is_sharded() && placement.dim >= first) placement.dim += by;
-  return placements;
-}
-
-class AtExperts {
+class CallAtExperts {
  public:
-  AtExperts(Call& call, Roles roles) : call_(call), roles_(std::move(roles)), own_(call) {}
+  CallAtExperts(Call& call, Roles roles) : call_(call), roles_(std::move(roles)), own_(call) {}
 
   bool run(Stack* stack) {
     Moving moving(Move::within_operator, call_.op.name);
@@ -195,7 +179,7 @@ class AtExperts {
       if (!take(i)) return false;
     CallPlan plan = plan_for(own_);
     if (!leaves_rows(plan)) return false;
-    if (is_view_as_sizes(call_)) give_own_sizes(plan);
+    if (call_.op.at_experts == AtExperts::view) give_own_sizes(plan);
     Stack local(call_.arguments.begin(), call_.arguments.end());
     std::vector<at::Tensor> inputs;
     for (size_t i = 0; i < own_.tensors.size(); ++i) {
@@ -210,7 +194,7 @@ class AtExperts {
     if (const int sizes = call_.index_of("input_sizes"); sizes >= 0)
       local[size_t(sizes)] = own_sizes(local[size_t(sizes)].toIntVector());
     execution().run(own_, plan, local);
-    if (call_.op.name == outer_products)
+    if (call_.op.at_experts == AtExperts::gradients_of_weights)
       local = {of_all_experts(local[0].toTensorVector(), plan)};
     else
       for (c10::IValue& value : local) value = wrapped(std::move(value), plan);
@@ -364,7 +348,7 @@ class AtExperts {
     static const OutputPlan whole;  // where no rule was needed
     const OutputPlan& output = index < plan.outputs.size() ? plan.outputs[index] : whole;
     Placements placements = output.placements;
-    if (call_.op.name == "aten::embedding_dense_backward") {
+    if (call_.op.at_experts == AtExperts::gradient_of_table) {
       placements[ep] = Placement::reduction();
       const Sizes sizes{call_.integer("num_weights", 0), call_.tensors[0].sizes().back()};
       return wrap(local, placements, call_.mesh, contiguous_geometry(sizes));
@@ -372,7 +356,7 @@ class AtExperts {
     Sizes sizes(output.geometry ? at::IntArrayRef(output.geometry->sizes) : local.sizes());
     for (size_t dim = 0; dim < output.sizes.size(); ++dim)
       if (output.sizes[dim] >= 0) sizes[dim] = output.sizes[dim];
-    if (roles_.result == RoutedRows::sum && call_.op.name == "aten::sum") {
+    if (roles_.result == RoutedRows::sum && call_.op.at_experts == AtExperts::sum) {
       local = local.unsqueeze(1);  // of the one choice of each row here
     } else if (roles_.result == RoutedRows::sum) {
       sizes.erase(sizes.begin() + 1);
@@ -396,91 +380,15 @@ class AtExperts {
   size_t next_ = 0;
 };
 
-// --- Stacks of weights ---------------------------------------------------------------------------
-
-// Whether only ep splits the first dimension.
-bool is_split_by_experts(const TensorArgument& argument) {
-  return argument.tensor.dim() > 1 && argument.placements[ep] == Placement::shard(0) &&
-         splitting(argument.placements, 0).size() == 1;
-}
-
-// Unbinds a stack that is split between experts: each is on a rank.
-void unbind(const Call& call, Stack* stack) {
-  const TensorArgument& argument = call.tensors[0];
-  const int64_t n = argument.tensor.size(0), n_ranks = call.mesh->size(ep);
-  const Span own = span_of(n, 1, n_ranks, call.mesh->coordinate(ep));
-  const at::Tensor& local = argument.local();
-  Geometry geometry = geometry_of(argument.tensor);
-  geometry.sizes.erase(geometry.sizes.begin());
-  geometry.strides.erase(geometry.strides.begin());
-  c10::List<at::Tensor> list;
-  for (int64_t i = 0; i < n; ++i) {
-    Placements placements = argument.placements;
-    placements = shifted(placements, 0, -1);
-    placements[ep] = Placement::on_rank(Routing::rank_of(i, n, n_ranks));
-    const bool is_here = own.begin <= i && i < own.end;
-    at::Tensor part = is_here ? local.select(0, i - own.begin)
-                              : local.new_empty(local.sizes().slice(1)).narrow(0, 0, 0);
-    at::Tensor weight = wrap(part, placements, call.mesh, geometry);
-    sharded_impl(weight)->set_gathered_view(
-        std::make_shared<GatheredView>(call, size_t(i), argument.placements));
-    geometry.offset += argument.tensor.stride(0);
-    list.push_back(weight);
-  }
-  torch::jit::drop(*stack, call.arguments.size());
-  stack->push_back(std::move(list));
-}
-
-bool are_in_order(const Call& call) {
-  const auto n = int64_t(call.tensors.size());
-  for (int64_t i = 0; i < n; ++i) {
-    const TensorArgument& argument = call.tensors[size_t(i)];
-    Placements others = argument.placements, first = call.tensors[0].placements;
-    others[ep] = first[ep] = {};
-    if (!is_at_rank(argument, Routing::rank_of(i, n, call.mesh->size(ep))) || others != first)
-      return false;
-  }
-  return true;
-}
-
-// Stacks weights that are on the ranks of their numbers, such as gradients.
-void stack_weights(const Call& call, Stack* stack) {
-  std::vector<at::Tensor> own;
-  const auto n = int64_t(call.tensors.size());
-  for (const TensorArgument& argument : call.tensors)
-    if (argument.placements[ep].rank == call.mesh->coordinate(ep)) own.push_back(argument.local());
-  std::vector<int64_t> sizes = call.tensors[0].sizes().vec();
-  sizes.insert(sizes.begin(), n);
-  Placements placements = shifted(call.tensors[0].placements, 0, 1);
-  placements[ep] = Placement::shard(0);
-  const at::Tensor& first = call.tensors[0].local();
-  const at::Tensor local =
-      own.empty() ? first.new_empty(local_sizes(sizes, placements, *call.mesh)) : at::stack(own);
-  torch::jit::drop(*stack, call.arguments.size());
-  stack->push_back(wrap(local, placements, call.mesh, contiguous_geometry(sizes)));
-}
-
-bool run_on_stack(const Call& call, Stack* stack) {
-  if (call.integer("dim", 0) != 0) return false;
-  if (call.op.name == "aten::unbind" && is_split_by_experts(call.tensors[0])) {
-    unbind(call, stack);
-    return true;
-  }
-  if (call.op.name == "aten::stack" && are_in_order(call)) {
-    stack_weights(call, stack);
-    return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 bool run_at_experts(Call& call, Stack* stack) {
-  if (run_on_stack(call, stack)) return true;
+  if (call.op.at_experts == AtExperts::none) return false;
+  if (run_on_expert_stack(call, stack)) return true;
   std::optional<Roles> roles = roles_of_products(call);
   if (!roles) roles = roles_of_table(call);
   if (!roles) roles = roles_of_others(call);
-  return roles && AtExperts(call, *std::move(roles)).run(stack);
+  return roles && CallAtExperts(call, *std::move(roles)).run(stack);
 }
 
 }  // namespace redco::sharding

@@ -54,6 +54,7 @@ Operator describe(const c10::OperatorHandle& handle) {
   }
   for (size_t i = 0; i < schema.arguments().size(); ++i)
     if (schema.arguments()[i].name() == "generator") op.generator = int(i);
+  op.at_experts = at_experts(op.name, is_pointwise(op));
   return op;
 }
 

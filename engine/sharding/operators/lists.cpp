@@ -293,6 +293,10 @@ std::optional<CallPlan> unscale(const Call& call) {
 
 }  // namespace
 
+bool is_of_lists(const Operator& op) {
+  return op.name.starts_with("aten::_foreach_") || list_rules().contains(op.name);
+}
+
 const RuleTable& list_rules() {
   static const RuleTable table = [] {
     RuleTable table = {

@@ -214,7 +214,6 @@ const RuleTable& product_rules() {
     }
     table["redco::grouped_linear"] = grouped_linear;
     table["redco::grouped_linear"].is_product = true;
-    table["redco::grouped_linear"].chooses_weights = true;
     table["redco::grouped_outer"] = grouped_outer;
     return table;
   }();

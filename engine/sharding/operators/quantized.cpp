@@ -108,7 +108,6 @@ const RuleTable& quantized_rules() {
                     {"redco::dequantize", dequantize}};
     table["redco::grouped_quantized_linear"] = grouped_linear;
     table["redco::grouped_quantized_linear"].is_product = true;
-    table["redco::grouped_quantized_linear"].chooses_weights = true;
     table["redco::grouped_quantized_linear"].flops = grouped_flops;
     for (const char* name : {"redco::quantized_linear", "redco::quantized_linear_transposed"}) {
       table[name].is_product = true;

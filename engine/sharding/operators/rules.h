@@ -4,6 +4,7 @@
 
 #include "split_dimension.h"
 
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -78,6 +79,12 @@ Letters letters(int64_t n_dims, int first = 0);
 /// Whether an operator takes strides as arguments. They are those of the logical tensor, so its
 /// rule runs even if nothing is split.
 bool takes_strides(const Operator& op);
+
+/// Whether an operator works on lists of tensors, as those of optimizers do.
+bool is_of_lists(const Operator& op);
+
+/// What an operator of this name does with rows that are at experts.
+AtExperts at_experts(const std::string& name, bool is_pointwise);
 
 /// Whether an operator works element by element.
 bool is_pointwise(const Operator& op);

@@ -331,6 +331,12 @@ Placements permuted(Placements placements, const Sizes& order) {
   return placements;
 }
 
+Placements shifted(Placements placements, int32_t first, int32_t by) {
+  for (Placement& placement : placements)
+    if (placement.is_sharded() && placement.dim >= first) placement.dim += by;
+  return placements;
+}
+
 bool can_split_again(int64_t size, const MeshDims& over, const Placements& placements,
                      const Mesh& mesh) {
   const Placement &first = placements[over.front()], &last = placements[over.back()];

@@ -181,6 +181,9 @@ MeshDims splitting(const Placements& placements, int64_t dim);
 /// The placements of the tensor after a permutation to `order`.
 Placements permuted(Placements placements, const Sizes& order);
 
+/// The placements of the tensor with `by` dimensions more before dimension `first`.
+Placements shifted(Placements placements, int32_t first, int32_t by);
+
 /// The mesh dimensions, up to `last`, that split the dimension of the tensor that `last` splits;
 /// empty if it splits none.
 MeshDims splitting_with(const Placements& placements, Mesh::Dim last);
