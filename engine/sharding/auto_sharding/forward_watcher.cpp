@@ -168,6 +168,8 @@ void ForwardWatcher::before(Call& call) {
 void ForwardWatcher::after(const Call& call, const CallPlan& plan,
                            c10::ArrayRef<c10::IValue> results) {
   WithoutValues::after(call, plan, results);
+  // The tensor has other dimensions now.
+  if (call.op.is_inplace_view) origins_.erase(call.tensors[0].impl);
   bool is_handed_on = call.op.is_view || call.op.facts.passes_through;
   bool is_elementwise = is_handed_on || is_pointwise(call.op);
   Lineage made;
