@@ -2,6 +2,7 @@
 #include "http.h"
 
 #include "state/object.h"
+#include "state/values.h"
 
 #include <redco/detail/check_stop.h>
 #include <redco/detail/forced_stop.h>
@@ -34,11 +35,7 @@ struct LuaStopListener {
   std::optional<StopListener> listener;
 };
 
-void push_string(lua_State* L, const std::string& text) {
-  lua_pushlstring(L, text.data(), text.size());
-}
-
-std::string string_at(lua_State* L, int index) {
+std::string check_string(lua_State* L, int index) {
   size_t size = 0;
   const char* bytes = luaL_checklstring(L, index, &size);
   return {bytes, size};
@@ -111,12 +108,12 @@ HttpHeaders headers_at(lua_State* L, int index) {
   HttpHeaders headers;
   if (lua_isnoneornil(L, index)) return headers;
   for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1))
-    headers.emplace_back(luaL_checkstring(L, -2), string_at(L, lua_gettop(L)));
+    headers.emplace_back(luaL_checkstring(L, -2), check_string(L, lua_gettop(L)));
   return headers;
 }
 
 int respond(lua_State* L) {
-  request_of(L).respond(int(luaL_checkinteger(L, 2)), headers_at(L, 3), string_at(L, 4));
+  request_of(L).respond(int(luaL_checkinteger(L, 2)), headers_at(L, 3), check_string(L, 4));
   return 0;
 }
 
@@ -126,7 +123,7 @@ int begin(lua_State* L) {
 }
 
 int write(lua_State* L) {
-  request_of(L).write(string_at(L, 2));
+  request_of(L).write(check_string(L, 2));
   return 0;
 }
 
@@ -154,7 +151,7 @@ int close_listener(lua_State* L) {
 }
 
 int same_secret(lua_State* L) {
-  lua_pushboolean(L, is_same_secret(string_at(L, 1), string_at(L, 2)));
+  lua_pushboolean(L, is_same_secret(check_string(L, 1), check_string(L, 2)));
   return 1;
 }
 

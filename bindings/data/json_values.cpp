@@ -18,10 +18,6 @@ namespace redco::lua {
 
 namespace {
 
-void push_string(lua_State* L, const std::string& text) {
-  lua_pushlstring(L, text.data(), text.size());
-}
-
 std::string string_at(lua_State* L, int index) {
   size_t size = 0;
   const char* bytes = lua_tolstring(L, index, &size);

@@ -19,8 +19,6 @@ namespace redco::lua {
 
 namespace {
 
-constexpr int type_cdata = 10;  // LUA_TCDATA, private to LuaJIT
-
 using Names = std::vector<std::string>;  // a module's name, followed by those of nested fields
 
 // The loaded modules of a state, and the functions and tables in them, by identity.

@@ -48,7 +48,7 @@ constexpr Habit habits[] = {
 };
 
 // Names that others have for what Lua has under another one.
-constexpr Habit names[] = {
+constexpr Habit habits_of_names[] = {
     {"None|null|NULL|nullptr|undefined", "nil is the word for it here"},
     {"True", "it is written true"},
     {"False", "it is written false"},
@@ -262,7 +262,7 @@ std::string advice_of(const Habit (&table)[n], const std::string& name) {
 
 }  // namespace
 
-std::string advice_on_name(const std::string& name) { return advice_of(names, name); }
+std::string advice_on_name(const std::string& name) { return advice_of(habits_of_names, name); }
 
 std::string advice_on_field(const std::string& name) { return advice_of(fields, name); }
 

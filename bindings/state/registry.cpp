@@ -50,7 +50,7 @@ int text(lua_State* L) {
   return 2;
 }
 
-int names(lua_State* L) {
+int registered_names(lua_State* L) {
   push_texts(L);
   std::vector<std::string> found;
   for (lua_pushnil(L); lua_next(L, -2); lua_pop(L, 1))
@@ -113,7 +113,7 @@ int open_registry(lua_State* L) {
        {"text", text,
         "text(name_or_value) -> text or nil, full_name\n"
         "Returns the help text of a registered function, by value or by full name."},
-       {"names", names,
+       {"names", registered_names,
         "names() -> list of strings\n"
         "Returns the full names of all registered values, sorted."}});
   return 1;

@@ -26,7 +26,6 @@ namespace redco::lua {
 namespace {
 
 constexpr double largest_exact = 9007199254740992.0;  // 2^53
-constexpr int type_cdata = 10;                        // LUA_TCDATA, private to LuaJIT
 
 struct DtypeName {
   const char* name;

@@ -13,8 +13,12 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <string_view>
 
 namespace redco::lua {
+
+/// `lua_type` of LuaJIT's cdata: LUA_TCDATA, which its headers keep private.
+constexpr int type_cdata = 10;
 
 /// Describes the value at `index` for an error message: `float32[2, 3]`, `number 2.5`, `"text"`,
 /// `table`.
@@ -43,6 +47,11 @@ void push_integer(lua_State* L, int64_t value);
 /// Reads a number, boolean or int64 cdata as a Scalar. An integral number becomes an integer.
 std::optional<c10::Scalar> test_scalar(lua_State* L, int index);
 void push_scalar(lua_State* L, const c10::Scalar& value);
+
+/// Pushes a string, which may hold any bytes.
+inline void push_string(lua_State* L, std::string_view text) {
+  lua_pushlstring(L, text.data(), text.size());
+}
 
 /// Element types by PyTorch's names: "float32", "int64", "bool", ... ("float", "half", "double",
 /// "long", "int" are accepted too).

@@ -299,7 +299,7 @@ struct Entry {
   void (*check)(const Call&);
 };
 
-constexpr Entry table[] = {
+constexpr Entry checked_operators[] = {
     {"ctc_loss _ctc_loss", ctc_loss},
     {"repeat_interleave", repeats},
     {"div div_ divide divide_", truncated_division},
@@ -351,7 +351,7 @@ bool has_word(std::string_view words, std::string_view word) {
 
 template <size_t i>
 void run_check(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
-  table[i].check(Call(schema, arguments));
+  checked_operators[i].check(Call(schema, arguments));
 }
 
 template <size_t... i>
@@ -363,10 +363,11 @@ Check check_at(size_t index, std::index_sequence<i...>) {
 }  // namespace
 
 Check find_check(const std::string& name) {
-  constexpr size_t n = std::size(table);
+  constexpr size_t n = std::size(checked_operators);
   std::string_view bare = std::string_view(name).substr(std::string_view("aten::").size());
   for (size_t i = 0; i < n; ++i)
-    if (has_word(table[i].names, bare)) return check_at(i, std::make_index_sequence<n>());
+    if (has_word(checked_operators[i].names, bare))
+      return check_at(i, std::make_index_sequence<n>());
   return nullptr;
 }
 

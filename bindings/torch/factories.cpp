@@ -40,7 +40,7 @@ struct Nested {
   Element element = Element::none;
 };
 
-std::string text_of(const std::vector<int64_t>& position) {
+std::string position_text(const std::vector<int64_t>& position) {
   if (position.empty()) return "the value";
   std::string text = "data";
   for (int64_t at : position) text.append("[").append(std::to_string(at)).append("]");
@@ -60,7 +60,7 @@ void take_element(lua_State* L, int index, Nested& nested) {
     number = double(integer);
   } else {
     if (lua_type(L, index) != LUA_TNUMBER)  // `require` would format its text for every element
-      fail("torch.tensor: ", text_of(nested.position), " is ", describe(L, index),
+      fail("torch.tensor: ", position_text(nested.position), " is ", describe(L, index),
            is_null(L, index) ? "; a tensor has no nulls: replace them before"
                              : "; expected a number, a boolean, a table or a Tensor");
     element = Element::number;
@@ -77,7 +77,7 @@ void check_is_list(lua_State* L, int index, int64_t length, const Nested& nested
   int64_t entries = 0;
   for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) ++entries;
   if (entries > length)
-    fail("torch.tensor: ", text_of(nested.position), " has ", entries - length,
+    fail("torch.tensor: ", position_text(nested.position), " has ", entries - length,
          " named entries or entries after a hole beside its ", length, "; expected a list");
 }
 
@@ -91,7 +91,7 @@ void walk(lua_State* L, int index, size_t depth, Nested& nested, bool first) {
   }
   bool should_be_table = depth < nested.sizes.size();
   if (is_table != should_be_table)
-    fail("torch.tensor: ragged data: ", text_of(nested.position), " is ", describe(L, index),
+    fail("torch.tensor: ragged data: ", position_text(nested.position), " is ", describe(L, index),
          ", but its neighbours are ", should_be_table ? "tables" : "elements");
   if (!is_table) {
     take_element(L, index, nested);
@@ -99,7 +99,7 @@ void walk(lua_State* L, int index, size_t depth, Nested& nested, bool first) {
   }
   auto length = int64_t(lua_objlen(L, index));
   if (length != nested.sizes[depth])
-    fail("torch.tensor: ragged data: ", text_of(nested.position), " has ", length,
+    fail("torch.tensor: ragged data: ", position_text(nested.position), " has ", length,
          " entries, but its neighbours have ", nested.sizes[depth]);
   check_is_list(L, index, length, nested);
   nested.position.push_back(0);
@@ -191,8 +191,8 @@ void check_range(const Nested& nested, c10::ScalarType dtype) {
       value << nested.integers[i];
     else
       value << nested.numbers[i];
-    fail("torch.tensor: ", text_of(position), " is ", value.str(), ", which ", dtype_name(dtype),
-         " cannot hold: it takes ", range->smallest, " to ", range->largest);
+    fail("torch.tensor: ", position_text(position), " is ", value.str(), ", which ",
+         dtype_name(dtype), " cannot hold: it takes ", range->smallest, " to ", range->largest);
   }
 }
 

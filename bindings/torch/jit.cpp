@@ -270,7 +270,7 @@ struct ChecksSparse {
   }
 };
 
-int load(lua_State* L) {
+int load_module(lua_State* L) {
   std::string path = luaL_checkstring(L, 1);
   std::optional<c10::Device> device;
   if (!lua_isnoneornil(L, 2)) {
@@ -315,7 +315,7 @@ void add_jit(lua_State* L) {
   register_value(L, "torch.jit", "torch.jit\nModules that PyTorch's torch.jit.save wrote.");
   register_functions(
       L, "torch.jit.",
-      {{"load", load,
+      {{"load", load_module,
         "load(path, {map_location: string = nil}) -> ScriptModule\n"
         "A TorchScript module that torch.jit.save wrote. `module.params` are its parameters and "
         "buffers by dotted name; `module(params, ...)` calls forward(...) with `params` in "

@@ -22,16 +22,16 @@ namespace redco::lua {
 
 namespace {
 
-struct Table {
+struct OperatorTable {
   std::map<std::string, std::vector<c10::OperatorName>> names;
   std::map<std::string, std::unique_ptr<OverloadSet>> operators;
   std::vector<std::string> sorted;
   std::mutex mutex;
 };
 
-Table& table() {
-  static Table* result = [] {
-    auto* made = new Table;  // never freed, like the dispatcher
+OperatorTable& operator_table() {
+  static OperatorTable* result = [] {
+    auto* made = new OperatorTable;  // never freed, like the dispatcher
     constexpr std::string_view space = "aten::";
     for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames())
       if (name.name.starts_with(space)) made->names[name.name.substr(space.size())].push_back(name);
@@ -288,7 +288,7 @@ int operator_function(lua_State* L) {
 }  // namespace
 
 const OverloadSet* find_operator(const std::string& name) {
-  Table& all = table();
+  OperatorTable& all = operator_table();
   std::lock_guard lock(all.mutex);
   auto known = all.operators.find(name);
   if (known != all.operators.end()) return known->second.get();
@@ -311,7 +311,7 @@ const OverloadSet* find_operator(const std::string& name) {
   return (all.operators[name] = std::move(op)).get();
 }
 
-const std::vector<std::string>& operator_names() { return table().sorted; }
+const std::vector<std::string>& operator_names() { return operator_table().sorted; }
 
 bool push_operator(lua_State* L, const std::string& name, bool is_method) {
   const OverloadSet* op = find_operator(name);

@@ -379,7 +379,7 @@ bool takes_dimension_names(const c10::FunctionSchema& schema) {
   return overload.find("Dimname") != std::string::npos || overload.find("names") == 0;
 }
 
-std::string text_of(const c10::FunctionSchema& schema) {
+std::string signature_of(const c10::FunctionSchema& schema) {
   std::string text = c10::toString(schema);
   size_t name_end = text.find("::");
   return name_end == std::string::npos ? text : text.substr(name_end + 2);
@@ -398,7 +398,9 @@ bool is_resized(const c10::FunctionSchema& schema, const c10::Argument& argument
 }  // namespace
 
 Overload::Overload(const c10::OperatorHandle& handle)
-    : handle_(handle), check_(find_check(handle.schema().name())), text_(text_of(handle.schema())) {
+    : handle_(handle),
+      check_(find_check(handle.schema().name())),
+      text_(signature_of(handle.schema())) {
   const c10::FunctionSchema& schema = handle.schema();
   bool takes_tensors = false;
   bool takes_dtype = false;

@@ -26,7 +26,7 @@ int save(lua_State* L) {
   return 0;
 }
 
-int load(lua_State* L) {
+int load_file(lua_State* L) {
   require(lua_type(L, 1) == LUA_TSTRING, "torch.load: expected the path of a file, got ",
           described(L, 1));
   push_tree(L, load_tree(lua_tostring(L, 1)));
@@ -65,7 +65,7 @@ void add_storage(lua_State* L) {
         "Writes a tensor, or a tree of tensors, numbers, strings and booleans, as one "
         "safetensors file. An existing file is replaced when the new one is complete. Sharded "
         "tensors are written whole by the first process; every process must call it."},
-       {"load", load,
+       {"load", load_file,
         "load(path) -> value\n"
         "Reads a file that torch.save wrote. Any other safetensors file becomes a table of its "
         "tensors by name. Files of PyTorch's torch.save are read if they have only tensors, "

@@ -167,8 +167,8 @@ int to(lua_State* L) {
   return 1;
 }
 
-constexpr char cpu[] = "cpu";
-constexpr char cuda[] = "cuda";
+constexpr char cpu_device[] = "cpu";
+constexpr char cuda_device[] = "cuda";
 
 template <const char* device>
 int move(lua_State* L) {
@@ -347,10 +347,10 @@ void add_tensor_methods(lua_State* L) {
         "Tensor\n"
         "Converts the tensor to another dtype or moves it to another device; returns the tensor "
         "itself if nothing changes."},
-       {"cpu", move<cpu>,
+       {"cpu", move<cpu_device>,
         "cpu(self) -> Tensor\n"
         "Copies the tensor to CPU memory; returns the tensor itself if it is there."},
-       {"cuda", move<cuda>,
+       {"cuda", move<cuda_device>,
         "cuda(self) -> Tensor\n"
         "Copies the tensor to the GPU; returns the tensor itself if it is there."},
        {"float", cast<c10::kFloat>,

@@ -158,7 +158,7 @@ int is_leaf(lua_State* L) {
   return 1;
 }
 
-int grad(lua_State* L) {
+int grad_of(lua_State* L) {
   const at::Tensor& self = check_tensor(L, 1);
   // `grad` of any other tensor makes LibTorch warn.
   push_tensor(L, self.is_leaf() || self.retains_grad() ? self.grad() : at::Tensor());
@@ -229,7 +229,7 @@ void make_tensor_type(lua_State* L) {
        {"requires_grad", requires_grad,
         "requires_grad: boolean\nTrue when gradients flow to or through this tensor."},
        {"is_leaf", is_leaf, "is_leaf: boolean\nTrue for a tensor no recorded operator made."},
-       {"grad", grad,
+       {"grad", grad_of,
         "grad: Tensor or nil\nThe gradient that `backward` added up in this leaf tensor."},
        {"ndim", ndim, "ndim: integer\nThe number of dimensions."},
        {"T", transposed, "T: Tensor\nThe transpose of a tensor of at most two dimensions."}});

@@ -19,19 +19,19 @@ namespace {
 
 // Where the registry has the function that checks a training.
 constexpr const char* checker = "redco.check";
-constexpr const char* ended = "check: the training is checked";
+constexpr const char* end_of_check = "check: the training is checked";
 
 // start_check(f): a training of this state calls f(trainer, of_trainer, of_training) instead, with
 // the arguments of redco.Trainer and of its method; nil ends that.
-int start(lua_State* L) {
+int start_check(lua_State* L) {
   lua_settop(L, 1);
   lua_setfield(L, LUA_REGISTRYINDEX, checker);
   return 0;
 }
 
 // Whether an error is the one that ends a checked script.
-int is_end(lua_State* L) {
-  lua_pushboolean(L, std::string(luaL_checkstring(L, 1)).find(ended) != std::string::npos);
+int is_end_of_check(lua_State* L) {
+  lua_pushboolean(L, std::string(luaL_checkstring(L, 1)).find(end_of_check) != std::string::npos);
   return 1;
 }
 
@@ -88,14 +88,15 @@ int check_and_end(lua_State* L, int index, const LuaTrainer& trainer) {
   trainer.given.push();
   lua_pushvalue(L, index);
   call(L, 3, 0);
-  fail(ended);
+  fail(end_of_check);
 }
 
 void add_check(lua_State* L) {
-  for (const auto& [name, function] : {std::pair<const char*, lua_CFunction>{"start_check", start},
-                                       {"is_end_of_check", is_end},
-                                       {"trained_names", trained_names},
-                                       {"highest_rate", highest_rate}}) {
+  for (const auto& [name, function] :
+       {std::pair<const char*, lua_CFunction>{"start_check", start_check},
+        {"is_end_of_check", is_end_of_check},
+        {"trained_names", trained_names},
+        {"highest_rate", highest_rate}}) {
     lua_pushcfunction(L, function);
     lua_setfield(L, -2, name);
   }

@@ -43,7 +43,7 @@ std::string LuaDeployer::described() const {
 
 namespace {
 
-std::shared_ptr<Deployer> self(lua_State* L) {
+std::shared_ptr<Deployer> check_deployer(lua_State* L) {
   return check_object<LuaDeployer>(L, 1, "Deployer method")->deployer;
 }
 
@@ -85,7 +85,7 @@ std::optional<int64_t> check_memory(NamedArguments& args) {
   });
 }
 
-int make(lua_State* L) {
+int make_deployer(lua_State* L) {
   NamedArguments args(L, 1, "redco.Deployer");
   DeployerOptions options;
   args.refuse({"jax_seed"}, "it is called seed here");
@@ -134,12 +134,12 @@ int make(lua_State* L) {
 }
 
 int gen_rng(lua_State* L) {
-  push_generator(L, self(L)->gen_rng());
+  push_generator(L, check_deployer(L)->gen_rng());
   return 1;
 }
 
 int get_lr_schedule_fn(lua_State* L) {
-  auto deployer = self(L);
+  auto deployer = check_deployer(L);
   NamedArguments args(L, 2, "Deployer:get_lr_schedule_fn");
   LrScheduleOptions options;
   options.train_size = args.required<int64_t>("train_size");
@@ -159,7 +159,7 @@ int get_lr_schedule_fn(lua_State* L) {
 }
 
 int get_accumulate_grad_batches(lua_State* L) {
-  auto deployer = self(L);
+  auto deployer = check_deployer(L);
   NamedArguments args(L, 2, "Deployer:get_accumulate_grad_batches");
   int64_t global_batch_size = args.required<int64_t>("global_batch_size");
   int64_t per_device_batch_size = args.required<int64_t>("per_device_batch_size");
@@ -169,7 +169,7 @@ int get_accumulate_grad_batches(lua_State* L) {
 }
 
 int get_local_global_micro_batch_size(lua_State* L) {
-  auto deployer = self(L);
+  auto deployer = check_deployer(L);
   NamedArguments args(L, 2, "Deployer:get_local_global_micro_batch_size");
   int64_t per_device_batch_size = args.required<int64_t>("per_device_batch_size");
   args.finish();
@@ -180,7 +180,7 @@ int get_local_global_micro_batch_size(lua_State* L) {
 }
 
 int get_sharding_rules(lua_State* L) {
-  auto deployer = self(L);
+  auto deployer = check_deployer(L);
   require(lua_istable(L, 2) && lua_isfunction(L, 3),
           "Deployer:get_sharding_rules: expected params, a table of tensors, and forward, a "
           "function of such params; got ",
@@ -226,7 +226,7 @@ std::string shown(lua_State* L, int index) {
 }
 
 int log_info(lua_State* L) {
-  auto deployer = self(L);
+  auto deployer = check_deployer(L);
   luaL_checkany(L, 2);
   std::string info = shown(L, 2);
   std::string title;
@@ -242,14 +242,14 @@ int log_info(lua_State* L) {
 }
 
 int log_metrics(lua_State* L) {
-  auto deployer = self(L);
+  auto deployer = check_deployer(L);
   deployer->log_metrics(check_metrics(L, 2, "Deployer:log_metrics: metrics"),
                         check_integer(L, 3, "Deployer:log_metrics: step"));
   return 0;
 }
 
-int save_ckpt(lua_State* L) {
-  auto deployer = self(L);
+int save_ckpt_of_trees(lua_State* L) {
+  auto deployer = check_deployer(L);
   NamedArguments args(L, 2, "Deployer:save_ckpt");
   auto ckpt_dir = args.required<std::string>("ckpt_dir");
   Checkpoint checkpoint;
@@ -290,7 +290,7 @@ int push_ckpt(lua_State* L, Checkpoint checkpoint) {
 }
 
 int load_ckpt(lua_State* L) {
-  auto deployer = self(L);
+  auto deployer = check_deployer(L);
   NamedArguments args(L, 2, "Deployer:load_ckpt");
   auto ckpt_dir = args.required<std::string>("ckpt_dir");
   LoadCheckpointOptions options = read_loading(args);
@@ -300,7 +300,7 @@ int load_ckpt(lua_State* L) {
 }
 
 int load_last_ckpt(lua_State* L) {
-  auto deployer = self(L);
+  auto deployer = check_deployer(L);
   if (lua_isnoneornil(L, 2)) {
     lua_settop(L, 1);
     lua_newtable(L);
@@ -320,7 +320,7 @@ int load_last_ckpt(lua_State* L) {
 }
 
 int load_params_shape(lua_State* L) {
-  self(L);
+  check_deployer(L);
   require(lua_type(L, 2) == LUA_TSTRING,
           "Deployer:load_params_shape: expected the folder of a checkpoint, got ", described(L, 2));
   push_tree(L, redco::load_params_shape(lua_tostring(L, 2)));
@@ -328,21 +328,21 @@ int load_params_shape(lua_State* L) {
 }
 
 int log_image(lua_State* L) {
-  auto deployer = self(L);
+  auto deployer = check_deployer(L);
   deployer->log_image(luaL_checkstring(L, 2), check_tensor(L, 3),
                       check_integer(L, 4, "Deployer:log_image: step"));
   return 0;
 }
 
 int log_histogram(lua_State* L) {
-  auto deployer = self(L);
+  auto deployer = check_deployer(L);
   deployer->log_histogram(luaL_checkstring(L, 2), check_tree(L, 3, "Deployer:log_histogram"),
                           check_integer(L, 4, "Deployer:log_histogram: step"));
   return 0;
 }
 
 int log_hparams(lua_State* L) {
-  auto deployer = self(L);
+  auto deployer = check_deployer(L);
   require(lua_istable(L, 2), "Deployer:log_hparams: expected a table of settings, got ",
           described(L, 2));
   Tree settings = check_tree(L, 2, "Deployer:log_hparams");
@@ -352,7 +352,7 @@ int log_hparams(lua_State* L) {
 }
 
 int save_outputs(lua_State* L) {
-  auto deployer = self(L);
+  auto deployer = check_deployer(L);
   check_list(L, 2, "Deployer:save_outputs: outputs");
   NamedArguments args(L, 3, "Deployer:save_outputs");
   auto desc = args.required<std::string>("desc");
@@ -363,7 +363,7 @@ int save_outputs(lua_State* L) {
 }
 
 int alone(lua_State* L) {
-  auto deployer = self(L);
+  auto deployer = check_deployer(L);
   require(lua_isfunction(L, 2), "Deployer:alone: expected a function, got ", described(L, 2));
   Ref function(L, 2);
   std::vector<Tree> results = deployer->alone([&](const std::shared_ptr<Deployer>& own) {
@@ -389,8 +389,8 @@ int alone(lua_State* L) {
   return 1;
 }
 
-int field(lua_State* L) {
-  auto deployer = self(L);
+int deployer_field(lua_State* L) {
+  auto deployer = check_deployer(L);
   std::string name = luaL_checkstring(L, 2);
   const Mesh& mesh = *deployer->mesh();
   if (name == "n_processes") {
@@ -529,7 +529,7 @@ void add_deployer(lua_State* L) {
         "that the moves of its backward pass count. `rules` is such a list that "
         "takes precedence. `n_model_shards` plans for another number of shards than the "
         "Deployer's."},
-       {"save_ckpt", save_ckpt,
+       {"save_ckpt", save_ckpt_of_trees,
         "save_ckpt(self, {ckpt_dir, params, opt_state = nil, custom_state = nil, info = nil, "
         "float_dtype = nil, max_shard_size = 5e9})\n"
         "Writes a checkpoint and waits until it is written: a folder of safetensors files with "
@@ -593,8 +593,8 @@ void add_deployer(lua_State* L) {
         "with more than 1000 elements, or with several dimensions and more than 32 elements, only "
         "the type and shape are written. After an evaluation with an eval_predictor, fit saves "
         "{example = ..., pred = ...} of each example this way."}},
-      field);
-  register_functions(L, "redco.", {{"Deployer", make, deployer_text}});
+      deployer_field);
+  register_functions(L, "redco.", {{"Deployer", make_deployer, deployer_text}});
 }
 
 }  // namespace redco::lua

@@ -20,7 +20,7 @@ namespace redco::lua {
 
 namespace {
 
-std::shared_ptr<Optimizer> self(lua_State* L, const char* method) {
+std::shared_ptr<Optimizer> check_self(lua_State* L, const char* method) {
   auto optimizer = test_object<LuaOptimizer>(L, 1);
   require(optimizer != nullptr, method, ": expected an Optimizer, got ", described(L, 1),
           "; methods are called with a colon");
@@ -57,13 +57,13 @@ void take_back(lua_State* L, int index, const Tree& state) {
 }
 
 int init(lua_State* L) {
-  auto optimizer = self(L, "Optimizer:init");
+  auto optimizer = check_self(L, "Optimizer:init");
   push_tree(L, init_state(*optimizer, check_table(L, 2, "Optimizer:init: params")));
   return 1;
 }
 
 int step(lua_State* L) {
-  auto optimizer = self(L, "Optimizer:step");
+  auto optimizer = check_self(L, "Optimizer:step");
   Tree grads = check_table(L, 2, "Optimizer:step: grads");
   Tree state = check_state_table(L, 3, "Optimizer:step");
   take_step(*optimizer, grads, state, check_table(L, 4, "Optimizer:step: params"));
@@ -77,7 +77,7 @@ at::Tensor copy_of(const std::string&, const at::Tensor& tensor) {
 }
 
 int update(lua_State* L) {
-  auto optimizer = self(L, "Optimizer:update");
+  auto optimizer = check_self(L, "Optimizer:update");
   Tree grads = check_table(L, 2, "Optimizer:update: grads");
   Tree given = check_state_table(L, 3, "Optimizer:update");
   Tree params = check_table(L, 4, "Optimizer:update: params");
@@ -95,7 +95,7 @@ int update(lua_State* L) {
 }
 
 int observe(lua_State* L) {
-  auto optimizer = self(L, "Optimizer:observe");
+  auto optimizer = check_self(L, "Optimizer:observe");
   Tree state = check_state_table(L, 2, "Optimizer:observe");
   Metrics metrics = check_metrics(L, 3, "Optimizer:observe: metrics");
   optimizer->observe(metrics, state.at("opt_state"));
@@ -104,7 +104,7 @@ int observe(lua_State* L) {
 }
 
 int learning_rate(lua_State* L) {
-  auto optimizer = self(L, "Optimizer:learning_rate");
+  auto optimizer = check_self(L, "Optimizer:learning_rate");
   Tree state = check_state_table(L, 2, "Optimizer:learning_rate");
   require(state.at("step").is<int64_t>(), "Optimizer:learning_rate: state.step is no whole number");
   auto rates = optimizer->learning_rates(state.at("step").as<int64_t>(), state.at("opt_state"));
@@ -116,7 +116,7 @@ int learning_rate(lua_State* L) {
 }
 
 int averages(lua_State* L) {
-  auto optimizer = self(L, "Optimizer:averages");
+  auto optimizer = check_self(L, "Optimizer:averages");
   Tree state = check_state_table(L, 2, "Optimizer:averages");
   Tree params = check_table(L, 3, "Optimizer:averages: params");
   push_tree(L, averages_of(*optimizer, state.at("opt_state"), params));

@@ -94,9 +94,9 @@ TrainerOptions options_of(const LuaTrainer& trainer) {
   return options;
 }
 
-constexpr const char* ended = "plan: the step is planned";
+constexpr const char* end_of_plan = "plan: the step is planned";
 
-int start(lua_State* L) {
+int start_plan(lua_State* L) {
   NamedArguments args(L, 1, "redco.plan");
   auto cluster = args.optional<std::string>("cluster");
   auto devices = args.optional<std::string>("devices");
@@ -168,7 +168,7 @@ void plan_and_end(lua_State* L, const LuaTrainer& trainer, const Dataset& exampl
                   std::optional<int64_t> per_device_batch_size,
                   std::optional<int64_t> global_batch_size) {
   Planned& now = *planned;
-  if (now.result) fail(ended);
+  if (now.result) fail(end_of_plan);
   if (now.n_passed > 0) {
     --now.n_passed;
     return;
@@ -188,7 +188,7 @@ void plan_and_end(lua_State* L, const LuaTrainer& trainer, const Dataset& exampl
     now.result = tree_of(
         plan_scaling(options_of(trainer), examples, now.cluster, now.numbers, now.scaling, options),
         now.scaling, now.cluster);
-  fail(ended);
+  fail(end_of_plan);
 }
 
 BatchSizes with_layout(lua_State* L, LuaTrainer& trainer, const Dataset& examples,
@@ -271,10 +271,11 @@ int plan(lua_State* L) {
 }
 
 void add_plan(lua_State* L) {
-  for (const auto& [name, function] : {std::pair<const char*, lua_CFunction>{"start_plan", start},
-                                       {"finish_plan", finish},
-                                       {"calibrate", calibrate},
-                                       {"is_planning", is_planning_of}}) {
+  for (const auto& [name, function] :
+       {std::pair<const char*, lua_CFunction>{"start_plan", start_plan},
+        {"finish_plan", finish},
+        {"calibrate", calibrate},
+        {"is_planning", is_planning_of}}) {
     lua_pushcfunction(L, function);
     lua_setfield(L, -2, name);
   }

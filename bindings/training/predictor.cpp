@@ -48,7 +48,7 @@ OutputFn make_output_fn(const Ref& function) {
   };
 }
 
-int make(lua_State* L) {
+int make_predictor(lua_State* L) {
   NamedArguments args(L, 1, "redco.Predictor");
   args.push_required("deployer");
   auto deployer = check_object<LuaDeployer>(L, lua_gettop(L), "redco.Predictor: deployer");
@@ -118,7 +118,7 @@ void add_predictor(lua_State* L) {
         "Returns a list with one prediction for each example, in their order. `desc` is shown on "
         "the "
         "progress line. Parameters that no Trainer has sharded are sharded for this call."}});
-  register_functions(L, "redco.", {{"Predictor", make, predictor_text}});
+  register_functions(L, "redco.", {{"Predictor", make_predictor, predictor_text}});
 }
 
 }  // namespace redco::lua

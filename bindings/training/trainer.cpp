@@ -98,7 +98,7 @@ void read_custom_state(NamedArguments& args, LuaTrainer& trainer, TrainerOptions
   });
 }
 
-int make(lua_State* L) {
+int make_trainer(lua_State* L) {
   NamedArguments args(L, 1, "redco.Trainer");
   args.push_required("deployer");
   auto deployer = check_object<LuaDeployer>(L, lua_gettop(L), "redco.Trainer: deployer");
@@ -151,7 +151,7 @@ int make(lua_State* L) {
   return 1;
 }
 
-std::shared_ptr<LuaTrainer> self(lua_State* L, const char* method) {
+std::shared_ptr<LuaTrainer> check_trainer(lua_State* L, const char* method) {
   return check_object<LuaTrainer>(L, 1, method);
 }
 
@@ -175,7 +175,7 @@ Pass read_pass(lua_State* L, const LuaTrainer& trainer, const char* method, cons
 }
 
 int train(lua_State* L) {
-  auto object = self(L, "Trainer:train");
+  auto object = check_trainer(L, "Trainer:train");
   Pass pass = read_pass(L, *object, "Trainer:train", "Training");
   if (is_checking(L)) return check_and_end(L, 2, *object);
   if (PlanMode::is_on()) {
@@ -194,7 +194,7 @@ int train(lua_State* L) {
 }
 
 int train_step(lua_State* L) {
-  auto object = self(L, "Trainer:train_step");
+  auto object = check_trainer(L, "Trainer:train_step");
   NamedArguments args(L, 2, "Trainer:train_step");
   args.push_required("examples");
   Examples examples(L, -1, args.function() + ": examples");
@@ -218,14 +218,14 @@ int train_step(lua_State* L) {
 }
 
 int eval_loss(lua_State* L) {
-  auto object = self(L, "Trainer:eval_loss");
+  auto object = check_trainer(L, "Trainer:eval_loss");
   Pass pass = read_pass(L, *object, "Trainer:eval_loss", "Evaluating");
   lua_pushnumber(L, object->trainer->eval_loss(pass.examples, pass.batch_size, pass.desc));
   return 1;
 }
 
 int setup_running_step(lua_State* L) {
-  auto object = self(L, "Trainer:setup_running_step");
+  auto object = check_trainer(L, "Trainer:setup_running_step");
   NamedArguments args(L, 2, "Trainer:setup_running_step");
   args.push_required("examples");
   Dataset examples =
@@ -237,7 +237,7 @@ int setup_running_step(lua_State* L) {
 }
 
 int set_train_state(lua_State* L) {
-  auto object = self(L, "Trainer:set_train_state");
+  auto object = check_trainer(L, "Trainer:set_train_state");
   NamedArguments args(L, 2, "Trainer:set_train_state");
   SetTrainStateOptions options;
   options.params = args.required<Tree>("params");
@@ -252,8 +252,8 @@ int set_train_state(lua_State* L) {
   return 0;
 }
 
-int save_ckpt(lua_State* L) {
-  auto object = self(L, "Trainer:save_ckpt");
+int save_ckpt_of_training(lua_State* L) {
+  auto object = check_trainer(L, "Trainer:save_ckpt");
   NamedArguments args(L, 2, "Trainer:save_ckpt");
   auto name = args.required<std::string>("ckpt_name");
   auto epoch_idx = args.optional<int64_t>("epoch_idx");
@@ -267,7 +267,7 @@ int save_ckpt(lua_State* L) {
 }
 
 int get_default_predictor(lua_State* L) {
-  auto object = self(L, "Trainer:get_default_predictor");
+  auto object = check_trainer(L, "Trainer:get_default_predictor");
   NamedArguments args(L, 2, "Trainer:get_default_predictor");
   Ref pred_fn = args.required<Ref>("pred_fn");
   Ref output_fn = args.get<Ref>("output_fn", {});
@@ -293,7 +293,7 @@ void push_held(lua_State* L, const char* name, const HeldBytes& held) {
 }
 
 int memory(lua_State* L) {
-  TrainerMemory held = self(L, "Trainer:memory")->trainer->memory();
+  TrainerMemory held = check_trainer(L, "Trainer:memory")->trainer->memory();
   lua_createtable(L, 0, 3);
   push_held(L, "params", held.params);
   push_held(L, "grads", held.grads);
@@ -301,8 +301,8 @@ int memory(lua_State* L) {
   return 1;
 }
 
-int field(lua_State* L) {
-  auto object = self(L, "Trainer");
+int trainer_field(lua_State* L) {
+  auto object = check_trainer(L, "Trainer");
   std::string name = luaL_checkstring(L, 2);
   if (name == "step") {
     push_integer(L, object->trainer->step());
@@ -416,7 +416,7 @@ void add_trainer(lua_State* L) {
         "Returns the mean loss of all examples, from loss_fn with is_training = false. Batches "
         "count "
         "by the weights that loss_fn returns."},
-       {"save_ckpt", save_ckpt,
+       {"save_ckpt", save_ckpt_of_training,
         "save_ckpt(self, {ckpt_name, epoch_idx = nil, save_opt_state = true, save_frozen = false, "
         "float_dtype = nil})\n"
         "Writes the checkpoint workdir/ckpts/ckpt_name and waits until it is written. A run can "
@@ -439,8 +439,8 @@ void add_trainer(lua_State* L) {
         "Returns a Predictor with the Trainer's deployer, collate_fn, workers, collate, "
         "compute_dtype and params_sharding_rules. With compute_dtype = \"bfloat16\", pred_fn "
         "returns bfloat16 unless it casts."}},
-      field);
-  register_functions(L, "redco.", {{"Trainer", make, trainer_text}});
+      trainer_field);
+  register_functions(L, "redco.", {{"Trainer", make_trainer, trainer_text}});
   add_plan(L);
   add_check(L);
 }
