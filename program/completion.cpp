@@ -17,7 +17,7 @@ struct Value {
   std::string text;  // the words, separated by spaces
 };
 
-struct Flag {
+struct CompletedFlag {
   std::vector<std::string> names;  // each with its dashes
   std::string description, type;
   bool takes_value;
@@ -28,7 +28,7 @@ struct Flag {
 struct Command {
   std::string name;  // "" is the program
   std::string description;
-  std::vector<Flag> flags;
+  std::vector<CompletedFlag> flags;
   Value operand;
 };
 
@@ -46,8 +46,8 @@ Value value_of(const std::string& type) {
   return {};
 }
 
-Flag flag_of(const CLI::Option& option) {
-  Flag flag;
+CompletedFlag flag_of(const CLI::Option& option) {
+  CompletedFlag flag;
   for (const auto& name : option.get_snames()) flag.names.push_back("-" + name);
   // Of --no-strict and --no_strict only the first: with both, completion would stop after `--no`.
   for (const auto& name : option.get_lnames())
@@ -99,7 +99,7 @@ std::string quoted(const std::string& text) { return "'" + replaced(text, "'", R
 
 std::string all_names(const Command& command) {
   std::vector<std::string> names;
-  for (const Flag& flag : command.flags)
+  for (const CompletedFlag& flag : command.flags)
     names.insert(names.end(), flag.names.begin(), flag.names.end());
   return joined(names, " ");
 }
@@ -133,7 +133,7 @@ std::string bash(const std::vector<Command>& commands) {
     cases += "    " + pattern + ") " + candidates + " ;;\n";
   };
   for (const Command& command : commands) {
-    for (const Flag& flag : command.flags) {
+    for (const CompletedFlag& flag : command.flags) {
       if (!flag.takes_value) continue;
       std::vector<std::string> patterns;
       for (const auto& name : flag.names) patterns.push_back(quoted(command.name + " " + name));
@@ -205,7 +205,7 @@ std::string zsh_action(const Value& value) {
 // The lines of _arguments, each with a trailing backslash.
 std::string zsh_flags(const Command& command, const std::string& indent) {
   std::string lines;
-  for (const Flag& flag : command.flags) {
+  for (const CompletedFlag& flag : command.flags) {
     std::string about = "[" + replaced(replaced(flag.description, "[", "\\["), "]", "\\]") + "]";
     if (flag.takes_value) about += ":" + flag.type + ":" + zsh_action(flag.value);
     std::string others = flag.names.size() > 1 ? "(" + joined(flag.names, " ") + ")" : "*";
@@ -287,7 +287,7 @@ end
   std::vector<std::string> with_value;
   for (const Command& command : commands) {
     std::string line = "complete -c redco-lua -n " + quoted("__redco_lua_first " + command.name);
-    for (const Flag& flag : command.flags) {
+    for (const CompletedFlag& flag : command.flags) {
       script += line;
       for (const auto& name : flag.names)
         script += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);

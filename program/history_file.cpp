@@ -45,7 +45,7 @@ class LockedFile {
   int descriptor_ = -1;
 };
 
-bool write_all(int descriptor, const std::string& text) {
+bool write_text(int descriptor, const std::string& text) {
   return write(descriptor, text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
@@ -101,7 +101,7 @@ std::vector<std::string> HistoryFile::read() {
   if (descriptor < 0) return entries;
   std::string kept;
   for (const std::string& entry : entries) kept += escaped(entry);
-  bool is_whole = write_all(descriptor, kept);
+  bool is_whole = write_text(descriptor, kept);
   if (close(descriptor) == 0 && is_whole) std::rename(fresh.c_str(), path_.c_str());
   return entries;
 }
@@ -109,7 +109,7 @@ std::vector<std::string> HistoryFile::read() {
 bool HistoryFile::append(const std::string& entry) {
   if (path_.empty()) return true;
   LockedFile file(path_);
-  return file.descriptor() >= 0 && write_all(file.descriptor(), escaped(entry));
+  return file.descriptor() >= 0 && write_text(file.descriptor(), escaped(entry));
 }
 
 }  // namespace redco

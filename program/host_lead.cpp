@@ -12,7 +12,7 @@ namespace redco {
 namespace {
 
 // A host without a sign of life for this long counts as gone; workers have the same limit.
-constexpr std::chrono::seconds patience(5);
+constexpr std::chrono::seconds host_patience(5);
 
 std::string random_name() {
   std::ostringstream text;
@@ -52,7 +52,7 @@ void HostLead::listen() {
 
 bool HostLead::is_silent(int64_t host) const {
   const Sign& sign = signs_[size_t(host)];
-  return sign.text.empty() || Clock::now() - sign.changed > patience;
+  return sign.text.empty() || Clock::now() - sign.changed > host_patience;
 }
 
 void HostLead::meet() {
@@ -93,7 +93,7 @@ void HostLead::watch() {
     all_done = all_done && is_done;
     if (!is_done && is_silent(host)) {
       std::ostringstream text;
-      text << "no sign of life of host " << host << " for " << patience.count()
+      text << "no sign of life of host " << host << " for " << host_patience.count()
            << " s: it cannot be reached, or its launcher has ended or was stopped";
       part_->note_failure({first_rank, text.str()});
     }

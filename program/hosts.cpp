@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds round_time(250);
 // The time limit for the store to answer.
-constexpr std::chrono::seconds patience(5);
+constexpr std::chrono::seconds store_patience(5);
 // The time that a host waits at its end: host 0 for the others, which may be writing a checkpoint;
 // the others for the store.
 constexpr std::chrono::minutes farewell(10);
@@ -276,7 +276,8 @@ Hosts::News Hosts::news() {
   std::lock_guard lock(link_->mutex);
   News news = link_->news;
   bool is_own = place_.rank == 0;
-  if (!is_own && news.lost.empty() && link_->answered && Clock::now() - *link_->answered > patience)
+  if (!is_own && news.lost.empty() && link_->answered &&
+      Clock::now() - *link_->answered > store_patience)
     news.lost = "it does not answer";
   return news;
 }

@@ -11,7 +11,7 @@ namespace redco {
 
 namespace {
 // On a busy machine some processes run later than others.
-constexpr auto patience = std::chrono::seconds(1);
+constexpr auto flush_after = std::chrono::seconds(1);
 
 void write_lines(int to, const std::string& prefix, const std::string& lines) {
   std::string text = prefix;
@@ -34,7 +34,7 @@ bool JoinedOutput::are_alike() const {
 
 void JoinedOutput::add(size_t rank, std::string_view line) {
   lines_[rank].emplace_back(line);
-  if (!due_) due_ = Clock::now() + patience;
+  if (!due_) due_ = Clock::now() + flush_after;
 }
 
 void JoinedOutput::flush() {

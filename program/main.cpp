@@ -42,17 +42,17 @@ namespace {
 
 enum ExitCode { fine = 0, script_failed = 1, wrong_usage = 2, interrupted = 130 };
 
-redco::ScriptEngine* running = nullptr;
+redco::ScriptEngine* script_engine = nullptr;
 
 // How long the script may take to notice an interrupt: a compiled Lua loop never does.
 constexpr unsigned seconds_to_hear = 4;
 
 // The first Ctrl-C ends the running step; a second one ends the program.
-void on_interrupt(int) {
+void interrupt_script(int) {
   std::signal(SIGINT, SIG_DFL);
   alarm(seconds_to_hear);
   redco::request_interrupt();  // for waits outside Lua
-  running->interrupt();
+  script_engine->interrupt();
 }
 
 // Acts as a second Ctrl-C, unless the first was noticed.
@@ -193,8 +193,8 @@ void prepare_process() {
 }
 
 void handle_signals(redco::ScriptEngine& engine) {
-  running = &engine;
-  std::signal(SIGINT, on_interrupt);
+  script_engine = &engine;
+  std::signal(SIGINT, interrupt_script);
   std::signal(SIGALRM, on_alarm);
   redco::set_forced_stop(force_end);
   for (int signal : {SIGTERM, SIGUSR1}) std::signal(signal, on_stop);

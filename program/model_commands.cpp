@@ -33,7 +33,7 @@ enum Of : unsigned { of_chat = 1, of_generate = 2, of_serve = 4, of_evaluate = 8
 constexpr unsigned of_terminal = of_chat | of_generate;
 constexpr unsigned of_all = of_terminal | of_serve | of_evaluate;
 
-struct Flag {
+struct ModelFlag {
   unsigned commands;
   const char *names, *type, *help;  // without a type it has no value
   const char* standard;             // the value without the flag, or nullptr
@@ -45,9 +45,9 @@ CLI::Validator some_text() {
 }
 
 // The key of an option in Lua is its name, with _ for -.
-const std::vector<Flag>& flags() {
+const std::vector<ModelFlag>& model_flags() {
   constexpr double million = 1e6, exact = 9007199254740991;  // 2^53 - 1
-  static const std::vector<Flag> all{
+  static const std::vector<ModelFlag> all{
       {of_chat, "--system", "TEXT", "What the model is told first", nullptr},
       {of_terminal, "--temperature", "T",
        "0: always the likeliest token; default: as the model's files say", nullptr,
@@ -109,13 +109,13 @@ const std::vector<Flag>& flags() {
   return all;
 }
 
-std::string first_name(const Flag& flag) {
+std::string first_name(const ModelFlag& flag) {
   const std::string names = flag.names;
   return names.substr(0, names.find(','));
 }
 
 void add_flags(CLI::App& command, unsigned which) {
-  for (const Flag& flag : flags()) {
+  for (const ModelFlag& flag : model_flags()) {
     if ((flag.commands & which) == 0) continue;
     if (*flag.type == '\0') {
       command.add_flag(flag.names, flag.help);
@@ -173,7 +173,7 @@ bool ModelCommands::takes_processes() const {
 
 std::vector<std::string> ModelCommands::words() const {
   std::vector<std::string> words{name()};
-  for (const Flag& flag : flags()) {
+  for (const ModelFlag& flag : model_flags()) {
     const CLI::Option* option = given()->get_option_no_throw(first_name(flag));
     if (option == nullptr) continue;
     for (const std::string& value : option->results())
@@ -189,7 +189,7 @@ void ModelCommands::run(ScriptEngine& engine) const {
   std::vector<std::string> args{name(), path_, isatty(STDIN_FILENO) == 1 ? "true" : "false",
                                 std::to_string(texts_.size())};
   args.insert(args.end(), texts_.begin(), texts_.end());
-  for (const Flag& flag : flags()) {
+  for (const ModelFlag& flag : model_flags()) {
     const std::string name = first_name(flag);
     const CLI::Option* option = command.get_option_no_throw(name);
     if (option == nullptr) continue;

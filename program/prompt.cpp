@@ -43,12 +43,12 @@ std::string variable(const char* name) {
 }
 
 // The engine that Ctrl-C interrupts; null while nothing runs.
-std::atomic<ScriptEngine*> running = nullptr;
+std::atomic<ScriptEngine*> prompt_engine = nullptr;
 // Whether a turn is unfinished on some process.
 std::atomic<bool> in_turn = false;
 
-void on_interrupt(int) {
-  ScriptEngine* engine = running;
+void interrupt_line(int) {
+  ScriptEngine* engine = prompt_engine;
   if (engine != nullptr || in_turn) request_interrupt();  // for waits outside Lua
   if (engine != nullptr) engine->interrupt();
 }
@@ -187,9 +187,9 @@ class PromptLoop {
   void turn(const std::function<Prompt::Answer()>& body) {
     Prompt::Answer answer;
     auto run_body = [&] {
-      running = &engine_;
+      prompt_engine = &engine_;
       answer = body();
-      running = nullptr;
+      prompt_engine = nullptr;
       if (!answer.text.empty()) show_answer(answer);
       std::fflush(stdout);
       return answer.message;
@@ -282,7 +282,7 @@ class PromptLoop {
 
 void run_prompt(ScriptEngine& engine, Console& console) {
   struct sigaction action = {};
-  action.sa_handler = on_interrupt;  // without SA_RESTART, so that it interrupts reading
+  action.sa_handler = interrupt_line;  // without SA_RESTART, so that it interrupts reading
   sigaction(SIGINT, &action, nullptr);
   PromptLoop(engine, console).run();
 }
