@@ -33,14 +33,14 @@ sf_count_t size_of(void* data) { return sf_count_t(file_of(data).bytes.size()); 
 
 sf_count_t place_of(void* data) { return file_of(data).place; }
 
-sf_count_t seek(sf_count_t offset, int whence, void* data) {
+sf_count_t seek_sound(sf_count_t offset, int whence, void* data) {
   MemoryFile& file = file_of(data);
   sf_count_t start = whence == SEEK_CUR ? file.place : whence == SEEK_END ? size_of(data) : 0;
   if (offset < -start || offset > size_of(data) - start) return -1;
   return file.place = start + offset;
 }
 
-sf_count_t read(void* target, sf_count_t count, void* data) {
+sf_count_t read_sound(void* target, sf_count_t count, void* data) {
   MemoryFile& file = file_of(data);
   count = std::clamp<sf_count_t>(count, 0, size_of(data) - file.place);
   std::memcpy(target, file.bytes.data() + file.place, count);
@@ -48,7 +48,7 @@ sf_count_t read(void* target, sf_count_t count, void* data) {
   return count;
 }
 
-sf_count_t write(const void*, sf_count_t, void*) { return 0; }
+sf_count_t write_sound(const void*, sf_count_t, void*) { return 0; }
 
 // ---- libsndfile reads the rest of a truncated WAV or Ogg file without an error. ----
 
@@ -82,21 +82,21 @@ bool is_cut_ogg(std::string_view bytes) {
   return page + size > bytes.size() || (uint8_t(bytes[page + 5]) & is_last) == 0;
 }
 
-struct Format {
+struct SoundFormat {
   const char* name;
   std::string_view signature;
   std::string_view kind;                   // at byte 8, if any
   bool (*is_cut)(std::string_view bytes);  // null: libsndfile reports it
 };
 
-constexpr Format formats[] = {
+constexpr SoundFormat sound_formats[] = {
     {"WAV", "RIFF", "WAVE", is_cut_wav},
     {"FLAC", "fLaC", "", nullptr},
     {"Ogg", "OggS", "", is_cut_ogg},
 };
 
-const Format& format_of(const std::string& name, std::string_view bytes) {
-  for (const Format& format : formats)
+const SoundFormat& format_of(const std::string& name, std::string_view bytes) {
+  for (const SoundFormat& format : sound_formats)
     if (bytes.starts_with(format.signature) &&
         (format.kind.empty() || (bytes.size() >= 12 && bytes.substr(8).starts_with(format.kind))))
       return format;
@@ -106,10 +106,10 @@ const Format& format_of(const std::string& name, std::string_view bytes) {
 }  // namespace
 
 Audio decode_audio(const std::string& name, std::string_view bytes) {
-  const Format& format = format_of(name, bytes);
+  const SoundFormat& format = format_of(name, bytes);
   require(!format.is_cut || !format.is_cut(bytes), name, ": a truncated ", format.name, " file");
   MemoryFile memory{bytes};
-  SF_VIRTUAL_IO functions = {size_of, seek, read, write, place_of};
+  SF_VIRTUAL_IO functions = {size_of, seek_sound, read_sound, write_sound, place_of};
   SF_INFO info = {};
   std::unique_ptr<SNDFILE, int (*)(SNDFILE*)> file(
       sf_open_virtual(&functions, SFM_READ, &info, &memory), sf_close);

@@ -17,12 +17,12 @@ using namespace image_formats;
 constexpr int64_t max_pixels = 178956970;
 
 // A format by the first bytes of its files, and by those from byte 8.
-struct Format {
+struct ImageFormat {
   std::string_view signature, later;
   at::Tensor (*decode)(const std::string& name, std::string_view bytes);
 };
 
-constexpr Format formats[] = {
+constexpr ImageFormat image_formats_by_signature[] = {
     {"\x89PNG\r\n\x1a\n", "", decode_png},
     {"\xFF\xD8\xFF", "", decode_jpeg},
     {"RIFF", "WEBP", decode_webp},
@@ -41,7 +41,7 @@ at::Tensor image_formats::new_pixels(const std::string& name, int64_t width, int
 }
 
 at::Tensor decode_image(const std::string& name, std::string_view bytes) {
-  for (const Format& format : formats)
+  for (const ImageFormat& format : image_formats_by_signature)
     if (bytes.substr(0, format.signature.size()) == format.signature &&
         bytes.substr(std::min<size_t>(8, bytes.size()), format.later.size()) == format.later)
       return format.decode(name, bytes).permute({2, 0, 1}).contiguous();

@@ -13,7 +13,7 @@ namespace redco::image_formats {
 
 namespace {
 
-int read(GifFileType* gif, GifByteType* to, int size) {
+int read_gif(GifFileType* gif, GifByteType* to, int size) {
   auto& rest = *static_cast<std::string_view*>(gif->UserData);
   size_t n = std::min(size_t(size), rest.size());
   std::memcpy(to, rest.data(), n);
@@ -80,7 +80,7 @@ void read_numbers(const std::string& name, GifFileType* gif, uint8_t* canvas) {
 
 at::Tensor decode_gif(const std::string& name, std::string_view bytes) {
   int error = 0;
-  Gif gif(DGifOpen(&bytes, read, &error));
+  Gif gif(DGifOpen(&bytes, read_gif, &error));
   check(name, gif != nullptr, error);
   at::Tensor pixels = new_pixels(name, gif->SWidth, gif->SHeight);
   int transparent = read_to_picture(name, gif.get());

@@ -22,7 +22,7 @@ struct Source {
   bool lacks_data = false;
 };
 
-tmsize_t read(thandle_t handle, void* to, tmsize_t size) {
+tmsize_t read_tiff(thandle_t handle, void* to, tmsize_t size) {
   auto& source = *static_cast<Source*>(handle);
   if (source.place >= source.bytes.size()) return 0;
   size_t n = std::min(size_t(size), source.bytes.size() - source.place);
@@ -31,9 +31,9 @@ tmsize_t read(thandle_t handle, void* to, tmsize_t size) {
   return tmsize_t(n);
 }
 
-tmsize_t write(thandle_t, void*, tmsize_t) { return 0; }
+tmsize_t write_tiff(thandle_t, void*, tmsize_t) { return 0; }
 
-uint64_t seek(thandle_t handle, uint64_t offset, int from) {
+uint64_t seek_tiff(thandle_t handle, uint64_t offset, int from) {
   auto& source = *static_cast<Source*>(handle);
   if (from == SEEK_CUR) offset += source.place;
   if (from == SEEK_END) offset += source.bytes.size();
@@ -133,8 +133,9 @@ at::Tensor decode_tiff(const std::string& name, std::string_view bytes) {
   auto check = [&](bool is_good) {
     require(is_good, name, ": not a TIFF file that can be read: ", source.error);
   };
-  std::unique_ptr<TIFF, Free> tiff(TIFFClientOpenExt(name.c_str(), "rm", &source, read, write, seek,
-                                                     close, size, nullptr, nullptr, options.get()));
+  std::unique_ptr<TIFF, Free> tiff(TIFFClientOpenExt(name.c_str(), "rm", &source, read_tiff,
+                                                     write_tiff, seek_tiff, close, size, nullptr,
+                                                     nullptr, options.get()));
   check(tiff != nullptr);
   uint32_t width = 0, height = 0;
   TIFFGetField(tiff.get(), TIFFTAG_IMAGEWIDTH, &width);

@@ -29,12 +29,12 @@ double windowed_sinc(double x) {
 
 // Sample i of the result is at i * from / to in the input. With i = n * to + phase that is n * from
 // + first[phase] plus a fraction, so that the weights depend on the phase alone.
-struct Filter {
+struct Resampler {
   int64_t from, to, count;
   std::vector<int64_t> first;  // [to]: of the samples that a phase reads
   std::vector<float> weights;  // [to, count]
 
-  Filter(int64_t from, int64_t to) : from(from), to(to) {
+  Resampler(int64_t from, int64_t to) : from(from), to(to) {
     double cutoff = double(std::min(from, to)) / double(from) * rolloff;  // crossings in a sample
     auto reach = int64_t(std::ceil(zero_crossings / cutoff));
     count = 2 * reach + 1;
@@ -80,7 +80,7 @@ at::Tensor resample_audio(const at::Tensor& samples, int64_t from, int64_t to) {
   sizes.back() = new_length;
   at::Tensor output = at::empty(sizes, at::kFloat);
   if (output.numel() == 0) return output;
-  Filter filter(from, to);
+  Resampler filter(from, to);
   const float* source = input.const_data_ptr<float>();
   auto* target = output.mutable_data_ptr<float>();
   at::parallel_for(0, output.numel(), 4096, [&](int64_t begin, int64_t end) {

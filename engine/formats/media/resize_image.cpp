@@ -17,7 +17,7 @@ namespace {
 
 constexpr int precision = 22;  // weights are multiples of 2^-22
 
-struct Filter {
+struct ResizeFilter {
   double reach;
   double (*weight_at)(double distance);
 };
@@ -36,7 +36,7 @@ double sinc(double x) {
 
 double lanczos(double x) { return std::abs(x) < 3 ? sinc(x) * sinc(x / 3) : 0; }
 
-Filter filter_of(Resample resample) {
+ResizeFilter filter_of(Resample resample) {
   switch (resample) {
     case Resample::lanczos:
       return {3, lanczos};
@@ -58,7 +58,7 @@ struct Sums {
 
 // The weights for resizing a line from `from` to `to` pixels; when shrinking, the filter is widened
 // by the ratio.
-Sums sums_of(int64_t from, int64_t to, const Filter& filter) {
+Sums sums_of(int64_t from, int64_t to, const ResizeFilter& filter) {
   double ratio = double(from) / double(to), stretch = std::max(ratio, 1.0);
   double reach = filter.reach * stretch;
   Sums sums;
@@ -131,7 +131,7 @@ at::Tensor resize_image(const at::Tensor& image, int64_t height, int64_t width, 
           "resize_image: expected uint8 [channels, height, width], got ", image.scalar_type(), " ",
           image.sizes());
   require(height > 0 && width > 0, "resize_image: ", height, " x ", width, " is no size");
-  Filter filter = filter_of(resample);
+  ResizeFilter filter = filter_of(resample);
   int64_t n_channels = image.size(0), from_height = image.size(1), from_width = image.size(2);
   at::Tensor result = image.contiguous();
   // As in Pillow, a dimension that keeps its size is not resampled.

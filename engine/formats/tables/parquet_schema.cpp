@@ -13,7 +13,7 @@ namespace redco::io {
 
 namespace {
 
-constexpr int max_depth = 32;
+constexpr int max_schema_depth = 32;
 
 enum Repetition : uint8_t { required = 0, optional = 1, repeated = 2 };
 
@@ -97,7 +97,8 @@ class Schema {
   }
 
   const Element& take(int depth) {
-    require(depth <= max_depth, where_, "its schema is nested more than ", max_depth, " deep");
+    require(depth <= max_schema_depth, where_, "its schema is nested more than ", max_schema_depth,
+            " deep");
     require(next_ < elements_.size(), where_, "its schema is cut short");
     return elements_[next_++];
   }

@@ -25,7 +25,7 @@ enum Type : uint8_t {
   uuid = 13,
 };
 
-constexpr int max_depth = 32;  // Parquet's metadata has 7
+constexpr int max_thrift_depth = 32;  // Parquet's metadata has 7
 
 int64_t signed_of(uint64_t zigzag) { return int64_t(zigzag >> 1) ^ -int64_t(zigzag & 1); }
 
@@ -56,7 +56,8 @@ uint64_t ThriftReader::varint() {
 }
 
 void ThriftReader::read_fields(const std::function<void(int64_t number)>& field) {
-  require(++depth_ <= max_depth, where_, "its metadata is nested more than ", max_depth, " deep");
+  require(++depth_ <= max_thrift_depth, where_, "its metadata is nested more than ",
+          max_thrift_depth, " deep");
   int64_t number = 0;
   while (uint8_t head = next()) {
     number = head >> 4 == 0 ? signed_of(varint()) : number + (head >> 4);
@@ -77,7 +78,8 @@ void ThriftReader::read_struct(const std::function<void(int64_t number)>& field)
 
 void ThriftReader::read_list(const std::function<void()>& element) {
   expect(type_ == list || type_ == set, "a list");
-  require(++depth_ <= max_depth, where_, "its metadata is nested more than ", max_depth, " deep");
+  require(++depth_ <= max_thrift_depth, where_, "its metadata is nested more than ",
+          max_thrift_depth, " deep");
   uint8_t head = next();
   uint8_t type = head & 15;
   uint64_t size = head >> 4 == 15 ? varint() : head >> 4;

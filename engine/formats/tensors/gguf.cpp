@@ -32,17 +32,17 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 // Limits memory: a value takes many times its file size in memory. The largest vocabularies have a
 // million values.
-constexpr uint64_t max_values = 1 << 24;
-constexpr int max_depth = 8;
-constexpr uint32_t max_dimensions = 4;  // as in ggml
+constexpr uint64_t max_metadata_values = 1 << 24;
+constexpr int max_list_depth = 8;
+constexpr uint32_t max_ggml_dimensions = 4;  // as in ggml
 
 // The minimum bytes of a value, by type.
 constexpr size_t least_value_bytes[n_value_types] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
 
 // Reads the bytes before the data in order.
-class Reader {
+class GgufReader {
  public:
-  Reader(const std::string& path, const std::byte* bytes, size_t size)
+  GgufReader(const std::string& path, const std::byte* bytes, size_t size)
       : path_(path), where_(path + ": "), bytes_(bytes), size_(size) {}
 
   size_t position() const { return position_; }
@@ -93,7 +93,8 @@ class Reader {
   }
 
   Tree value(uint32_t type, int depth) {
-    require(++n_values_ <= max_values, where_, "more than ", max_values, " values in the metadata");
+    require(++n_values_ <= max_metadata_values, where_, "more than ", max_metadata_values,
+            " values in the metadata");
     switch (type) {
       case kUint8:
         return integer<uint8_t>();
@@ -130,13 +131,14 @@ class Reader {
   }
 
   Tree list(int depth) {
-    require(depth <= max_depth, where_, "lists nested deeper than ", max_depth, " levels");
+    require(depth <= max_list_depth, where_, "lists nested deeper than ", max_list_depth,
+            " levels");
     auto type = number<uint32_t>("the type of a list");
     require(type < n_value_types, where_, "unknown type of list ", type, ", expected 0 to ",
             n_value_types - 1);
     uint64_t length = count("the length of a list", least_value_bytes[type]);
-    require(length <= max_values, where_, "a list of ", length, " values, expected at most ",
-            max_values);
+    require(length <= max_metadata_values, where_, "a list of ", length,
+            " values, expected at most ", max_metadata_values);
     Tree::List values;
     values.reserve(length);
     for (uint64_t i = 0; i < length; ++i) values.push_back(value(type, depth));
@@ -188,7 +190,7 @@ GgufFile::GgufFile(const std::string& path) : path_(path) {
 
 size_t GgufFile::parse(const std::byte* bytes, size_t size) {
   require(std::memcmp(bytes, "GGUF", 4) == 0, path_, ": the file does not begin with GGUF");
-  Reader reader(path_, bytes, size);
+  GgufReader reader(path_, bytes, size);
   reader.number<uint32_t>("the magic");
   auto version = reader.number<uint32_t>("the version");
   require(version == 2 || version == 3, path_, ": GGUF version ", version, ", expected 2 or 3",
@@ -216,8 +218,8 @@ size_t GgufFile::parse(const std::byte* bytes, size_t size) {
     std::string name = reader.string("the name of a tensor");
     std::string where = path_ + ": tensor " + in_quotes(name) + ": ";
     auto n_dims = reader.number<uint32_t>("the number of dimensions");
-    require(n_dims <= max_dimensions, where, n_dims, " dimensions, expected at most ",
-            max_dimensions);
+    require(n_dims <= max_ggml_dimensions, where, n_dims, " dimensions, expected at most ",
+            max_ggml_dimensions);
     Entry entry{0, std::vector<int64_t>(n_dims), 0};
     for (uint32_t dim = n_dims; dim-- > 0;) {
       auto length = reader.number<uint64_t>("the size of a dimension");

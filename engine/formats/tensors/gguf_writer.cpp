@@ -60,13 +60,13 @@ void put_integer(Bytes& bytes, const std::string& where, const Tree& value) {
   bytes.number(T(value.as<int64_t>()));
 }
 
-struct Kind {
+struct MetadataKind {
   const char* name;
   ValueType type;
   void (*put)(Bytes& bytes, const std::string& where, const Tree& value);
 };
 
-const Kind kinds[] = {
+const MetadataKind metadata_kinds[] = {
     {"u8", kUint8, put_integer<uint8_t>},
     {"u32", kUint32, put_integer<uint32_t>},
     {"i32", kInt32, put_integer<int32_t>},
@@ -91,8 +91,8 @@ void put_value(Bytes& bytes, const std::string& path, const GgufValue& entry) {
   const std::string where = "cannot write " + path + ": key " + in_quotes(entry.key) + ": ";
   const bool is_list = entry.type.ends_with("[]");
   const std::string name = entry.type.substr(0, entry.type.size() - (is_list ? 2 : 0));
-  const Kind* kind = nullptr;
-  for (const Kind& known : kinds)
+  const MetadataKind* kind = nullptr;
+  for (const MetadataKind& known : metadata_kinds)
     if (name == known.name) kind = &known;
   require(kind != nullptr, where, "unknown type ", in_quotes(entry.type));
   bytes.string(entry.key);

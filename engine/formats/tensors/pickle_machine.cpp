@@ -19,10 +19,10 @@ using Value = PickleValue;
 using Values = PickleValues;
 
 static_assert(std::endian::native == std::endian::little, "integers of pickles are little-endian");
-constexpr int max_depth = 200;  // of nested values, which are destroyed recursively
-constexpr size_t max_dimensions = 64;
+constexpr int max_pickle_depth = 200;  // of nested values, which are destroyed recursively
+constexpr size_t max_pickle_dimensions = 64;
 // Limits memory: a value takes up to 150 bytes. A tensor has 30 values.
-constexpr size_t max_values = size_t{1} << 21;
+constexpr size_t max_pickle_values = size_t{1} << 21;
 constexpr int64_t max_item_size = 16;  // that of complex numbers
 
 }  // namespace
@@ -69,11 +69,12 @@ std::string_view PickleMachine::line() {
 // ---- The stack
 
 void PickleMachine::count_value() {
-  require(++n_values_ <= max_values, where_, "it has more than ", max_values, " values");
+  require(++n_values_ <= max_pickle_values, where_, "it has more than ", max_pickle_values,
+          " values");
 }
 
 void PickleMachine::push(Value value) {
-  check(value.depth() <= max_depth, "its values nest too deep");
+  check(value.depth() <= max_pickle_depth, "its values nest too deep");
   count_value();
   stack_.push_back(std::move(value));
 }
@@ -118,7 +119,7 @@ void PickleMachine::fill(Value& container, Values values) {
     contents.depth = std::max(contents.depth, each.depth() + 1);
     if (each.contents) each.contents->is_used = true;
   }
-  check(contents.depth <= max_depth, "its values nest too deep");
+  check(contents.depth <= max_pickle_depth, "its values nest too deep");
   check(!contents.is_used, "a value changes after it was put into another");
   check(container.kind != Kind::dict || values.size() % 2 == 0,
         "a dictionary has a key without a value");
@@ -133,7 +134,7 @@ bool PickleMachine::step(uint8_t code) {
     case '.':
       return false;
     case '(':
-      check(marks_.size() <= max_depth, "its values nest too deep");
+      check(marks_.size() <= max_pickle_depth, "its values nest too deep");
       marks_.push_back(stack_.size());
       break;
     case 'N':
@@ -286,7 +287,7 @@ std::vector<int64_t> PickleMachine::integers(const Value& tuple) const {
 void PickleMachine::check_inside(int64_t n_stored, int64_t offset,
                                  const std::vector<int64_t>& sizes,
                                  const std::vector<int64_t>& strides) const {
-  check(sizes.size() == strides.size() && sizes.size() <= max_dimensions && offset >= 0,
+  check(sizes.size() == strides.size() && sizes.size() <= max_pickle_dimensions && offset >= 0,
         "a tensor has wrong dimensions");
   int64_t last = offset, bytes = max_item_size;
   bool is_empty = false, is_possible = true;

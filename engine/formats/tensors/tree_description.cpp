@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 
 // Reading and writing recurse, and a file determines the depth of reading.
-constexpr int max_depth = 500;
+constexpr int max_tree_depth = 500;
 
 // Values of JSON represent themselves: null, true, 12, 1.5, "text". Other values are objects of one
 // key that names the kind: {"tensor": NAME}, {"list": [...]}, {"dict": {...}} and, for numbers that
@@ -41,8 +41,8 @@ class TreeWriter {
     if (tree.is<double>()) return number(tree.as<double>());
     if (tree.is<std::string>()) return text(tree.as<std::string>(), path);
     if (tree.is_tensor()) return tagged("tensor", add(path, tree.tensor()));
-    require(depth < max_depth, where_, "the tree is nested deeper than ", max_depth, " levels at ",
-            in_quotes(path));
+    require(depth < max_tree_depth, where_, "the tree is nested deeper than ", max_tree_depth,
+            " levels at ", in_quotes(path));
     auto below = [&](const std::string& key) { return path.empty() ? key : path + "." + key; };
     if (tree.is<Tree::List>()) {
       json list = json::array();
@@ -164,7 +164,7 @@ Tree read_tree(const std::string& description, const std::string& where,
                const std::function<at::Tensor(const std::string& name)>& tensor_of) {
   TreeReader reader(where, names, tensor_of);
   // Each level of the tree is two of JSON, except the leaf; the whole is one more.
-  json whole = parse_json(where, description, 2 * max_depth + 2);
+  json whole = parse_json(where, description, 2 * max_tree_depth + 2);
   bool has_format =
       whole.is_object() && whole.contains("format") && whole["format"].is_number_integer();
   check_format(where, has_format ? whole["format"].get<int64_t>() : 0, tree_format);

@@ -63,9 +63,9 @@ bool inflate_all(std::string_view stored, uint64_t size,
   return state == Z_STREAM_END && n_done == size && stored.empty() && stream.avail_in == 0;
 }
 
-class Reader {
+class ZipReader {
  public:
-  Reader(const std::string& where, std::string_view bytes) : where_(where), bytes_(bytes) {}
+  ZipReader(const std::string& where, std::string_view bytes) : where_(where), bytes_(bytes) {}
 
   ZipRecords read() {
     find_directory();
@@ -251,7 +251,7 @@ std::string ZipRecord::text() const {
 }
 
 ZipRecords read_zip(const std::string& where, std::string_view bytes) {
-  return Reader(where, bytes).read();
+  return ZipReader(where, bytes).read();
 }
 
 std::string folder_of(const std::string& where, const ZipRecords& records) {
