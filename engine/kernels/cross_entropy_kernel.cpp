@@ -20,7 +20,7 @@ extern const char* const cross_entropy_source;  // cross_entropy.cu
 namespace {
 
 // `Rows` and `Target` of cross_entropy.cu.
-struct Rows {
+struct LogitRows {
   void* logits;
   int64_t n_classes, n_columns;
 };
@@ -53,7 +53,7 @@ void launch(const char* kernel, const at::Tensor& logits, void** arguments) {
                  logits.size(0), n_threads, arguments);
 }
 
-Rows rows_of(const at::Tensor& logits, int64_t n_classes) {
+LogitRows rows_of(const at::Tensor& logits, int64_t n_classes) {
   require(logits.is_contiguous() && logits.size(1) * logits.element_size() % 16 == 0,
           "cross-entropy: rows of logits ", logits.sizes(), " must fill whole units of 16 bytes");
   return {logits.mutable_data_ptr(), n_classes, logits.size(1)};
@@ -76,7 +76,7 @@ bool has_cross_entropy_kernels(const at::Tensor& x) {
 RowSums row_sums(const at::Tensor& logits, int64_t n_classes) {
   RowSums sums{numbers_for_rows(logits), numbers_for_rows(logits)};
   if (logits.size(0) == 0 || logits.is_meta()) return sums;
-  Rows rows = rows_of(logits, n_classes);
+  LogitRows rows = rows_of(logits, n_classes);
   void *normalizers = sums.normalizer.mutable_data_ptr(), *all = sums.sum.mutable_data_ptr();
   void* arguments[] = {&rows, &normalizers, &all};
   launch("reduce_", logits, arguments);
@@ -87,7 +87,7 @@ at::Tensor losses_of_logits_(const at::Tensor& logits, int64_t n_classes, const 
                              const Target& target, bool needs_gradient) {
   at::Tensor losses = numbers_for_rows(logits);
   if (logits.size(0) == 0 || logits.is_meta()) return losses;
-  Rows rows = rows_of(logits, n_classes);
+  LogitRows rows = rows_of(logits, n_classes);
   const at::Tensor labels = target.labels.contiguous(), missing = target.missing.contiguous(),
                    ignored = target.ignored.contiguous(), normalizer = sums.normalizer.contiguous();
   TargetPointers pointers{labels.const_data_ptr<int64_t>(),

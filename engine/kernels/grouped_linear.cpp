@@ -77,7 +77,7 @@ at::Tensor like_rows(const at::Tensor& grad, const at::Tensor& rows) {
   return rows.dim() == 2 ? grad.sum(1) : grad;
 }
 
-class Product : public torch::autograd::Function<Product> {
+class GroupedProduct : public torch::autograd::Function<GroupedProduct> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& numbers,
                             at::TensorList weights, bool is_transposed) {
@@ -132,7 +132,7 @@ class Outer : public torch::autograd::Function<Outer> {
 
 at::Tensor product(const at::Tensor& x, const at::Tensor& numbers, at::TensorList weights,
                    bool is_transposed) {
-  return Product::apply(x, numbers, weights, is_transposed);
+  return GroupedProduct::apply(x, numbers, weights, is_transposed);
 }
 
 variable_list outer(const at::Tensor& a, const at::Tensor& b, const at::Tensor& numbers,

@@ -59,7 +59,7 @@ TORCH_LIBRARY_FRAGMENT(redco, m) {
       torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, &grouped));
 }
 
-class Product : public torch::autograd::Function<Product> {
+class QuantizedGroupedProduct : public torch::autograd::Function<QuantizedGroupedProduct> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& numbers,
                             at::TensorList weights, const std::string& type, bool is_transposed,
@@ -115,7 +115,8 @@ at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& numbers, at::Te
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes.back() = weights[0].size(1);
   sizes.push_back(type.size);
-  return Product::apply(x.reshape(sizes), numbers, weights, name, false, may_be_few_rows(x));
+  return QuantizedGroupedProduct::apply(x.reshape(sizes), numbers, weights, name, false,
+                                        may_be_few_rows(x));
 }
 
 }  // namespace redco

@@ -250,7 +250,7 @@ at::Tensor call_product(const at::Tensor& x, const at::Tensor& blocks, const std
   return op.call(x, blocks, type, is_few_rows);
 }
 
-class Product : public torch::autograd::Function<Product> {
+class QuantizedProduct : public torch::autograd::Function<QuantizedProduct> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& blocks,
                             const std::string& type, bool is_few_rows) {
@@ -279,8 +279,8 @@ class Transposed : public torch::autograd::Function<Transposed> {
     return op.call(grad, blocks, type);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    return {Product::apply(grads[0], ctx->get_saved_variables()[0],
-                           ctx->saved_data["type"].toStringRef(), false),
+    return {QuantizedProduct::apply(grads[0], ctx->get_saved_variables()[0],
+                                    ctx->saved_data["type"].toStringRef(), false),
             {},
             {}};
   }
@@ -345,7 +345,8 @@ at::Tensor quantized_linear(const at::Tensor& x, const at::Tensor& blocks, const
   } else {
     std::vector<int64_t> sizes = x.sizes().vec();
     sizes.back() = blocks.size(0);
-    y = Product::apply(x.reshape({-1, blocks.size(1), type.size}), blocks, name, may_be_few_rows(x))
+    y = QuantizedProduct::apply(x.reshape({-1, blocks.size(1), type.size}), blocks, name,
+                                may_be_few_rows(x))
             .view(sizes);
   }
   return bias && bias->defined() ? y + *bias : y;
