@@ -48,7 +48,7 @@ ClusterSpec cluster_of(const Mesh& mesh, int64_t memory) {
 }
 
 // The choice as a text for the other processes, and back.
-std::string text_of(const PlannedLayout& layout) {
+std::string packed(const PlannedLayout& layout) {
   std::ostringstream text;
   text << layout.n_copies << " " << layout.n_model_shards << " " << layout.n_context_shards << " "
        << layout.n_expert_shards << " " << layout.zero << " " << layout.zero_group << " "
@@ -58,7 +58,7 @@ std::string text_of(const PlannedLayout& layout) {
   return text.str();
 }
 
-PlannedLayout layout_of(const std::string& text) {
+PlannedLayout unpacked(const std::string& text) {
   std::istringstream words(text);
   PlannedLayout layout{.is_planned = true, .fits = true};
   words >> layout.n_copies >> layout.n_model_shards >> layout.n_context_shards >>
@@ -139,7 +139,7 @@ PlannedLayout choose_layout(const TrainerOptions& trainer, const Dataset& exampl
       DrawsNothing draws_nothing;
       StepPlan plan = plan_step(trainer, examples, cluster_of(*mesh, memory), options);
       require(plan.why.empty(), "Deployer: ", plan.why);
-      text = text_of(plan.layouts.front());
+      text = packed(plan.layouts.front());
     } catch (const std::exception& error) {
       failure = std::current_exception();
       text = std::string("!") + error.what();
@@ -150,7 +150,7 @@ PlannedLayout choose_layout(const TrainerOptions& trainer, const Dataset& exampl
     text = mesh->notes().await(key, "choosing the layout");
     require(!text.starts_with("!"), text.substr(1));
   }
-  PlannedLayout layout = layout_of(text);
+  PlannedLayout layout = unpacked(text);
   deployer.set_layout({.n_model_shards = layout.n_model_shards,
                        .n_context_shards = layout.n_context_shards,
                        .n_expert_shards = layout.n_expert_shards,

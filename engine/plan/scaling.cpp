@@ -79,7 +79,7 @@ std::map<std::string, double> parts_of(const ScalingPoint& point) {
 std::string percent(double share) { return std::to_string(std::lround(100 * share)) + " %"; }
 
 // "8 x 4, zero = 3, 2 at a time"
-std::string text_of(const PlannedLayout& layout) {
+std::string layout_text(const PlannedLayout& layout) {
   std::ostringstream text;
   text << layout.n_copies << " x " << layout.n_model_shards;
   if (layout.n_context_shards > 1) text << " x " << layout.n_context_shards;
@@ -113,8 +113,8 @@ std::string bend_of(const std::vector<ScalingPoint>& curve) {
   text << "from " << from->n_devices << " to " << to->n_devices << " devices each does "
        << percent(1 - least) << " less: ";
   if (grown.empty()) {
-    text << "its work on an example takes longer (" << text_of(from->layout) << ", then "
-         << text_of(to->layout) << ")";
+    text << "its work on an example takes longer (" << layout_text(from->layout) << ", then "
+         << layout_text(to->layout) << ")";
   } else {
     auto share = [&](const PlannedLayout& layout) {
       auto found = layout.exposed.find(grown);

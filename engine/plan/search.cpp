@@ -32,7 +32,7 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 // "1.50 GiB"
-std::string text_of(int64_t bytes, bool rounds_up = false) {
+std::string bytes_text(int64_t bytes, bool rounds_up = false) {
   constexpr std::array units = {"B", "KiB", "MiB", "GiB", "TiB"};
   auto value = double(bytes);
   size_t unit = 0;
@@ -125,17 +125,17 @@ class Search {
   std::string nothing_fits() const {
     std::ostringstream text;
     text << "no layout of " << cluster_.n_devices() << " devices fits in "
-         << text_of(result_.memory);
+         << bytes_text(result_.memory);
     auto least = std::ranges::find_if(result_.layouts, &PlannedLayout::is_planned);
     if (least != result_.layouts.end()) {
-      text << "; devices of " << text_of(memory_for(*least), /*rounds_up=*/true)
+      text << "; devices of " << bytes_text(memory_for(*least), /*rounds_up=*/true)
            << " would do, with n_model_shards = " << least->n_model_shards
            << ", zero = " << least->zero
            << ", per_device_batch_size = " << least->per_device_batch_size
            << (least->recompute_blocks ? " and recompute = \"blocks\"" : "") << ", which "
            << least->why;
     }
-    text << "; parameters, gradients and optimizer states are " << text_of(result_.states)
+    text << "; parameters, gradients and optimizer states are " << bytes_text(result_.states)
          << ": at least " << result_.least_devices << " such devices must share them";
     return text.str();
   }
@@ -255,7 +255,7 @@ class Search {
     layout.states = least_states(whole_, layout);
     if (layout.states > most_bytes() && !even_if_states_do_not_fit) {
       layout.why =
-          "parameters, gradients and optimizer states alone need " + text_of(layout.states);
+          "parameters, gradients and optimizer states alone need " + bytes_text(layout.states);
       return layout;
     }
     if (auto known = like_zero1(layout)) return *known;
@@ -287,7 +287,7 @@ class Search {
     add_memory(layout, trace.record);
     layout.fits = layout.total <= most_bytes();
     if (!layout.fits)
-      layout.why = "needs " + text_of(layout.total) + ", of which " + largest_kind(layout);
+      layout.why = "needs " + bytes_text(layout.total) + ", of which " + largest_kind(layout);
     add_time(layout, trace.record.log);
     add_notes(layout, trace.record);
     if (layout.zero == 1) of_zero1_.push_back(layout);
@@ -334,7 +334,7 @@ class Search {
   static std::string largest_kind(const PlannedLayout& layout) {
     auto largest =
         std::ranges::max_element(layout.memory, {}, [](const auto& entry) { return entry.second; });
-    return largest->first + " " + text_of(largest->second);
+    return largest->first + " " + bytes_text(largest->second);
   }
 
   void add_time(PlannedLayout& layout, const StepLog& log) {
@@ -374,7 +374,7 @@ class Search {
       if (double(bytes) < worth_a_note * double(whole_.parameters)) continue;
       std::ostringstream note;
       note << "each of " << layout.n_model_shards << " model shards holds " << count
-           << " weights of " << text_of(bytes) << " in all, "
+           << " weights of " << bytes_text(bytes) << " in all, "
            << std::lround(100.0 * double(bytes) / double(whole_.parameters))
            << " % of the parameters: " << reason;
       layout.notes.push_back(note.str());
