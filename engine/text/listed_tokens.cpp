@@ -12,7 +12,7 @@ namespace redco::text {
 namespace {
 
 // In the order in which `transformers` adds them.
-constexpr const char* roles[] = {"bos", "eos", "unk", "sep", "pad", "cls", "mask"};
+constexpr const char* listed_roles[] = {"bos", "eos", "unk", "sep", "pad", "cls", "mask"};
 
 int64_t check_id(const JsonField& field, int64_t id) {
   if (id < 0 || id > largest_id) field.fail_expecting("a token's number");
@@ -39,7 +39,7 @@ ListedTokens::Special ListedTokens::read_special(const JsonField& field) {
 }
 
 void ListedTokens::read_roles(const JsonField& file, const TokenizerClass& kind) {
-  for (const char* role : roles) {
+  for (const char* role : listed_roles) {
     std::string key = std::string(role) + "_token";
     auto field = file.find(key);
     if (!field) {
@@ -95,7 +95,7 @@ void ListedTokens::name_tokens(Settings& settings) const {
 
 std::vector<ListedTokens::Special> ListedTokens::specials() const {
   std::vector<Special> all, once;
-  for (const char* role : roles)
+  for (const char* role : listed_roles)
     if (auto found = roles_.find(role); found != roles_.end()) all.push_back(found->second);
   all.insert(all.end(), more_.begin(), more_.end());
   std::set<std::string> seen;

@@ -26,7 +26,7 @@ using namespace text;
 
 namespace {
 
-constexpr std::array roles = {"bos", "eos", "unk", "sep", "cls", "pad", "mask"};
+constexpr std::array settable_roles = {"bos", "eos", "unk", "sep", "cls", "pad", "mask"};
 
 constexpr size_t longest_text = INT32_MAX;
 
@@ -439,7 +439,7 @@ std::optional<int64_t> Tokenizer::special_token_id(const std::string& role) cons
 }
 
 void Tokenizer::set_special_token(const std::string& role, const std::string& token) {
-  if (std::find(roles.begin(), roles.end(), role) == roles.end())
+  if (std::find(settable_roles.begin(), settable_roles.end(), role) == settable_roles.end())
     fail("a tokenizer has no special token '", role, "'");
   auto id = token_to_id(token);
   require(id.has_value(), "the token '", token,

@@ -404,7 +404,7 @@ AddedToken read_added_token(const JsonField& field) {
 }
 
 // The sides that `transformers` uses if tokenizer_config.json has none.
-void read_side(const std::optional<JsonField>& part, Side& side) {
+void read_direction(const std::optional<JsonField>& part, Side& side) {
   static const std::map<std::string, Side> sides = {{"Left", Side::left}, {"Right", Side::right}};
   if (!part) return;
   if (auto direction = part->find("direction")) side = one_of(*direction, sides);
@@ -463,9 +463,9 @@ Pipeline read_tokenizer_json(const JsonField& file, Settings& settings) {
     TokenAdder adder(pipeline);
     for (const JsonField& item : added->items()) adder.add(read_added_token(item));
   }
-  read_side(file.find("truncation"), settings.truncation_side);
+  read_direction(file.find("truncation"), settings.truncation_side);
   auto padding = file.find("padding");
-  read_side(padding, settings.padding_side);
+  read_direction(padding, settings.padding_side);
   if (padding)
     if (auto token = padding->find("pad_token")) settings.special_tokens["pad"] = token->text();
   return pipeline;

@@ -9,13 +9,13 @@ namespace redco::text {
 
 namespace {
 
-struct Range {
+struct CharacterRange {
   char32_t first, last;
 };
 
 // Marks, punctuation and format characters that later versions added: those of utf8proc (Unicode
 // 15) that `tokenizers` 0.22 neither strips, isolates nor removes.
-constexpr Range later[] = {
+constexpr CharacterRange later[] = {
     {0x61D, 0x61D},     {0x7FD, 0x7FD},     {0x890, 0x891},     {0x898, 0x89F},
     {0x8CA, 0x8E2},     {0x9FD, 0x9FE},     {0xA76, 0xA76},     {0xAFA, 0xAFF},
     {0xB55, 0xB55},     {0xC04, 0xC04},     {0xC3C, 0xC3C},     {0xC77, 0xC77},
@@ -59,8 +59,8 @@ utf8proc_category_t category_in_unicode_8(char32_t c) {
     default:
       break;
   }
-  const auto* range =
-      std::partition_point(std::begin(later), std::end(later), [c](Range r) { return r.last < c; });
+  const auto* range = std::partition_point(std::begin(later), std::end(later),
+                                           [c](CharacterRange r) { return r.last < c; });
   if (range != std::end(later) && range->first <= c) return UTF8PROC_CATEGORY_CN;
   return utf8proc_category(static_cast<utf8proc_int32_t>(c));
 }

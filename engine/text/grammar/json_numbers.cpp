@@ -17,7 +17,7 @@ namespace {
 
 using Node = Grammar::Node;
 
-constexpr int most_whole_digits = 16, most_digits = 15;
+constexpr int most_whole_digits = 16, most_fraction_digits = 15;
 constexpr int64_t most_units = 10000;
 
 char digit_at(const std::string& digits, int at) {
@@ -33,7 +33,7 @@ class Magnitudes {
 
   Node texts() {
     std::vector<Node> options;
-    const int limit = n_.is_whole ? most_whole_digits : most_digits;
+    const int limit = n_.is_whole ? most_whole_digits : most_fraction_digits;
     const int low = int(least_.value.whole.size());
     const int high = most_ ? int(most_->value.whole.size()) : limit + 1;
     for (int size = low; size <= std::min(limit, high); ++size)
@@ -107,7 +107,8 @@ class Magnitudes {
 
   int most_fraction(const State& state) const {
     if (n_.is_whole) return 0;
-    return std::min(most_digits - state.size, n_.unit != 0 ? n_.scale : most_digits);
+    return std::min(most_fraction_digits - state.size,
+                    n_.unit != 0 ? n_.scale : most_fraction_digits);
   }
 
   Node fraction(const State& state) {
@@ -201,7 +202,7 @@ bool Numbers::keep_multiples(const Decimal& of) {
   if (unit > most_units * most_units || other > most_units * most_units) return false;
   unit = std::lcm(unit, other);
   for (; scale > 0 && unit % 10 == 0; --scale) unit /= 10;
-  return unit <= most_units && scale <= most_digits;
+  return unit <= most_units && scale <= most_fraction_digits;
 }
 
 bool Numbers::contains(const Decimal& value) const {

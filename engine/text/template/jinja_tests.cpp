@@ -16,10 +16,7 @@ const Value& operand(const Arguments& arguments) {
   return arguments.positional[0];
 }
 
-bool has_items(const Value& value) {
-  bool has_members = value.dict() && value.kind == Value::Kind::plain;
-  return value.list() || has_members || value.get<std::string>() || value.get<Value::Undefined>();
-}
+bool is_iterable(const Value& value) { return has_items(value) || value.get<Value::Undefined>(); }
 
 bool has_remainder(const Value& value, const Value& divisor, int64_t remainder) {
   return is_equal(apply_operator("%", value, divisor), {remainder});
@@ -58,9 +55,9 @@ const std::map<std::string, Test>& tests() {
        [](const Value& v, const Arguments&) { return v.dict() && v.kind == Value::Kind::plain; }},
       {"sequence",
        [](const Value& v, const Arguments&) {
-         return has_items(v) && v.kind != Value::Kind::generator;
+         return is_iterable(v) && v.kind != Value::Kind::generator;
        }},
-      {"iterable", [](const Value& v, const Arguments&) { return has_items(v); }},
+      {"iterable", [](const Value& v, const Arguments&) { return is_iterable(v); }},
       {"callable",
        [](const Value& v, const Arguments&) {
          return v.function() != nullptr || v.get<Value::Undefined>() != nullptr;

@@ -21,8 +21,6 @@ namespace redco::text::jinja {
 
 namespace {
 
-constexpr int deepest = 100;
-
 std::string in_title_case(std::string_view text) {
   std::string result;
   for (size_t i = 0; i < text.size();) {

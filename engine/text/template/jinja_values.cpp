@@ -15,8 +15,6 @@ namespace redco::text::jinja {
 
 namespace {
 
-constexpr int deepest = 100;
-
 void count_entry(Value& whole, const Value& entry) {
   whole.depth = std::max(whole.depth, entry.depth + 1);
   whole.size += 1 + entry.size;
@@ -123,11 +121,6 @@ Value joined(const Value& a, const Value& b) {
   Value::List list = *a.list();
   list.insert(list.end(), b.list()->begin(), b.list()->end());
   return make_list(std::move(list), a.kind);
-}
-
-bool has_items(const Value& value) {
-  return value.list() || value.get<std::string>() ||
-         (value.dict() && value.kind == Value::Kind::plain);
 }
 
 }  // namespace
@@ -354,6 +347,11 @@ bool contains(const Value& whole, const Value& part) {
   require(whole.get<std::string>(), "'in' of ", kind_of(whole));
   const std::string &text = text_of(whole), &looked_for = text_of(part);
   return memmem(text.data(), text.size(), looked_for.data(), looked_for.size()) != nullptr;
+}
+
+bool has_items(const Value& value) {
+  return value.list() || value.get<std::string>() ||
+         (value.dict() && value.kind == Value::Kind::plain);
 }
 
 Value::List items_of(const Value& value, const char* what) {

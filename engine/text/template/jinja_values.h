@@ -24,6 +24,9 @@ struct BoundMethod {
   Value operator()(const Arguments& arguments) const { return call(arguments); }
 };
 
+/// Lists that nest deeper than this are an error.
+constexpr int deepest = 100;
+
 bool is_true(const Value& value);
 bool is_equal(const Value& a, const Value& b);
 /// Returns a value below, equal to or above 0, as Python orders numbers, strings and lists; throws
@@ -53,6 +56,8 @@ std::string kind_of(const Value& value);
 /// Whether it is a list or tuple in Python, not just an iterable.
 bool is_list_or_tuple(const Value& value);
 
+/// Whether `items_of` has the items of the value.
+bool has_items(const Value& value);
 /// The items of a loop over the value: the keys of a dictionary, the characters of a string. Throws
 /// Error, beginning with `what`, for values that are not iterable.
 Value::List items_of(const Value& value, const char* what);
