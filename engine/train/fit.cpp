@@ -25,7 +25,7 @@ namespace {
 
 constexpr int64_t most_skipped_in_a_row = 10;
 
-void check_positive(const char* name, const std::optional<int64_t>& value) {
+void check_interval(const char* name, const std::optional<int64_t>& value) {
   require(value.value_or(1) > 0, "fit: ", name, " = ", value.value_or(1), " must be positive");
 }
 
@@ -57,10 +57,10 @@ Fit::Fit(TrainStep& step, RunState& run, const FitOptions& options)
 void Fit::check_options() const {
   const FitOptions& o = options_;
   require(o.n_epochs >= 0, "fit: n_epochs = ", o.n_epochs, " must not be negative");
-  check_positive("eval_every_k_steps", o.eval_every_k_steps);
-  check_positive("save_ckpt_every_k_epochs", o.save_ckpt_every_k_epochs);
-  check_positive("save_ckpt_every_k_steps", o.save_ckpt_every_k_steps);
-  check_positive("keep_last_k_ckpts", o.keep_last_k_ckpts);
+  check_interval("eval_every_k_steps", o.eval_every_k_steps);
+  check_interval("save_ckpt_every_k_epochs", o.save_ckpt_every_k_epochs);
+  check_interval("save_ckpt_every_k_steps", o.save_ckpt_every_k_steps);
+  check_interval("keep_last_k_ckpts", o.keep_last_k_ckpts);
   require(o.max_seconds.value_or(1) > 0, "fit: max_seconds = ", o.max_seconds.value_or(1),
           " must be positive");
   bool evaluates = o.eval_examples && (o.eval_loss || o.eval_metrics);

@@ -30,32 +30,32 @@ bool is_wrapper(const at::Tensor& tensor) {
              {c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper}));
 }
 
-thread_local FlopCounter* current = nullptr;
+thread_local FlopCounter* running_counter = nullptr;
 
 }  // namespace
 
 std::unique_ptr<at::ObserverContext> FlopCounter::on_call(const at::RecordFunction& call) {
   // Threads that LibTorch starts inherit the callback.
-  if (current == nullptr) return nullptr;
+  if (running_counter == nullptr) return nullptr;
   sharding::FlopFormula formula = sharding::find_flops(call.name());
   if (formula == nullptr || is_recomputing) return nullptr;
   for (const c10::IValue& input : call.inputs())
     if (input.isTensor() && is_wrapper(input.toTensor())) return nullptr;
-  current->count_ += formula(call.inputs());
+  running_counter->count_ += formula(call.inputs());
   return nullptr;
 }
 
 FlopCounter::FlopCounter(double& count)
     : total_(count),
       n_exceptions_(std::uncaught_exceptions()),
-      outer_(std::exchange(current, this)) {
+      outer_(std::exchange(running_counter, this)) {
   if (outer_ == nullptr)
     handle_ = at::addThreadLocalCallback(
         at::RecordFunctionCallback(on_call).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
 }
 
 FlopCounter::~FlopCounter() {
-  current = outer_;
+  running_counter = outer_;
   if (outer_ == nullptr)
     at::removeCallback(handle_);
   else

@@ -14,8 +14,6 @@ namespace redco::train {
 
 namespace {
 
-// Large enough for full bandwidth, small enough that the first collective starts early.
-constexpr size_t bucket_bytes = size_t{25} << 20;
 // One bucket is sent while others fill. More would hold the whole gradients that ZeRO saves.
 constexpr size_t most_bytes_under_way = 2 * bucket_bytes;
 constexpr size_t no_bucket = size_t(-1);

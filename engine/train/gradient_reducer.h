@@ -11,6 +11,10 @@
 
 namespace redco::train {
 
+/// Bytes of tensors that are sent together: large enough for full bandwidth, small enough that the
+/// first collective starts early.
+constexpr size_t bucket_bytes = size_t{25} << 20;
+
 /// Reduces the gradients of sharded leaves to the placements that the optimizer needs, in buckets,
 /// overlapping with backward.
 class GradientReducer {

@@ -38,7 +38,7 @@ int64_t all_of(const TrainerMemory& memory) {
 
 namespace train {
 
-TrainerMemory memory_of(const TrainStep& step) {
+TrainerMemory trainer_memory(const TrainStep& step) {
   TrainerMemory memory{held_by(step.state().params), {}, held_by(step.state().opt_state)};
   // A gradient has the layout of the optimizer's view of its parameter.
   for (const at::Tensor& view : step.params().optimizer_views()) add(memory.grads, view);

@@ -7,6 +7,6 @@
 namespace redco::train {
 
 /// See Trainer::memory.
-TrainerMemory memory_of(const TrainStep& step);
+TrainerMemory trainer_memory(const TrainStep& step);
 
 }  // namespace redco::train

@@ -10,13 +10,15 @@ namespace redco {
 
 namespace {
 
-thread_local MicroBatches* current = nullptr;
+thread_local MicroBatches* running_micro_batches = nullptr;
 
 }  // namespace
 
-MicroBatches::MicroBatches(size_t count) : count_(count), outer_(current) { current = this; }
+MicroBatches::MicroBatches(size_t count) : count_(count), outer_(running_micro_batches) {
+  running_micro_batches = this;
+}
 
-MicroBatches::~MicroBatches() { current = outer_; }
+MicroBatches::~MicroBatches() { running_micro_batches = outer_; }
 
 void MicroBatches::begin(size_t i, bool collects) {
   is_collected_ = is_collected_ || (collects_ && !collects);
@@ -49,7 +51,7 @@ at::Tensor MicroBatches::gather(const at::Tensor& x) {
 }
 
 at::Tensor gather_micro_batches(const at::Tensor& x) {
-  return current == nullptr ? x : current->gather(x);
+  return running_micro_batches == nullptr ? x : running_micro_batches->gather(x);
 }
 
 }  // namespace redco

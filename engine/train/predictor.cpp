@@ -28,7 +28,7 @@ using namespace train;
 
 namespace {
 
-constexpr uint64_t collate_stream = 1;
+constexpr uint64_t predict_collate_stream = 1;
 
 // One tree per example: the n-th rows of all tensors.
 std::vector<Tree> split_examples(const Tree& batch_preds, int64_t n_examples) {
@@ -102,7 +102,7 @@ std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device
   Dataset ahead = with_lookahead(examples,
                                  {.order = order,
                                   .batch_size = batch_size,
-                                  .seed = derive_seed(key, {collate_stream}),
+                                  .seed = derive_seed(key, {predict_collate_stream}),
                                   .collate = options_.collate},
                                  deployer.mesh());
   auto progress = deployer.run_log().progress(desc, examples.size, "examples", /*is_kept=*/false);

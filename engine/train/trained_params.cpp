@@ -2,6 +2,7 @@
 
 #include "trained_params.h"
 
+#include "gradient_reducer.h"
 #include "shard_params.h"
 
 #include <redco/detail/coalesced.h>
@@ -19,8 +20,6 @@
 namespace redco::train {
 
 namespace {
-
-constexpr size_t bucket_bytes = size_t{25} << 20;
 
 bool ends_with(const std::string& path, const std::string& name) {
   return path == name || (path.size() > name.size() && path.ends_with(name) &&

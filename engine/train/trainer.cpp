@@ -196,7 +196,7 @@ Predictor Trainer::get_default_predictor(PredFn pred_fn, OutputFn output_fn) con
 
 const TrainState& Trainer::state() const { return impl_->step.state(); }
 
-TrainerMemory Trainer::memory() const { return train::memory_of(impl_->step); }
+TrainerMemory Trainer::memory() const { return train::trainer_memory(impl_->step); }
 
 const std::shared_ptr<Deployer>& Trainer::deployer() const { return impl_->step.deployer(); }
 
