@@ -129,7 +129,7 @@ at::Tensor whole_mask(const at::Tensor& given, Mesh::Dim dim) {
   if (!placements[dim].is_sharded() || local.is_inference()) return given;
   struct Gathered {
     c10::weak_intrusive_ptr<c10::TensorImpl> of;
-    uint32_t version;
+    int64_t version;
     at::Tensor whole;
   };
   thread_local std::optional<Gathered> last;
