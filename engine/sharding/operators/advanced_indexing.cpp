@@ -56,7 +56,7 @@ std::optional<Indexing> indexing_of(const Call& call) {
 }
 
 // Letters aligned at the right; a dimension of size 1 that is broadcast has no factor.
-Letters aligned(at::IntArrayRef sizes, at::IntArrayRef whole, const Letters& all) {
+Letters letters_at_right(at::IntArrayRef sizes, at::IntArrayRef whole, const Letters& all) {
   Letters own;
   size_t skipped = whole.size() - sizes.size();
   for (size_t i = 0; i < sizes.size(); ++i)
@@ -64,14 +64,14 @@ Letters aligned(at::IntArrayRef sizes, at::IntArrayRef whole, const Letters& all
   return own;
 }
 
-Factors factors_of(const Call& call, const Indexing& indexing) {
+Factors indexing_factors(const Call& call, const Indexing& indexing) {
   Factors factors;
   factors.inputs.assign(call.tensors.size(), {});
   factors.inputs[0] = letters(indexing.n_dims);
   for (const Index& index : indexing.indices) {
     factors.inputs[index.tensor] =
-        aligned(call.tensors[index.tensor].sizes(), indexing.broadcast,
-                letters(int64_t(indexing.broadcast.size()), int(indexing.n_dims)));
+        letters_at_right(call.tensors[index.tensor].sizes(), indexing.broadcast,
+                         letters(int64_t(indexing.broadcast.size()), int(indexing.n_dims)));
   }
   return factors;
 }
@@ -117,7 +117,7 @@ at::Tensor localize(const Operator& op, torch::jit::Stack& stack, const SplitInd
 std::optional<CallPlan> index(const Call& call) {
   std::optional<Indexing> indexing = indexing_of(call);
   if (!indexing || call.find("out")) return std::nullopt;
-  Factors factors = factors_of(call, *indexing);
+  Factors factors = indexing_factors(call, *indexing);
   factors.outputs = {indexing->result};
   factors.linear = {1};
   CallPlan plan = plan_of(call, *indexing, factors);
@@ -156,7 +156,7 @@ std::optional<CallPlan> index_put(const Call& call) {
   std::optional<Indexing> indexing = indexing_of(call);
   int values = call.tensor_of("values");
   if (!indexing || values < 0 || call.find("out")) return std::nullopt;
-  Factors factors = factors_of(call, *indexing);
+  Factors factors = indexing_factors(call, *indexing);
   std::vector<int64_t> result_sizes;
   for (int8_t letter : indexing->result)
     result_sizes.push_back(letter < indexing->n_dims
@@ -164,7 +164,7 @@ std::optional<CallPlan> index_put(const Call& call) {
                                : indexing->broadcast[size_t(letter - indexing->n_dims)]);
   at::IntArrayRef sizes = call.tensors[size_t(values)].sizes();
   if (sizes.size() > result_sizes.size()) return std::nullopt;
-  factors.inputs[size_t(values)] = aligned(sizes, result_sizes, indexing->result);
+  factors.inputs[size_t(values)] = letters_at_right(sizes, result_sizes, indexing->result);
   factors.outputs = {factors.inputs[0]};
   if (call.boolean("accumulate", false)) {
     factors.added = 1;

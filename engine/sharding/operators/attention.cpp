@@ -17,7 +17,7 @@ namespace redco::sharding {
 
 namespace {
 
-constexpr int batch = 0, head = 1, position = 2;
+constexpr int head = 1, position = 2;
 
 // [batch, head, position, ...], aligned at the right like a broadcast attention mask; a dimension
 // of size 1 has no factor.
@@ -179,7 +179,7 @@ std::optional<CallPlan> attention(const Call& call) {
 }
 
 // Chooses the kernel from the logical tensors, so that all ranks choose alike.
-std::optional<CallPlan> choice(const Call& call) {
+std::optional<CallPlan> choose_kernel(const Call& call) {
   CallPlan plan;
   std::vector<std::pair<size_t, Geometry>> tensors;
   for (const TensorArgument& argument : call.tensors) {
@@ -225,7 +225,7 @@ const RuleTable& attention_rules() {
     RuleTable table = {
         {"aten::_scaled_dot_product_fused_attention_overrideable", whole_heads},
         {"aten::_scaled_dot_product_fused_attention_overrideable_backward", whole_heads},
-        {"aten::_fused_sdp_choice", choice},
+        {"aten::_fused_sdp_choice", choose_kernel},
         {"aten::_transformer_encoder_layer_fwd", encoder_layer},
     };
     forward.flops = attention_flops<0, 1>;

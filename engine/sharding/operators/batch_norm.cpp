@@ -17,8 +17,6 @@ namespace redco::sharding {
 
 namespace {
 
-constexpr int channel = 1;
-
 // The name of an argument differs between the operators.
 at::Tensor tensor_in(const Operator& op, const torch::jit::Stack& stack,
                      std::initializer_list<std::string_view> names) {

@@ -9,7 +9,7 @@ namespace redco::sharding {
 
 namespace {
 
-constexpr int batch = 0, in_channel = 1, out_channel = 2;
+constexpr int in_channel = 1, out_channel = 2;
 
 // input: [n, in, ...]; weight: [out, in / groups, ...], or if transposed [in, out / groups, ...];
 // output: [n, out, ...]; bias: [out]. With groups, input and output channels are one factor.

@@ -12,27 +12,27 @@ namespace redco::sharding {
 
 namespace {
 
-// The only factor: a row of the batch.
-constexpr int8_t row = 0, whole = -1;
+// The batch is the only factor.
+constexpr int8_t whole = -1;
 
 const TensorArgument& log_probs_of(const Call& call) {
   return call.tensors[size_t(call.tensor_of("log_probs"))];
 }
 
 // Nullopt if the targets of all rows stand in one list, of which a row is a stretch.
-std::optional<Factors> factors_of(const Call& call, std::vector<Letters> outputs) {
+std::optional<Factors> ctc_factors(const Call& call, std::vector<Letters> outputs) {
   if (!call.find("input_lengths")->isIntList()) return std::nullopt;
   std::optional<Factors> factors = named_factors(call,
-                                                 {{"grad", {row}},
-                                                  {"log_probs", {whole, row, whole}},
-                                                  {"targets", {row, whole}},
-                                                  {"neg_log_likelihood", {row}},
-                                                  {"log_alpha", {row, whole, whole}}},
+                                                 {{"grad", {batch}},
+                                                  {"log_probs", {whole, batch, whole}},
+                                                  {"targets", {batch, whole}},
+                                                  {"neg_log_likelihood", {batch}},
+                                                  {"log_alpha", {batch, whole, whole}}},
                                                  std::move(outputs));
   if (!factors) return std::nullopt;
-  refuse_blocks(call, *factors, row);
-  if (!all_ranks_hold(call, *factors, row, log_probs_of(call).sizes()[1]))
-    factors->whole |= 1 << row;
+  refuse_blocks(call, *factors, batch);
+  if (!all_ranks_hold(call, *factors, batch, log_probs_of(call).sizes()[1]))
+    factors->whole |= 1 << batch;
   return factors;
 }
 
@@ -48,7 +48,7 @@ void keep_own_lengths(const Call& call, CallPlan& plan) {
 }
 
 std::optional<CallPlan> ctc_loss(const Call& call) {
-  std::optional<Factors> factors = factors_of(call, {{row}, {row, whole, whole}});
+  std::optional<Factors> factors = ctc_factors(call, {{batch}, {batch, whole, whole}});
   if (!factors) return std::nullopt;
   CallPlan plan = plan_by_factors(call, *factors);
   keep_own_lengths(call, plan);
@@ -66,7 +66,7 @@ std::optional<CallPlan> ctc_loss(const Call& call) {
 }
 
 std::optional<CallPlan> ctc_loss_backward(const Call& call) {
-  std::optional<Factors> factors = factors_of(call, {{whole, row, whole}});
+  std::optional<Factors> factors = ctc_factors(call, {{whole, batch, whole}});
   if (!factors) return std::nullopt;
   CallPlan plan = plan_by_factors(call, *factors);
   keep_own_lengths(call, plan);

@@ -17,7 +17,7 @@ struct Indexed {
   size_t argument;  // position of the index
 };
 
-bool is_split(const CallPlan& plan, const Indexed& indexed) {
+bool splits_indexed(const CallPlan& plan, const Indexed& indexed) {
   return !splitting(plan.inputs[0], indexed.dim).empty();
 }
 
@@ -27,7 +27,7 @@ Indexed indexed_by(const Call& call, const CallPlan& plan, int64_t dim) {
           size_t(call.index_of("index"))};
 }
 
-at::Tensor aligned(const at::Tensor& mask, int64_t dim, int64_t n_dims) {
+at::Tensor aligned_mask(const at::Tensor& mask, int64_t dim, int64_t n_dims) {
   if (mask.dim() == n_dims) return mask;
   std::vector<int64_t> sizes(size_t(n_dims), 1);
   sizes[size_t(dim)] = mask.numel();
@@ -48,7 +48,7 @@ void read_own(const Indexed& indexed, const Operator& op, torch::jit::Stack& sta
   stack[indexed.argument] = (index - indexed.own.begin).masked_fill_(elsewhere, 0);
   op.handle.callBoxed(&stack);
   at::Tensor result = stack[0].toTensor();
-  stack = {result.masked_fill_(aligned(elsewhere, indexed.dim, result.dim()), 0)};
+  stack = {result.masked_fill_(aligned_mask(elsewhere, indexed.dim, result.dim()), 0)};
 }
 
 void write_own(const Indexed& indexed, const Operator& op, torch::jit::Stack& stack) {
@@ -85,7 +85,7 @@ std::optional<CallPlan> read(const Call& call, Factors factors, int64_t dim) {
   refuse_blocks(call, factors, dim);
   CallPlan plan = plan_by_factors(call, factors);
   Indexed indexed = indexed_by(call, plan, dim);
-  if (is_split(plan, indexed))
+  if (splits_indexed(plan, indexed))
     plan.run = [indexed](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
       read_own(indexed, op, stack);
     };
@@ -99,7 +99,7 @@ std::optional<CallPlan> write(const Call& call, Factors factors, int64_t dim) {
   at::IntArrayRef sizes = call.tensors[0].sizes();
   plan.outputs[0].sizes = Sizes(sizes.begin(), sizes.end());
   Indexed indexed = indexed_by(call, plan, dim);
-  if (is_split(plan, indexed))
+  if (splits_indexed(plan, indexed))
     plan.run = [indexed](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
       write_own(indexed, op, stack);
     };

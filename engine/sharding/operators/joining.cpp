@@ -28,7 +28,7 @@ bool mixes_sums(const Call& call) {
 // Values are only moved, so the inputs may all be partial together. A sum that is joined with whole
 // tensors is reduced before, while it is smaller; under sequence parallelism a reduce-scatter of
 // the result may follow, which sends less.
-CallPlan moved(const Call& call, Factors factors) {
+CallPlan plan_of_moves(const Call& call, Factors factors) {
   bool keeps_sums = call.mesh->sequence_parallel() || !mixes_sums(call);
   if (keeps_sums && call.tensors.size() < 64)
     factors.linear = {(uint64_t{1} << call.tensors.size()) - 1};
@@ -105,7 +105,7 @@ CallPlan joined_positions(const Call& call, int64_t dim, Mesh::Dim over) {
   Letters all = letters(call.tensors[0].tensor.dim());
   all[size_t(dim)] = -1;
   Factors factors{std::vector<Letters>(call.tensors.size(), all), {all}};
-  CallPlan plan = moved(others, std::move(factors));
+  CallPlan plan = plan_of_moves(others, std::move(factors));
   std::vector<int64_t> lengths;
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     plan.inputs[i][over] = call.tensors[i].placements[over];
@@ -165,7 +165,7 @@ std::optional<CallPlan> cat(const Call& call) {
   }
   if (!in_blocks) all[size_t(dim)] = -1;
   factors.outputs = {all};
-  CallPlan plan = moved(call, std::move(factors));
+  CallPlan plan = plan_of_moves(call, std::move(factors));
   if (!in_blocks) return plan;
   OutputPlan& output = plan.outputs[0];
   std::vector<int64_t> lengths;
@@ -188,7 +188,7 @@ std::optional<CallPlan> stack(const Call& call) {
   Factors factors;
   factors.inputs.assign(call.tensors.size(), all);
   factors.outputs = {result};
-  return moved(call, std::move(factors));
+  return plan_of_moves(call, std::move(factors));
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ struct Shape {
 };
 
 // By name, since the weight is optional.
-std::optional<Factors> factors_of(const Call& call, const Shape& shape) {
+std::optional<Factors> loss_factors(const Call& call, const Shape& shape) {
   Factors factors;
   for (const TensorArgument& argument : call.tensors) {
     if (argument.is_written) return std::nullopt;
@@ -70,7 +70,7 @@ Span own_classes(const Call& call, const CallPlan& plan, const Shape& shape) {
 
 std::optional<CallPlan> nll_loss_forward(const Call& call) {
   Shape shape(call.tensors[size_t(call.tensor_of("self"))].tensor.dim());
-  std::optional<Factors> factors = factors_of(call, shape);
+  std::optional<Factors> factors = loss_factors(call, shape);
   if (!factors) return std::nullopt;
   int64_t reduction = call.integer("reduction", at::Reduction::Mean);
   factors->outputs = {reduction == at::Reduction::None ? shape.target : Letters(), {}};
@@ -106,7 +106,7 @@ std::optional<CallPlan> nll_loss_forward(const Call& call) {
 
 std::optional<CallPlan> nll_loss_backward(const Call& call) {
   Shape shape(call.tensors[size_t(call.tensor_of("self"))].tensor.dim());
-  std::optional<Factors> factors = factors_of(call, shape);
+  std::optional<Factors> factors = loss_factors(call, shape);
   if (!factors) return std::nullopt;
   factors->outputs = {shape.scores};
   CallPlan plan = plan_by_factors(call, *factors);

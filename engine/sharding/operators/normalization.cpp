@@ -50,8 +50,6 @@ std::optional<CallPlan> layer_norm_backward(const Call& call) {
 }
 
 // input: [n, c, ...]; statistics: [n, group]. Channels may be split between groups only.
-constexpr int batch = 0, channel = 1;
-
 std::optional<CallPlan> group_norm_plan(const Call& call, bool is_backward) {
   const TensorArgument& input = call.tensors[size_t(call.tensor_of("input"))];
   Letters x = leading(input.tensor.dim(), 2), weight = {channel}, statistics = {batch, channel};

@@ -15,14 +15,14 @@ enum class Result {
 
 enum class Sums { are_reduced, pass, pass_as_maxima_do };
 
-struct Row {
+struct DimOperator {
   const char* name;
   const char* dims;  // the argument that names the dimensions; none or an empty list means all
   Result result;
   Sums sums = Sums::are_reduced;
 };
 
-constexpr Row rows[] = {
+constexpr DimOperator dim_operators[] = {
     {"aten::sort", "dim", Result::same},
     {"aten::topk", "dim", Result::same},
     {"aten::cumsum", "dim", Result::same, Sums::pass},
@@ -50,8 +50,8 @@ bool is_among(const std::optional<std::vector<int64_t>>& dims, int64_t dim) {
 }
 
 // An argument with one dimension less than the first lacks the worked one.
-std::optional<Letters> letters_of(int64_t n_dims, int64_t n_own_dims,
-                                  const std::optional<std::vector<int64_t>>& own) {
+std::optional<Letters> letters_without_own(int64_t n_dims, int64_t n_own_dims,
+                                           const std::optional<std::vector<int64_t>>& own) {
   bool lacks_own = n_own_dims != n_dims;
   Letters result;
   for (int64_t dim = 0; dim < n_dims; ++dim) {
@@ -73,12 +73,12 @@ bool keeps_terms(const Call& call, bool only_moves) {
   return only_moves || (!is_narrow(type) && !at::isIntegralType(type, /*includeBool=*/true));
 }
 
-std::optional<CallPlan> along(const Call& call, const Row& row) {
+std::optional<CallPlan> along(const Call& call, const DimOperator& row) {
   int64_t n_dims = call.tensors[0].tensor.dim();
   std::optional<std::vector<int64_t>> own = call.dims(row.dims, n_dims);
   Factors factors;
   for (const TensorArgument& argument : call.tensors) {
-    std::optional<Letters> letters = letters_of(n_dims, argument.tensor.dim(), own);
+    std::optional<Letters> letters = letters_without_own(n_dims, argument.tensor.dim(), own);
     if (!letters) return std::nullopt;
     factors.inputs.push_back(*letters);
   }
@@ -104,7 +104,7 @@ std::optional<CallPlan> reduced_along_dim(const Call& call) {
 const RuleTable& own_dimension_rules() {
   static const RuleTable table = [] {
     RuleTable table;
-    for (const Row& row : rows)
+    for (const DimOperator& row : dim_operators)
       table[row.name] = [&row](const Call& call) { return along(call, row); };
     return table;
   }();

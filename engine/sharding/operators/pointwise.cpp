@@ -15,48 +15,49 @@ namespace {
 uint64_t bit(int i) { return i < 0 ? 0 : uint64_t{1} << i; }
 
 // Sets of arguments, by operator, that may be partial together: the reduction is deferred.
-const std::unordered_map<std::string_view, std::vector<std::vector<std::string_view>>> linear = {
-    {"aten::add.Tensor", {{"self", "other"}}},
-    {"aten::add.out", {{"self", "other", "out"}}},
-    {"aten::add_.Tensor", {{"self", "other"}}},
-    {"aten::sub.Tensor", {{"self", "other"}}},
-    {"aten::sub_.Tensor", {{"self", "other"}}},
-    {"aten::mul.Tensor", {{"self"}, {"other"}}},
-    {"aten::mul_.Tensor", {{"self"}}},
-    {"aten::mul.Scalar", {{"self"}}},
-    {"aten::mul_.Scalar", {{"self"}}},
-    {"aten::div.Tensor", {{"self"}}},
-    {"aten::div_.Tensor", {{"self"}}},
-    {"aten::div.Scalar", {{"self"}}},
-    {"aten::div_.Scalar", {{"self"}}},
-    {"aten::neg", {{"self"}}},
-    {"aten::neg_", {{"self"}}},
-    {"aten::clone", {{"self"}}},
-    {"aten::_to_copy", {{"self"}}},
-    {"aten::copy_", {{"self", "src"}}},
-    {"aten::_foreach_add.List", {{"self", "other"}}},
-    {"aten::_foreach_add_.List", {{"self", "other"}}},
-    {"aten::_foreach_sub.List", {{"self", "other"}}},
-    {"aten::_foreach_sub_.List", {{"self", "other"}}},
-    {"aten::_foreach_mul.Scalar", {{"self"}}},
-    {"aten::_foreach_mul.ScalarList", {{"self"}}},
-    {"aten::_foreach_mul.Tensor", {{"self"}}},
-    {"aten::_foreach_mul_.Scalar", {{"self"}}},
-    {"aten::_foreach_mul_.ScalarList", {{"self"}}},
-    {"aten::_foreach_mul_.Tensor", {{"self"}}},
-    {"aten::_foreach_div.Scalar", {{"self"}}},
-    {"aten::_foreach_div.ScalarList", {{"self"}}},
-    {"aten::_foreach_div.Tensor", {{"self"}}},
-    {"aten::_foreach_div_.Scalar", {{"self"}}},
-    {"aten::_foreach_div_.ScalarList", {{"self"}}},
-    {"aten::_foreach_div_.Tensor", {{"self"}}},
-    {"aten::_foreach_neg", {{"self"}}},
-    {"aten::_foreach_neg_", {{"self"}}},
-    {"aten::_foreach_lerp.Scalar", {{"self", "tensors1"}}},
-    {"aten::_foreach_lerp.ScalarList", {{"self", "tensors1"}}},
-    {"aten::_foreach_lerp_.Scalar", {{"self", "tensors1"}}},
-    {"aten::_foreach_lerp_.ScalarList", {{"self", "tensors1"}}},
-    {"aten::_foreach_copy_", {{"self", "src"}}},
+const std::unordered_map<std::string_view, std::vector<std::vector<std::string_view>>>
+    linear_arguments = {
+        {"aten::add.Tensor", {{"self", "other"}}},
+        {"aten::add.out", {{"self", "other", "out"}}},
+        {"aten::add_.Tensor", {{"self", "other"}}},
+        {"aten::sub.Tensor", {{"self", "other"}}},
+        {"aten::sub_.Tensor", {{"self", "other"}}},
+        {"aten::mul.Tensor", {{"self"}, {"other"}}},
+        {"aten::mul_.Tensor", {{"self"}}},
+        {"aten::mul.Scalar", {{"self"}}},
+        {"aten::mul_.Scalar", {{"self"}}},
+        {"aten::div.Tensor", {{"self"}}},
+        {"aten::div_.Tensor", {{"self"}}},
+        {"aten::div.Scalar", {{"self"}}},
+        {"aten::div_.Scalar", {{"self"}}},
+        {"aten::neg", {{"self"}}},
+        {"aten::neg_", {{"self"}}},
+        {"aten::clone", {{"self"}}},
+        {"aten::_to_copy", {{"self"}}},
+        {"aten::copy_", {{"self", "src"}}},
+        {"aten::_foreach_add.List", {{"self", "other"}}},
+        {"aten::_foreach_add_.List", {{"self", "other"}}},
+        {"aten::_foreach_sub.List", {{"self", "other"}}},
+        {"aten::_foreach_sub_.List", {{"self", "other"}}},
+        {"aten::_foreach_mul.Scalar", {{"self"}}},
+        {"aten::_foreach_mul.ScalarList", {{"self"}}},
+        {"aten::_foreach_mul.Tensor", {{"self"}}},
+        {"aten::_foreach_mul_.Scalar", {{"self"}}},
+        {"aten::_foreach_mul_.ScalarList", {{"self"}}},
+        {"aten::_foreach_mul_.Tensor", {{"self"}}},
+        {"aten::_foreach_div.Scalar", {{"self"}}},
+        {"aten::_foreach_div.ScalarList", {{"self"}}},
+        {"aten::_foreach_div.Tensor", {{"self"}}},
+        {"aten::_foreach_div_.Scalar", {{"self"}}},
+        {"aten::_foreach_div_.ScalarList", {{"self"}}},
+        {"aten::_foreach_div_.Tensor", {{"self"}}},
+        {"aten::_foreach_neg", {{"self"}}},
+        {"aten::_foreach_neg_", {{"self"}}},
+        {"aten::_foreach_lerp.Scalar", {{"self", "tensors1"}}},
+        {"aten::_foreach_lerp.ScalarList", {{"self", "tensors1"}}},
+        {"aten::_foreach_lerp_.Scalar", {{"self", "tensors1"}}},
+        {"aten::_foreach_lerp_.ScalarList", {{"self", "tensors1"}}},
+        {"aten::_foreach_copy_", {{"self", "src"}}},
 };
 
 // Elementwise operators that LibTorch does not tag as such, or not in all variants.
@@ -147,7 +148,7 @@ std::vector<uint64_t> linear_sets(const Call& call) {
   std::string name = schema.name();
   if (!schema.overload_name().empty()) name += "." + schema.overload_name();
   std::vector<uint64_t> sets;
-  if (auto found = linear.find(name); found != linear.end()) {
+  if (auto found = linear_arguments.find(name); found != linear_arguments.end()) {
     for (const auto& names : found->second) {
       uint64_t set = 0;
       for (std::string_view argument : names) set |= bit(call.tensor_of(argument));
@@ -186,7 +187,7 @@ std::optional<CallPlan> pointwise(const Call& call) {
 
 // Under sequence parallelism a partial gradient is reduce-scattered at its first product, so that
 // all derivatives of a norm composed of single operators reuse it.
-std::optional<CallPlan> product(const Call& call) {
+std::optional<CallPlan> multiply(const Call& call) {
   Call split = call;
   for (TensorArgument& argument : split.tensors)
     if (!argument.is_written &&
@@ -249,7 +250,7 @@ const RuleTable& pointwise_rules() {
     RuleTable table;
     table[""] = pointwise;  // for all operators that LibTorch tags
     for (const char* name : untagged) table[name] = pointwise;
-    table["aten::mul"] = product;
+    table["aten::mul"] = multiply;
     table["aten::_to_copy"] = converted;
     for (std::string_view name : of_shape_alone) table[name] = shape_alone;
     for (const char* name : {"aten::_to_copy", "aten::clone"}) table[name].passes_through = true;

@@ -27,34 +27,34 @@ Call with_whole_rows(Call call) {
   return call;
 }
 
-CallPlan product(const Call& call, Factors factors) {
+CallPlan plan_of_blocks(const Call& call, Factors factors) {
   factors.whole = within_block | uint64_t{1} << choice;
   if (!may_overflow(call.tensors[0].tensor.scalar_type())) factors.linear = {1};
   return plan_by_factors(with_whole_rows(call), factors);
 }
 
 // redco::quantized_linear(x [rows, n, size], blocks, type, is_few_rows) -> [rows, out]
-std::optional<CallPlan> linear(const Call& call) {
-  return product(call, {{{row, block, element}, {out, block, byte}}, {{row, out}}});
+std::optional<CallPlan> times_blocks(const Call& call) {
+  return plan_of_blocks(call, {{{row, block, element}, {out, block, byte}}, {{row, out}}});
 }
 
 // redco::quantized_linear_transposed(grad [rows, out], blocks, type) -> [rows, n, size]
-std::optional<CallPlan> transposed(const Call& call) {
-  return product(call, {{{row, out}, {out, block, byte}}, {{row, block, own_size}}});
+std::optional<CallPlan> times_blocks_transposed(const Call& call) {
+  return plan_of_blocks(call, {{{row, out}, {out, block, byte}}, {{row, block, own_size}}});
 }
 
 // redco::grouped_quantized_linear(x, numbers, blocks, type, is_transposed, is_few_rows). The
 // weights are laid out alike, as the first.
-std::optional<CallPlan> grouped_linear(const Call& call) {
+std::optional<CallPlan> grouped_blocks(const Call& call) {
   Call first = call;
   first.tensors.resize(3, call.tensors[0]);
   const Letters numbers{row, choice}, weight{out, block, byte};
   Letters x{row, block, element};
   if (call.tensors[0].tensor.dim() == 4) x.insert(x.begin() + 1, choice);
   CallPlan plan = call.boolean("is_transposed", false)
-                      ? product(first, {{{row, choice, out}, numbers, weight},
-                                        {{row, choice, block, own_size}}})
-                      : product(first, {{x, numbers, weight}, {{row, choice, out}}});
+                      ? plan_of_blocks(first, {{{row, choice, out}, numbers, weight},
+                                               {{row, choice, block, own_size}}})
+                      : plan_of_blocks(first, {{x, numbers, weight}, {{row, choice, out}}});
   plan.inputs.resize(call.tensors.size(), plan.inputs[2]);
   return plan;
 }
@@ -102,11 +102,11 @@ double grouped_flops(const Inputs& inputs) {
 
 const RuleTable& quantized_rules() {
   static const RuleTable table = [] {
-    RuleTable table{{"redco::quantized_linear", linear},
-                    {"redco::quantized_linear_transposed", transposed},
+    RuleTable table{{"redco::quantized_linear", times_blocks},
+                    {"redco::quantized_linear_transposed", times_blocks_transposed},
                     {"redco::quantize", quantize},
                     {"redco::dequantize", dequantize}};
-    table["redco::grouped_quantized_linear"] = grouped_linear;
+    table["redco::grouped_quantized_linear"] = grouped_blocks;
     table["redco::grouped_quantized_linear"].is_product = true;
     table["redco::grouped_quantized_linear"].flops = grouped_flops;
     for (const char* name : {"redco::quantized_linear", "redco::quantized_linear_transposed"}) {

@@ -18,11 +18,11 @@ std::vector<int64_t> resolved_sizes(std::vector<int64_t> sizes, int64_t n_elemen
 namespace {
 
 // Dimensions [first, last) of both shapes that hold the same elements.
-struct Run {
+struct EqualDims {
   size_t in_first, in_last, out_first, out_last;
 };
 
-int64_t product(at::IntArrayRef sizes, size_t first, size_t last) {
+int64_t count_between(at::IntArrayRef sizes, size_t first, size_t last) {
   int64_t result = 1;
   for (size_t i = first; i < last; ++i) result *= sizes[i];
   return result;
@@ -30,13 +30,13 @@ int64_t product(at::IntArrayRef sizes, size_t first, size_t last) {
 
 // Empty for tensors without elements, or with a different number of them, which the operator
 // refuses.
-std::vector<Run> matching_runs(at::IntArrayRef in, at::IntArrayRef out) {
-  std::vector<Run> runs;
+std::vector<EqualDims> equal_dims(at::IntArrayRef in, at::IntArrayRef out) {
+  std::vector<EqualDims> runs;
   size_t i = 0, j = 0;
-  int64_t n_elements = product(in, 0, in.size());
-  if (n_elements == 0 || n_elements != product(out, 0, out.size())) return runs;
+  int64_t n_elements = count_between(in, 0, in.size());
+  if (n_elements == 0 || n_elements != count_between(out, 0, out.size())) return runs;
   while (i < in.size() || j < out.size()) {
-    Run run{i, i, j, j};
+    EqualDims run{i, i, j, j};
     int64_t in_product = i < in.size() ? in[i++] : 1;
     int64_t out_product = j < out.size() ? out[j++] : 1;
     while (in_product != out_product)
@@ -69,17 +69,18 @@ bool splits_alike(const Match& part, int64_t in_grain, int64_t out_grain, int64_
 
 // The placement after a view, with the same elements on the same ranks. Nullopt if the result has
 // no such split.
-std::optional<Placement> moved(const Placement& placement, at::IntArrayRef in, at::IntArrayRef out,
-                               int64_t n_ranks, bool keeps_rows_apart) {
+std::optional<Placement> placement_after(const Placement& placement, at::IntArrayRef in,
+                                         at::IntArrayRef out, int64_t n_ranks,
+                                         bool keeps_rows_apart) {
   auto dim = size_t(placement.dim);
-  for (const Run& run : matching_runs(in, out)) {
+  for (const EqualDims& run : equal_dims(in, out)) {
     if (dim < run.in_first || dim >= run.in_last) continue;
     // Each rank holds equal stretches of the run, cut at the same positions in both shapes.
-    int64_t inner = product(in, dim + 1, run.in_last);
+    int64_t inner = count_between(in, dim + 1, run.in_last);
     int64_t block = placement.block_length(in[dim]);
     if (placement.lengths) {
       for (size_t to = run.out_first; to < run.out_last; ++to)
-        if (out[to] == in[dim] && product(out, to + 1, run.out_last) == inner) {
+        if (out[to] == in[dim] && count_between(out, to + 1, run.out_last) == inner) {
           Placement same = placement;
           same.dim = int32_t(to);
           return same;
@@ -87,7 +88,7 @@ std::optional<Placement> moved(const Placement& placement, at::IntArrayRef in, a
       continue;
     }
     for (size_t to = run.out_first; to < run.out_last; ++to) {
-      int64_t out_inner = product(out, to + 1, run.out_last);
+      int64_t out_inner = count_between(out, to + 1, run.out_last);
       int64_t out_block = block * inner / out_inner;
       if (out_block == 0 || out_block * out_inner != block * inner || out[to] % out_block != 0)
         continue;
@@ -142,10 +143,10 @@ std::optional<Placement> moved_again(const MeshDims& over, const Placements& bef
   const Placement& placement = before[last];
   if (placement.is_in_blocks()) return std::nullopt;
   auto dim = size_t(placement.dim), to_dim = size_t(to);
-  for (const Run& run : matching_runs(in, out)) {
+  for (const EqualDims& run : equal_dims(in, out)) {
     if (dim < run.in_first || dim >= run.in_last) continue;
-    Match whole = {in[dim], product(in, dim + 1, run.in_last), out[to_dim],
-                   product(out, to_dim + 1, run.out_last)};
+    Match whole = {in[dim], count_between(in, dim + 1, run.in_last), out[to_dim],
+                   count_between(out, to_dim + 1, run.out_last)};
     std::vector<Match> parts = parts_of(whole, outer, before, after, mesh);
     for (int64_t grain : {int64_t{1}, placement.grain * whole.in_inner / whole.out_inner}) {
       if (grain == 0) continue;
@@ -179,7 +180,7 @@ std::optional<CallPlan> view(const Call& call) {
   std::vector<int64_t> out =
       resolved_sizes(call.arguments[size_t(size_argument)].toIntVector(), tensor.tensor.numel());
   // The operator itself throws for these sizes.
-  if (product(out, 0, out.size()) != tensor.tensor.numel()) return std::nullopt;
+  if (count_between(out, 0, out.size()) != tensor.tensor.numel()) return std::nullopt;
   CallPlan plan;
   plan.inputs.push_back(tensor.placements);
   OutputPlan output;
@@ -190,7 +191,7 @@ std::optional<CallPlan> view(const Call& call) {
     int64_t n_ranks = call.mesh->size(i);
     bool keeps_rows_apart =
         Mesh::has(i, Mesh::context) || (i == Mesh::mp && call.mesh->sequence_parallel());
-    std::optional<Placement> after = moved(placement, in, out, n_ranks, keeps_rows_apart);
+    std::optional<Placement> after = placement_after(placement, in, out, n_ranks, keeps_rows_apart);
     if (!after) plan.inputs[0][i] = {};
     output.placements[i] = after.value_or(Placement());
   }
@@ -226,8 +227,8 @@ std::optional<CallPlan> view(const Call& call) {
 
 std::vector<int64_t> opened_dimension(at::IntArrayRef in, const std::vector<int64_t>& out,
                                       int64_t dim) {
-  const std::vector<int64_t> sizes = resolved_sizes(out, product(in, 0, in.size()));
-  for (const Run& run : matching_runs(in, sizes))
+  const std::vector<int64_t> sizes = resolved_sizes(out, count_between(in, 0, in.size()));
+  for (const EqualDims& run : equal_dims(in, sizes))
     if (run.in_first == size_t(dim) && run.in_last == size_t(dim) + 1)
       return {sizes.begin() + int64_t(run.out_first), sizes.begin() + int64_t(run.out_last)};
   return {};

@@ -12,6 +12,9 @@
 
 namespace redco::sharding {
 
+/// The first factors of rules that number their factors by dimensions [batch, channel, ...].
+constexpr int batch = 0, channel = 1;
+
 /// The name without the underscore of in-place operators: "aten::add" for "aten::add_".
 std::string_view base_name(std::string_view name);
 

@@ -54,13 +54,13 @@ std::optional<CallPlan> grid_sampler(const Call& call) {
   return plan_by_factors(call, *factors);
 }
 
-struct Row {
+struct SpatialOperator {
   const char* name;
   int64_t n_spatial;
   GpuCost forward = {}, backward = {};
 };
 
-constexpr Row rows[] = {
+constexpr SpatialOperator spatial_operators[] = {
     {"aten::max_pool2d_with_indices", 2, {.passes = 1.8}, {.passes = 4, .starts = 2}},
     {"aten::max_pool3d_with_indices", 3},
     {"aten::avg_pool2d", 2},
@@ -98,7 +98,8 @@ constexpr Row rows[] = {
 const RuleTable& spatial_rules() {
   static const std::vector<std::string> backward_names = [] {
     std::vector<std::string> names;
-    for (const Row& row : rows) names.push_back(std::string(row.name) + "_backward");
+    for (const SpatialOperator& row : spatial_operators)
+      names.push_back(std::string(row.name) + "_backward");
     return names;
   }();
   static const RuleTable table = [] {
@@ -106,9 +107,10 @@ const RuleTable& spatial_rules() {
                        {"aten::grid_sampler_3d", grid_sampler},
                        {"aten::grid_sampler_2d_backward", grid_sampler},
                        {"aten::grid_sampler_3d_backward", grid_sampler}};
-    for (size_t i = 0; i < std::size(rows); ++i) {
-      table[rows[i].name] = with_cost(spatial(rows[i].n_spatial), rows[i].forward);
-      table[backward_names[i]] = with_cost(spatial(rows[i].n_spatial), rows[i].backward);
+    for (size_t i = 0; i < std::size(spatial_operators); ++i) {
+      const SpatialOperator& row = spatial_operators[i];
+      table[row.name] = with_cost(spatial(row.n_spatial), row.forward);
+      table[backward_names[i]] = with_cost(spatial(row.n_spatial), row.backward);
     }
     return table;
   }();

@@ -51,7 +51,7 @@ std::optional<CallPlan> combined(const Call& call, Combine combine,
   return plan;
 }
 
-std::optional<CallPlan> product(const Call& call) {
+std::optional<CallPlan> prod(const Call& call) {
   return combined(call, [](at::Tensor own, Group& group) {
     return group.all_gather(own).prod(0, false, own.scalar_type());
   });
@@ -147,7 +147,7 @@ Rule variance(bool is_root, bool with_mean) {
 const RuleTable& statistics_rules() {
   static const RuleTable table = [] {
     RuleTable table = {
-        {"aten::prod", product},
+        {"aten::prod", prod},
         {"aten::logsumexp", logsumexp},
         {"aten::linalg_vector_norm", vector_norm},
         {"aten::norm", vector_norm},

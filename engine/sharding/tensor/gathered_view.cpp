@@ -15,7 +15,7 @@ namespace redco::sharding {
 
 namespace {
 
-int64_t version_of(const at::Tensor& base) {
+int64_t version_of_base(const at::Tensor& base) {
   const ShardedTensorImpl& impl = *sharded_impl(base);
   if (impl.routed()) return 0;  // its local part, which nobody has written to, may not exist yet
   const at::Tensor& local = impl.local();
@@ -37,13 +37,13 @@ GatheredView::GatheredView(const Call& call, size_t result, const Placements& wo
       op_(call.op.handle),
       arguments_(call.arguments.begin(), call.arguments.end()),
       result_(result),
-      version_(version_of(base_)) {
+      version_(version_of_base(base_)) {
   arguments_[0] = c10::IValue();
 }
 
 bool GatheredView::is_stale() const {
   const auto& source = sharded_impl(base_)->gathered_view();
-  return version_ < 0 || version_ != version_of(base_) || (source && source->is_stale());
+  return version_ < 0 || version_ != version_of_base(base_) || (source && source->is_stale());
 }
 
 at::Tensor GatheredView::taken_anew() const { return view_of(another(base_)); }
@@ -96,7 +96,7 @@ std::shared_ptr<const GatheredView> GatheredView::written(ShardedTensorImpl& vie
                                              base.placements(), mesh));
   note_write(base);
   auto after = std::make_shared<GatheredView>(*this);
-  after->version_ = version_of(base_);
+  after->version_ = version_of_base(base_);
   return after;
 }
 
