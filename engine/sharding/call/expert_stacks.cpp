@@ -17,19 +17,17 @@ namespace {
 
 using torch::jit::Stack;
 
-constexpr Mesh::Dim ep = Routing::ep;
-
 // Whether only ep splits the first dimension.
 bool is_split_by_experts(const TensorArgument& argument) {
-  return argument.tensor.dim() > 1 && argument.placements[ep] == Placement::shard(0) &&
+  return argument.tensor.dim() > 1 && argument.placements[Routing::ep] == Placement::shard(0) &&
          splitting(argument.placements, 0).size() == 1;
 }
 
 // Unbinds a stack that is split between experts: each is on a rank.
 void unbind(const Call& call, Stack* stack) {
   const TensorArgument& argument = call.tensors[0];
-  const int64_t n = argument.tensor.size(0), n_ranks = call.mesh->size(ep);
-  const Span own = span_of(n, 1, n_ranks, call.mesh->coordinate(ep));
+  const int64_t n = argument.tensor.size(0), n_ranks = call.mesh->size(Routing::ep);
+  const Span own = span_of(n, 1, n_ranks, call.mesh->coordinate(Routing::ep));
   const at::Tensor& local = argument.local();
   Geometry geometry = geometry_of(argument.tensor);
   geometry.sizes.erase(geometry.sizes.begin());
@@ -38,7 +36,7 @@ void unbind(const Call& call, Stack* stack) {
   for (int64_t i = 0; i < n; ++i) {
     Placements placements = argument.placements;
     placements = shifted(placements, 0, -1);
-    placements[ep] = Placement::on_rank(Routing::rank_of(i, n, n_ranks));
+    placements[Routing::ep] = Placement::on_rank(Routing::rank_of(i, n, n_ranks));
     const bool is_here = own.begin <= i && i < own.end;
     at::Tensor part = is_here ? local.select(0, i - own.begin)
                               : local.new_empty(local.sizes().slice(1)).narrow(0, 0, 0);
@@ -57,9 +55,9 @@ bool are_in_order(const Call& call) {
   for (int64_t i = 0; i < n; ++i) {
     const TensorArgument& argument = call.tensors[size_t(i)];
     Placements others = argument.placements, first = call.tensors[0].placements;
-    others[ep] = first[ep] = {};
-    const bool is_there =
-        argument.placements[ep] == Placement::on_rank(Routing::rank_of(i, n, call.mesh->size(ep)));
+    others[Routing::ep] = first[Routing::ep] = {};
+    const bool is_there = argument.placements[Routing::ep] ==
+                          Placement::on_rank(Routing::rank_of(i, n, call.mesh->size(Routing::ep)));
     if (!is_there || others != first) return false;
   }
   return true;
@@ -70,11 +68,12 @@ void stack_weights(const Call& call, Stack* stack) {
   std::vector<at::Tensor> own;
   const auto n = int64_t(call.tensors.size());
   for (const TensorArgument& argument : call.tensors)
-    if (argument.placements[ep].rank == call.mesh->coordinate(ep)) own.push_back(argument.local());
+    if (argument.placements[Routing::ep].rank == call.mesh->coordinate(Routing::ep))
+      own.push_back(argument.local());
   std::vector<int64_t> sizes = call.tensors[0].sizes().vec();
   sizes.insert(sizes.begin(), n);
   Placements placements = shifted(call.tensors[0].placements, 0, 1);
-  placements[ep] = Placement::shard(0);
+  placements[Routing::ep] = Placement::shard(0);
   const at::Tensor& first = call.tensors[0].local();
   const at::Tensor local =
       own.empty() ? first.new_empty(local_sizes(sizes, placements, *call.mesh)) : at::stack(own);
