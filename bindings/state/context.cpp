@@ -57,17 +57,13 @@ std::string text_of(const std::exception& error) {
 }
 
 std::string script_line(lua_State* L) {
-  std::string nearest;
   lua_Debug frame;
   for (int level = 0; lua_getstack(L, level, &frame); ++level) {
     lua_getinfo(L, "Sl", &frame);
-    if (frame.currentline <= 0) continue;
-    bool is_script = std::strncmp(frame.source, "=redco/", 7) != 0;
-    if (!is_script && !nearest.empty()) continue;
-    nearest = frame.short_src + (":" + std::to_string(frame.currentline));
-    if (is_script) break;
+    if (frame.currentline > 0 && std::strncmp(frame.source, "=redco/", 7) != 0)
+      return frame.short_src + (":" + std::to_string(frame.currentline));
   }
-  return nearest;
+  return "";
 }
 
 namespace {

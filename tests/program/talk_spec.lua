@@ -38,7 +38,7 @@ local function expect_fails(expected_code, args, ...)
   expect_equal(out, "")
   expect_has(err, ...)
   assert(not err:find "traceback" and not err:find "chat:%d" and not err:find "generate:%d"
-    and not err:find "evaluate:%d", err)
+    and not err:find "evaluate:%d" and not err:find "%.lua:%d", err)
 end
 
 local text = greedy(tokenizer:encode "the sea", 12)

@@ -1,6 +1,7 @@
 --- Reads the series of numbers in a metrics.jsonl.
 local names_of = require "redco.names_of"
 local native = require "redco.native"
+local without_position = require "redco.without_position"
 
 local series = {}
 
@@ -34,7 +35,7 @@ function series.read(workdir)
   local ok, file = pcall(native.record_file, path, "line")
   if not ok then
     error(("plot: %s: WORKDIR is the work folder of a run, the workdir of its Deployer")
-      :format(file), 0)
+      :format(without_position(file)), 0)
   end
   local by_name = {}
   for i = 1, tonumber(#file) do numbers(by_name, file:record(i), path) end
