@@ -42,6 +42,7 @@ local texts = {
   ["cities.csv"] = 'city,people\nRome,2.8\n"Washington, D.C.",0.7\n',
   ["config.toml"] = "learning_rate = 2e-3\n",
   ["config.json"] = '{"n_layer": 12, "names": ["a", "b"]}',
+  ["pairs.jsonl"] = '{"prompt": "a taxi?", "chosen": "blue", "rejected": "a red heart"}\n',
   ["points.csv"] = "1,2,3\n4,5,6\n",
   ["qa.jsonl"] = '{"q": "2 + 2?", "a": 4}\n{"q": "1 + 1?", "a": 2}\n',
   ["t10k-labels-idx1-ubyte"] = "\0\0\8\1\0\0\0\3\7\2\1",

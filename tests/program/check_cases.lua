@@ -30,12 +30,15 @@ redco.Trainer {
 print "not reached"
 ]]
 
--- Conversations with a small LLaMA. `tokens` changes ids and labels of an example i.
-local chat = head .. [[
+local tokenizer = [[
 local tokenizer = redco.Tokenizer.from_pretrained(cases .. "llama3")
 tokenizer.chat_template = "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}"
   .. "<|end_header_id|>\n\n{{ m.content }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}"
   .. "<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+]]
+
+-- Conversations with a small LLaMA. `tokens` changes ids and labels of an example i.
+local chat = head .. tokenizer .. [[
 @before@
 local model = redco.models.from_config { model_type = "llama", vocab_size = @size@,
   hidden_size = 16, intermediate_size = 32, num_hidden_layers = 1, num_attention_heads = 2,
@@ -147,8 +150,7 @@ local of_classes = { batch = "", trainer = "", fit = "",
     :format(small_bert) }
 
 -- Pairs of answers with a small LLaMA.
-local preferences = head .. [[
-local tokenizer = redco.Tokenizer.from_pretrained(cases .. "llama3")
+local preferences = head .. tokenizer .. [[
 local model = redco.models.from_config { model_type = "llama", vocab_size = #tokenizer,
   hidden_size = 16, intermediate_size = 32, num_hidden_layers = 1, num_attention_heads = 2 }
 local train = {}
@@ -158,16 +160,29 @@ for i = 1, 16 do
   chosen[#chosen + 1], rejected[#rejected + 1] = tokenizer.eos_token_id, tokenizer.eos_token_id
   train[i] = { prompt = tokenizer:encode("What is " .. i), chosen = chosen, rejected = rejected }
 end
+@after@
 local params, learning_rate = model.params, 1e-3
 local collate_fn = function(rows)
-  return redco.preference.collate(rows, { pad_token_id = tokenizer.pad_token_id })
+  return redco.preference.collate(rows, { pad_token_id = tokenizer.pad_token_id, @collate@ })
 end
 local loss_fn = function(_, _, params, batch)
   local logps, counts = redco.preference.sequence_logprobs(model, params, batch)
   return redco.preference.cpo { logps = logps, counts = counts }
 end
 ]] .. last
-local of_preferences = { rejected = "'No'", trainer = "", fit = "" }
+local of_preferences = { rejected = "'No'", after = "", collate = "", trainer = "", fit = "" }
+
+-- The same from records. So many prompts are long, and so many pairs have two equal answers.
+local function of_records(n_long, n_same)
+  return ([[
+local records = {}
+for i = 1, 16 do
+  records[i] = { prompt = (i <= %d and ("long "):rep(99) or "What is ") .. i,
+    chosen = "It is " .. i, rejected = i <= %d and "It is " .. i or "No" }
+end
+train = redco.data.preferences(records, { tokenizer = tokenizer, max_length = 90 })]])
+    :format(n_long, n_same)
+end
 
 local function add(finding, template, defaults, changes)
   cases[#cases + 1] = { finding, script(template, defaults, changes) }
@@ -183,6 +198,7 @@ add(nil, pictures, of_pictures, {})
 add(nil, translations, of_translations, {})
 add(nil, classes, of_classes, {})
 add(nil, preferences, of_preferences, {})
+add(nil, preferences, of_preferences, { after = of_records(8, 0) })
 chats(nil, { after = "train = data.pack(train, { seq_len = 128, pad_token_id = pad })" })
 
 chats(nil, { after = [[
@@ -286,6 +302,11 @@ chats("left_out", { options = "skip_invalid = true",
   records = "for i = 1, 6 do records[i].messages[2] = nil end" })
 chats("duplicates", { records = "records[24], records[23] = records[1], records[2]" })
 add("same_answers", preferences, of_preferences, { rejected = "'It is ' .. i" })
+add("left_out", preferences, of_preferences, { after = of_records(13, 0) })
+add("left_out", preferences, of_preferences, { after = of_records(0, 2) })
+add("collate_fails", preferences, of_preferences, {
+  after = "for t = 1, 60 do train[7].prompt[t] = train[7].prompt[1] end",
+  collate = "max_length = 40, truncation_mode = 'keep_start'" })
 plains("duplicates", { before = "train[31], train[32] = train[1], train[2]" })
 plains("contradictions", { before = "train[31] = { x = train[1].x, label = 2 }" })
 plains("evaluation_is_training", { fit = "eval_examples = train" })

@@ -27,8 +27,6 @@ local here = redco.script_folder()
 local path = o.model ~= "" and o.model
   or assert(io.popen("'" .. here .. "../fetch.sh'"):read "*l", "fetch.sh found no model")
 local tokenizer = redco.Tokenizer.from_pretrained(path)
-local train, held_out = redco.data.split(
-  redco.data.jsonl(o.data ~= "" and o.data or here .. "data/pairs.jsonl"), { every = 6 })
 
 local deployer = redco.Deployer {
   seed = o.seed, n_model_shards = o.n_model_shards, zero = o.zero, workdir = o.workdir,
@@ -37,26 +35,13 @@ local model = redco.models.from_pretrained(path)
 local params = lora.add(model.params, { target_modules = o.target_modules, r = o.r,
   lora_alpha = o.lora_alpha, generator = deployer:gen_rng() })
 
-local function prompt_of(pair)
-  return tokenizer:apply_chat_template({ { role = "user", content = pair.prompt } },
-    { add_generation_prompt = true })
-end
+local train, held_out = redco.data.split(
+  redco.data.preferences(o.data ~= "" and o.data or here .. "data/pairs.jsonl", {
+    tokenizer = tokenizer, max_length = o.max_length, truncation = "tokens", deployer = deployer,
+  }), { every = 6 })
 
--- The tokens that the chat template writes after the prompt, with those that end the answer.
-local function answer_of(pair, text)
-  local ids = tokenizer:apply_chat_template { { role = "user", content = pair.prompt },
-    { role = "assistant", content = text } }
-  return { unpack(ids, #prompt_of(pair) + 1) }
-end
-
-local function collate_fn(pairs_of)
-  local rows = {}
-  for i, pair in ipairs(pairs_of) do
-    rows[i] = { prompt = prompt_of(pair), chosen = answer_of(pair, pair.chosen),
-      rejected = answer_of(pair, pair.rejected) }
-  end
-  return preference.collate(rows, { max_length = o.max_length, truncation_mode = "keep_start",
-    pad_token_id = tokenizer.pad_token_id })
+local function collate_fn(examples)
+  return preference.collate(examples, { pad_token_id = tokenizer.pad_token_id })
 end
 
 -- The log-probabilities of both answers, their numbers of tokens, and those of the reference.
@@ -93,12 +78,11 @@ local trainer = redco.Trainer {
 local function show(title)
   local lines = {}
   for i = 1, math.min(o.n_samples, #held_out) do
-    local prompt = prompt_of(held_out[i])
-    local ids = model.generate(trainer.params, {
-      input_ids = torch.tensor({ prompt }, { dtype = "int64" }) }, { max_new_tokens = 60 })[0]
-    local answer = ids:narrow(0, #prompt, ids:size(0) - #prompt)
-    lines[i] = held_out[i].prompt .. "\n"
-      .. tokenizer:decode(answer, { skip_special_tokens = true })
+    local prompt = held_out[i].prompt
+    local ids = model.generate(trainer.params, { input_ids = prompt:unsqueeze(0) },
+      { max_new_tokens = 60 })[0]
+    lines[i] = tokenizer:decode(prompt, { skip_special_tokens = true })
+      .. tokenizer:decode(ids:slice(0, prompt:size(0)), { skip_special_tokens = true })
   end
   deployer:log_info(table.concat(lines, "\n\n"), { title = title })
 end

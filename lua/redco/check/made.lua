@@ -9,6 +9,7 @@ local makers = {
   { "Tokenizer", "from_pretrained", "tokenizers" },
   { "data", "image_processor", "processors" },
   { "data", "conversations", "conversations" },
+  { "data", "preferences", "conversations" },
 }
 
 --- From now on, what these functions return is also in the lists of the returned table: `models`,

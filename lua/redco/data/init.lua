@@ -11,6 +11,7 @@ local data = {
   default_collate = require "redco.data.default_collate",
   pack = require "redco.data.pack",
   padding_collate = require "redco.data.padding_collate",
+  preferences = require "redco.data.preferences",
   split = require "redco.data.split",
   npy = numpy.npy,
   npz = numpy.npz,

@@ -46,18 +46,20 @@ local function cannot_mask(s)
   return count, #s.rows, s.template.refusal
 end
 
--- Records that redco.data.conversations left out.
+-- Records that redco.data.conversations and preferences left out.
 local function are_left_out(s)
-  local too_long, invalid, of = 0, 0, 0
+  local too_long, invalid, same, of = 0, 0, 0, 0
   for _, set in ipairs(s.made.conversations) do
     local statistics = set.statistics
     too_long, invalid = too_long + statistics.too_long, invalid + statistics.invalid
+    same = same + (statistics.same or 0)
     of = of + statistics.count
   end
-  local count = too_long + invalid
+  local count = too_long + invalid + same
   of = of + count
-  if invalid <= 0.01 * of and too_long <= 0.75 * of then return nil end
-  return count, of, ("%d are too long, %d invalid"):format(too_long, invalid)
+  if invalid + same <= 0.01 * of and too_long <= 0.75 * of then return nil end
+  return count, of, ("%d are too long, %d invalid%s"):format(too_long, invalid,
+    same > 0 and (", %d have two equal answers"):format(same) or "")
 end
 
 local function have_same_answers(s)
@@ -88,7 +90,7 @@ return {
     title = "conversations whose chat template cannot mask prompts",
     advice = "set tokenizer.chat_template to one with {% generation %} marks",
     needs = { "rows", "template" }, find = cannot_mask },
-  { name = "left_out", level = "warning", title = "conversations that are left out",
+  { name = "left_out", level = "warning", title = "conversations or pairs that are left out",
     advice = "raise max_length, or mend the records", find = are_left_out },
   { name = "same_answers", level = "error", title = "pairs whose two answers are the same",
     advice = "leave them out: they teach nothing", needs = { "rows" },

@@ -1,47 +1,12 @@
 --- redco.data.conversations: tokens and labels of conversations.
 local arguments = require "redco.arguments"
-local check_integer = require "redco.check_integer"
 local dataset = require "redco.data.dataset"
 local fail = require "redco.fail"
 local masking = require "redco.data.conversations.masking"
 local messages_of = require "redco.data.conversations.forms"
-local native = require "redco.native"
-local parquet = require "redco.data.parquet"
-local readers = require "redco.data.readers"
+local records = require "redco.data.conversations.records"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
-local without_position = require "redco.without_position"
-
-local function json_records(path)
-  local list = readers.json(path)
-  if type(list) ~= "table" or #list == 0 then
-    fail("%s: expected a list of conversations, got %s", path, native.describe(list))
-  end
-  return dataset.new(#list, function(i) return list[i] end, nil,
-    function(i) return ("%s: record %d"):format(path, i) end)
-end
-
-local openers = { jsonl = readers.jsonl, json = json_records, parquet = parquet }
-
-local function open_file(path)
-  local ending = path:gsub("%.gz$", ""):match "%.(%w+)$" or ""
-  local open = openers[ending:lower()]
-    or fail("conversations: %s: expected a file .jsonl, .json or .parquet", path)
-  return open(path)
-end
-
--- Returns a list or a data set of records.
-local function records_of(source)
-  if type(source) == "string" then return open_file(source) end
-  if type(source) == "table" and type(source[1]) == "string" then
-    local sets = {}
-    for i, path in ipairs(source) do sets[i] = open_file(path) end
-    return dataset.concat(sets)
-  end
-  if type(source) == "table" or type(source) == "userdata" then return source end
-  fail("conversations: expected a path, a list of paths, a list of records or a data set, got %s",
-    native.describe(source))
-end
 
 -- Returns the longest beginning of a conversation that ends in an answer and has at most
 -- `max_length` tokens, or nil.
@@ -102,43 +67,21 @@ local function labels_of(ids, mask)
 end
 
 -- Encodes all records. Tokens take 8 bytes each, with their labels.
-local function encode_all(records, o)
-  local tokens, labels, ends, kept = {}, {}, {}, {}
-  local found = { truncated = 0, too_long = 0, invalid = 0, tokens = 0, reasons = {} }
-  for i = 1, #records do
-    local record = records[i]
-    local ok, ids, mask, is_truncated = pcall(encode, record, o)
-    if not ok then
-      if tostring(ids):find "interrupted$" then error(ids, 0) end
-      found.invalid = found.invalid + 1
-      if #found.reasons < 5 then
-        table.insert(found.reasons, dataset.place_of(records, i) .. ": " .. without_position(ids))
-      end
-    elseif not ids then
-      found.too_long = found.too_long + 1
-    else
-      local n = #kept + 1
+local function encode_all(list, o)
+  local tokens, labels, ends, total, truncated = {}, {}, {}, 0, 0
+  local kept, found = records.encode("conversations", list, o,
+    function(record) return encode(record, o) end,
+    function(ids, mask, is_truncated)
+      local n = #ends + 1
       tokens[n] = torch.tensor(ids, { dtype = "int32" })
       labels[n] = torch.tensor(labels_of(ids, mask), { dtype = "int32" })
-      found.tokens = found.tokens + #ids
-      ends[n], kept[n] = found.tokens, i
-      if is_truncated then found.truncated = found.truncated + 1 end
-    end
-  end
-  return tokens, labels, ends, kept, found
-end
-
-local function check_found(o, kept, found, count)
-  if found.invalid > 0 and not o.skip_invalid then
-    local more = found.invalid - #found.reasons
-    fail("conversations: %s%s\nskip_invalid = true leaves out such records",
-      table.concat(found.reasons, "\n"), more > 0 and ("\n... and %d more"):format(more) or "")
-  end
-  if #kept > 0 then return end
-  if count == 0 then fail "conversations: there are no records" end
-  fail("conversations: none of %d records can be used: %d are longer than max_length = %s, %d are "
-    .. "invalid%s", count, found.too_long, o.max_length, found.invalid,
-    found.reasons[1] and ", such as " .. found.reasons[1] or "")
+      total = total + #ids
+      ends[n] = total
+      truncated = truncated + (is_truncated and 1 or 0)
+    end)
+  found.truncated = truncated
+  return torch.cat(tokens), torch.cat(labels), torch.tensor(ends, { dtype = "int64" }),
+    torch.tensor(kept, { dtype = "int64" }), found
 end
 
 local function statistics_of(tokens, labels, ends, found)
@@ -154,40 +97,13 @@ local function statistics_of(tokens, labels, ends, found)
 end
 
 local function summary(s)
-  local parts = { ("%d conversations of %d to %d tokens, half of them up to %d; of %d tokens "
-    .. "%.1f %% are trained"):format(s.count, s.shortest, s.longest, s.median, s.tokens,
-    100 * s.trained_tokens / s.tokens) }
-  for _, row in ipairs { { "truncated", "truncated" }, { "too_long", "too long and left out" },
-    { "invalid", "invalid and left out" } } do
-    if s[row[1]] > 0 then parts[#parts + 1] = ("%d %s"):format(s[row[1]], row[2]) end
-  end
-  return table.concat(parts, "; ")
+  return ("%d conversations of %d to %d tokens, half of them up to %d; of %d tokens %.1f %% are "
+    .. "trained%s"):format(s.count, s.shortest, s.longest, s.median, s.tokens,
+    100 * s.trained_tokens / s.tokens, records.counts(s))
 end
 
 local options = arguments("conversations", { turns = "all", truncation = "messages", roles = {},
   variables = {}, skip_invalid = false }, { "tokenizer", "max_length", "deployer" })
-
-local function check_options(o)
-  if type(o.tokenizer) ~= "userdata" then
-    fail("conversations: tokenizer: expected a Tokenizer, got %s", native.describe(o.tokenizer))
-  end
-  if not o.tokenizer.chat_template then
-    fail "conversations: the tokenizer has no chat_template; set tokenizer.chat_template"
-  end
-  if o.turns ~= "all" and o.turns ~= "last" then
-    fail("conversations: turns: expected \"all\" or \"last\", got %s", native.describe(o.turns))
-  end
-  if not truncations[o.truncation] then
-    fail("conversations: truncation: expected \"messages\", \"tokens\" or \"drop\", got %s",
-      native.describe(o.truncation))
-  end
-  if o.max_length ~= nil then check_integer("conversations", "max_length", o.max_length, 2) end
-  for _, name in ipairs { "roles", "variables" } do
-    if type(o[name]) ~= "table" then
-      fail("conversations: %s: expected a table, got %s", name, native.describe(o[name]))
-    end
-  end
-end
 
 return registry.define("redco.data.conversations", [[
 conversations(source: string or table or Dataset, {tokenizer: Tokenizer, turns = "all",
@@ -222,12 +138,12 @@ too_long, invalid. `padding_collate` makes batches of it. `pack` with seq_len = 
 rows of several conversations, each of which attends only to itself.]],
 function(source, given)
   local o = options(given)
-  check_options(o)
-  local records = records_of(source)
-  local tokens, labels, ends, kept, found = encode_all(records, o)
-  check_found(o, kept, found, #records)
-  tokens, labels = torch.cat(tokens), torch.cat(labels)
-  ends, kept = torch.tensor(ends, { dtype = "int64" }), torch.tensor(kept, { dtype = "int64" })
+  records.check_options("conversations", o, { "messages", "tokens", "drop" })
+  if o.turns ~= "all" and o.turns ~= "last" then
+    fail("conversations: turns: expected \"all\" or \"last\", got %s", o.turns)
+  end
+  local list = records.open("conversations", source)
+  local tokens, labels, ends, kept, found = encode_all(list, o)
   local statistics = statistics_of(tokens, labels, ends, found)
   if o.deployer then o.deployer:log_info(summary(statistics), { title = "Conversations" }) end
   return dataset.new(statistics.count, function(i)
@@ -236,6 +152,6 @@ function(source, given)
     return { input_ids = tokens:narrow(0, first, length):long(),
       labels = labels:narrow(0, first, length):long() }
   end, { statistics = statistics }, function(i)
-    return dataset.place_of(records, kept[i - 1]:item())
+    return dataset.place_of(list, kept[i - 1]:item())
   end)
 end)

@@ -139,6 +139,18 @@ print(batch.attention_mask[1])  --> tensor([1, 1, 0])
 local paragraphs = redco.data.paragraphs "book.txt"
 print(#paragraphs, paragraphs[2])  --> 2  Another one.
 
+--- redco.data.preferences
+-- pairs.jsonl: {"prompt": "a taxi?", "chosen": "blue",
+--               "rejected": "a red heart"}
+local tokenizer = redco.Tokenizer.from_pretrained "chat"
+local set = redco.data.preferences("pairs.jsonl", {
+  tokenizer = tokenizer, max_length = 512,
+})
+print(tokenizer:decode(set[1].chosen):sub(2, 5))       --> blue
+print(set.statistics.too_long, set.statistics.same)    --> 0  0
+local batch = redco.preference.collate { set[1] }
+print(batch.labels:size(0), batch.labels:size(1))      --> 1  2
+
 --- redco.data.read
 local text = redco.data.read "captions.txt"
 print(#text, text:sub(1, 6))  --> 30  a taxi
