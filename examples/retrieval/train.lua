@@ -100,8 +100,11 @@ local trainer = redco.Trainer {
   deployer = deployer, collate_fn = collate_fn, loss_fn = loss_fn,
   params = ckpt and ckpt.params or model.params, opt_state = ckpt and ckpt.opt_state,
   last_ckpt_info = info, lr_schedule_fn = schedule,
-  optimizer = redco.optim.chain { redco.optim.clip_by_global_norm(o.grad_norm_clip),
-    redco.optim.adamw { learning_rate = schedule, weight_decay = o.weight_decay } },
+  -- A mean over tokens needs no pooler.
+  optimizer = redco.optim.freeze(redco.optim.chain {
+    redco.optim.clip_by_global_norm(o.grad_norm_clip),
+    redco.optim.adamw { learning_rate = schedule, weight_decay = o.weight_decay },
+  }, function(name) return name:find "^pooler%." ~= nil end),
 }
 local predictor = trainer:get_default_predictor { pred_fn = function(rng, params, batch)
   return { vectors_of(rng, params, batch, false) }

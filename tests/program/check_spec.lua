@@ -82,6 +82,7 @@ local examples = {
   { "text_to_image/train.lua", "--vae-steps=2" }, { "meta_learning/train.lua" },
   { "private_training/train.lua" }, { "reinforcement_learning/ppo.lua" },
   { "reinforcement_learning/ddpg.lua" },
+  { "reinforcement_learning/sums.lua", "--solved-steps=20" }, { "retrieval/train.lua" },
 }
 
 for _, words in ipairs(examples) do

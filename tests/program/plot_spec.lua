@@ -244,8 +244,8 @@ test("errors tell what to do", function()
   expect_has(err, ".svg or .png", "charts.gif")
   expect_equal((program.run { "plot" }), 2)
   _, _, err = program.run { "plot", "nowhere" }
-  expect_equal(err, "redco-lua: plot: cannot open nowhere/metrics.jsonl: No such file or directory: "
-    .. "WORKDIR is the work folder of a run, the workdir of its Deployer\n")
+  expect_equal(err, "redco-lua: plot: cannot open nowhere/metrics.jsonl: No such file or "
+    .. "directory: WORKDIR is the work folder of a run, the workdir of its Deployer\n")
   program.shell "mkdir pipe; mkfifo pipe/metrics.jsonl"
   local nowhere = program.folder .. "/nowhere"
   for _, case in ipairs {
