@@ -305,8 +305,9 @@ std::string format_progress(const ProgressState& state, size_t width) {
   };
   // The most important first: the end is left out where the line is narrow.
   std::vector<std::string> parts{state.desc + formatted(" %.0f%%", percent)};
-  auto loss = state.postfix.find("loss");
-  if (loss != state.postfix.end()) parts.push_back(metric("loss", loss->second));
+  std::map<std::string, double> others = state.postfix;
+  for (const char* name : {"loss", "reward"})
+    if (auto found = others.extract(name)) parts.push_back(metric(name, found.mapped()));
   parts.push_back(format_rate(state.rate) + " " + state.unit + "/s");
   parts.push_back(state.finished ? "in " + format_duration(state.elapsed_seconds)
                                  : "ETA " + format_duration(state.eta_seconds));
@@ -315,8 +316,10 @@ std::string format_progress(const ProgressState& state, size_t width) {
         formatted("(run %.0f%%", 100 * *state.run_done) +
         (state.finished ? ")" : ", ETA " + format_duration(state.run_eta_seconds) + ")"));
   parts.push_back(std::to_string(state.done) + "/" + std::to_string(state.total));
-  for (const auto& [name, value] : state.postfix)
-    if (name != "loss") parts.push_back(metric(name, value));
+  // Plain names before "clip_ratio/...", of which there are many.
+  for (bool has_slash : {false, true})
+    for (const auto& [name, value] : others)
+      if ((name.find('/') != name.npos) == has_slash) parts.push_back(metric(name, value));
   std::string text = parts.front().substr(0, width);
   for (size_t i = 1; i < parts.size() && text.size() + 1 + parts[i].size() <= width; ++i)
     text += " " + parts[i];

@@ -313,7 +313,7 @@ TEST_CASE("a bar that ends says so, with what was shown last") {
   CHECK_FALSE(console->states.back().is_kept);
 }
 
-TEST_CASE("the text of a bar: the loss first, then as much as fits") {
+TEST_CASE("the text of a bar: the loss and the reward first, then as much as fits") {
   ProgressState state;
   state.desc = "Epoch 3 / 20";
   state.done = 30;
@@ -336,6 +336,9 @@ TEST_CASE("the text of a bar: the loss first, then as much as fits") {
   CHECK(has(format_progress(state, 200), "in 1:06:40 (run 50%) 30/120"));
   state.total = 0;
   CHECK(has(format_progress(state, 200), "Epoch 3 / 20 0% loss"));
+  state.postfix.insert({{"clip_ratio/low", 0.25}, {"kl", 0.5}, {"reward", 0.75}});
+  CHECK(has(format_progress(state, 200), "20 0% loss 2.346 reward 0.75 1.23k tokens/s"));
+  CHECK(has(format_progress(state, 200), "grad_norm 1.5 kl 0.5 clip_ratio/low 0.25"));
 }
 
 }  // namespace
