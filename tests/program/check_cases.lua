@@ -184,6 +184,31 @@ train = redco.data.preferences(records, { tokenizer = tokenizer, max_length = 90
     :format(n_long, n_same)
 end
 
+-- Rewards with a small LLaMA.
+local rewards = head .. tokenizer .. [[
+local model = redco.models.from_config { model_type = "llama", vocab_size = #tokenizer,
+  hidden_size = 16, intermediate_size = 32, num_hidden_layers = 1, num_attention_heads = 2,
+  max_position_embeddings = 64 }
+local prompts = {}
+for i = 1, 40 do prompts[i] = { prompt = "What is " .. i } end
+@before@
+local sampler = redco.rl.language.sampler {
+  model = model, tokenizer = tokenizer, deployer = deployer, examples = prompts,
+  rewards = { mine = @reward@ }, num_prompts = 4, num_generations = 4,
+  max_completion_length = 8, max_rows = 16, per_device_batch_size = 16 }
+local params, learning_rate = model.params, 1e-3
+local collate_fn, loss_fn = sampler.collate_fn, sampler:loss_fn {}
+local trainer
+local train = function(epoch_idx) return sampler:rollout(trainer, epoch_idx) end
+trainer = redco.Trainer {
+  deployer = deployer, params = params, collate_fn = collate_fn, loss_fn = loss_fn,
+  custom_state = sampler.state, optimizer = redco.optim.adamw { learning_rate = learning_rate },
+}
+trainer:fit { train_examples = train, per_device_batch_size = 16, n_epochs = 2 }
+print "not reached"
+]]
+local of_rewards = { before = "", reward = "function(text) return #text end" }
+
 local function add(finding, template, defaults, changes)
   cases[#cases + 1] = { finding, script(template, defaults, changes) }
 end
@@ -199,6 +224,7 @@ add(nil, translations, of_translations, {})
 add(nil, classes, of_classes, {})
 add(nil, preferences, of_preferences, {})
 add(nil, preferences, of_preferences, { after = of_records(8, 0) })
+add(nil, rewards, of_rewards, {})
 chats(nil, { after = "train = data.pack(train, { seq_len = 128, pad_token_id = pad })" })
 
 chats(nil, { after = [[
@@ -313,6 +339,9 @@ plains("evaluation_is_training", { fit = "eval_examples = train" })
 plains("evaluation_in_training", {
   fit = "eval_examples = { train[1], train[2], { x = torch.zeros(4), label = 1 } }" })
 plains("no_examples", { before = "train = {}" })
+add("examples_fail", rewards, of_rewards, { reward = "function() end" })
+add("refused_prompts", rewards, of_rewards, {
+  before = "for i = 38, 40 do prompts[i].prompt = ('long '):rep(80) end" })
 plains("collate_fails", { before = "train[7] = { x = torch.zeros(5), label = 1 }" })
 
 -- Numbers.

@@ -1,4 +1,5 @@
---- What a script makes before it trains: models, tokenizers, image processors and conversations.
+--- What a script makes before it trains: models, tokenizers, image processors, conversations and
+--- samplers.
 local made = {}
 
 -- The functions that make them, and the list of each.
@@ -10,16 +11,24 @@ local makers = {
   { "data", "image_processor", "processors" },
   { "data", "conversations", "conversations" },
   { "data", "preferences", "conversations" },
+  { "rl.language", "sampler", "samplers" },
 }
 
+local function table_of(redco, path)
+  local found = redco
+  for name in path:gmatch "[^.]+" do found = found[name] end
+  return found
+end
+
 --- From now on, what these functions return is also in the lists of the returned table: `models`,
---- `tokenizers`, `processors`, `conversations`, and `folders`, the path of each model. Its `stop`
---- ends that.
+--- `tokenizers`, `processors`, `conversations`, `samplers`, and `folders`, the path of each model.
+--- Its `stop` ends that.
 function made.watch(redco)
-  local lists = { models = {}, tokenizers = {}, processors = {}, conversations = {}, folders = {} }
+  local lists = { models = {}, tokenizers = {}, processors = {}, conversations = {}, samplers = {},
+    folders = {} }
   local originals = {}
   for i, maker in ipairs(makers) do
-    local module, name, list = redco[maker[1]], maker[2], lists[maker[3]]
+    local module, name, list = table_of(redco, maker[1]), maker[2], lists[maker[3]]
     local original = module[name]
     originals[i] = original
     rawset(module, name, function(...)
@@ -30,7 +39,7 @@ function made.watch(redco)
     end)
   end
   function lists.stop()
-    for i, maker in ipairs(makers) do rawset(redco[maker[1]], maker[2], originals[i]) end
+    for i, maker in ipairs(makers) do rawset(table_of(redco, maker[1]), maker[2], originals[i]) end
   end
   return lists
 end

@@ -80,6 +80,7 @@ end
 function outputs.ends(s)
   if not s.labelled then return nil, s:why "labelled" end
   if not s.tokenizer then return nil, s:why "tokenizer" end
+  if s.sampler then return nil, "a sampler writes the examples" end
   local set, is_ended, longest, n_longest, n_prompts, n_ended = end_tokens(s), {}, 0, 0, 0, 0
   for _, row in ipairs(s.labelled) do
     if row.length > longest then longest, n_longest = row.length, 0 end

@@ -11,7 +11,7 @@ local shown = require "redco.check.shown"
 local run = {}
 
 local groups = { "tokens", "ends", "labels", "padding", "chat", "values", "duplicates",
-  "parameters" }
+  "prompts", "parameters" }
 
 --- Returns the checks, in the order of the report.
 function run.checks()
@@ -57,14 +57,20 @@ end
 
 local no_examples = { name = "no_examples", level = "error",
   title = "there are no training examples", advice = "is the path of the data right?" }
+local examples_fail = { name = "examples_fail", level = "error",
+  title = "train_examples raises an error", advice = "the error says where" }
 local collate_fails = { name = "collate_fails", level = "error",
   title = "collate_fn raises an error", advice = "the error says where" }
 local script_fails = { name = "script_fails", level = "error",
   title = "the script fails before it trains", advice = "run it to see where" }
 
 local function check_all(subject, result, n_examples)
-  local batches, count = subject.batches, subject.examples.count
-  if count == 0 then add_finding(result, no_examples, 1) end
+  local batches, count = subject.batches, subject.examples and subject.examples.count or 0
+  if subject.examples_error then
+    add_finding(result, examples_fail, 1, nil, subject.examples_error)
+  elseif count == 0 then
+    add_finding(result, no_examples, 1)
+  end
   if subject.collate_error then
     add_finding(result, collate_fails, 1, nil, subject.collate_error)
   end

@@ -26,8 +26,23 @@ end
 
 function parts.examples(s)
   local given = s.arguments.train_examples or s.arguments.examples
-  if type(given) == "function" then given = given(0) end
+  if type(given) == "function" then
+    local ok, value = attempt(given, 0)
+    if not ok then
+      s.examples_error = tostring(value)
+      return nil, "train_examples raises an error"
+    end
+    given = value
+  end
   return examples_of(given)
+end
+
+-- The sampler that writes the examples.
+function parts.sampler(s)
+  for _, sampler in ipairs(s.made.samplers) do
+    if sampler.collate_fn == s.given.collate_fn then return sampler end
+  end
+  return nil, "no sampler writes the examples"
 end
 
 function parts.evaluation(s)
@@ -63,6 +78,7 @@ end
 
 -- Batches as training has them. collate_error is why there are no further ones.
 function parts.batches(s)
+  if not s.examples then return nil, s:why "examples" end
   local batches, started, bytes = {}, os.clock(), 0
   for first = 1, #s.chosen, s.batch_size do
     if os.clock() - started > collate_seconds or bytes > collate_bytes then break end
@@ -136,6 +152,7 @@ function parts.trained(s) return native.trained_names(s.given.optimizer, s.param
 function parts.rates(s)
   local optimizer = s.given.optimizer
   if not s.arguments.n_epochs then return nil, "there is no Trainer:fit" end
+  if not s.examples then return nil, s:why "examples" end
   local global = s.arguments.global_batch_size
     or s.batch_size * (s.given.accumulate_grad_batches or 1)
   local n_steps = math.ceil(s.examples.count / global) * s.arguments.n_epochs
