@@ -457,8 +457,41 @@ test("what a sampler refuses", function()
   refuse_prompt("text", "a text needs the option tokenizer")
   refuse_prompt({}, "got an empty list")
   refuse_prompt(nil, "got nil")
-  testing.expect_error(function() sampler_of():loss_fn { beta = 0.1 } end,
-    "needs a function of params that returns the parameters of the reference model")
+  local texts = sampler_of { examples = { "text" } }
+  testing.expect_error(function() texts:rollout(trainer_of(texts), 0) end,
+    'example 1: expected a table with a prompt, got "text"')
+  local sampler = sampler_of()
+  testing.expect_error(function()
+    sampler:rollout(trainer_of(sampler_of()), 0)  -- with the state of another one
+  end, "the Trainer needs custom_state = sampler.state")
+  -- Before the first rollout.
+  for message, o in pairs {
+    ["needs a function of params that returns the parameters of the reference model"] =
+      { beta = 0.1 },
+    ["did you mean 'grpo'"] = { loss_type = "gppo" },
+    ["epsilon: expected a number from 0"] = { epsilon = -1 },
+  } do
+    testing.expect_error(function() sampler_of():loss_fn(o) end, message)
+  end
+  testing.expect_error(function()
+    sampler_of({ scores = false }):loss_fn { importance_sampling_cap = 2 }
+  end, "importance_sampling_cap needs sampler_logps and old_logps")
+end)
+
+test("a warning says that a reward is the same for all", function()
+  local native = require "redco.native"
+  local show, shown = native.notice, {}
+  function native.notice(text) shown[#shown + 1] = text end
+  local ok, message = pcall(function()
+    for _, f in ipairs { function() return 0.1 end, function(tokens) return tokens[1] end } do
+      local sampler = sampler_of { rewards = { mine = f } }
+      sampler:rollout(trainer_of(sampler), 0)
+    end
+  end)
+  native.notice = show
+  assert(ok, message)
+  testing.expect_equal(#shown, 1)
+  assert(shown[1]:find("the samples of a rollout teach nothing", 1, true), shown[1])
 end)
 
 test("texts and messages with a tokenizer", function()
@@ -481,7 +514,8 @@ test("texts and messages with a tokenizer", function()
   local empty = language.sampler { model = model, tokenizer = tokenizer, num_prompts = 1,
     num_generations = 2, max_completion_length = 4, examples = { { prompt = "" } },
     rewards = { mine = function() return 0 end } }
-  testing.expect_error(function() empty:rollout(trainer, 0) end,
+  local other = trainer_of(empty, {}, { params = model.params })
+  testing.expect_error(function() empty:rollout(other, 0) end,
     "sampler: example 1: the prompt has no tokens")
 end)
 

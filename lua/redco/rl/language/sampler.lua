@@ -16,6 +16,7 @@ local rollout = require "redco.rl.language.rollout"
 local samples = require "redco.rl.language.samples"
 local tools = require "redco.rl.language.tools"
 local torch = require "redco.torch"
+local warn = require "redco.warn"
 
 local where = "rl.language.sampler"
 
@@ -39,11 +40,19 @@ If `state` is that of a checkpoint of the same epoch, its samples are used again
 processes all must call it.]], function(self, trainer, epoch_idx)
   check_integer("LanguageSampler:rollout", "epoch_idx", epoch_idx, 0)
   local state = self.state
+  if trainer.state.custom_state ~= state then
+    fail("LanguageSampler:rollout: the Trainer needs custom_state = sampler.state: with it, "
+      .. "checkpoints have the samples, and a resumed run continues within a rollout")
+  end
   if state.epoch_idx ~= epoch_idx then
     local list = torch.no_grad(samples.of_epoch, self, trainer.params, epoch_idx)
     state.tensors = rollout.tensors(list, self.mask_truncated_completions)
     if self.scores then credit.score(self, trainer, state.tensors) end
     credit.add_advantages(self, state.tensors)
+    if state.tensors.advantages:abs():max():item() < 1e-6 then
+      warn("%s: the samples of a rollout teach nothing: those of each prompt have the same reward",
+        where)
+    end
     state.epoch_idx = epoch_idx
     if self.on_rollout then self.on_rollout(list, epoch_idx) end
   end
@@ -51,6 +60,16 @@ processes all must call it.]], function(self, trainer, epoch_idx)
   for i = 1, n * self.num_iterations do numbers[i] = (i - 1) % n + 1 end
   return numbers
 end)
+
+-- Refuses settings of the loss before the first rollout, which may take long.
+local function check_loss(self, settings)
+  local zeros = torch.zeros { 1, 1 }
+  local all = { logps = zeros, labels = zeros, advantages = zeros:view { 1 },
+    max_completion_length = 1, ref_logps = zeros }
+  if self.scores then all.old_logps, all.sampler_logps = zeros, zeros end
+  for name, value in pairs(settings) do all[name] = value end
+  loss_of(all)
+end
 
 local loss_options = arguments("LanguageSampler:loss_fn",
   { loss_type = "grpo", beta = 0, entropy = true },
@@ -77,6 +96,7 @@ function(self, given)
   local settings = {}
   for name, value in pairs(o) do settings[name] = value end
   settings.reference, settings.entropy = nil, nil
+  check_loss(self, settings)
   return function(_, _, params, batch)
     local all = { max_completion_length = self.max_completion_length }
     for name, value in pairs(settings) do all[name] = value end

@@ -10,7 +10,11 @@ local samples = {}
 
 --- Returns the tokens of example i's prompt and a text of it for messages.
 function samples.prompt_of(self, example, i)
-  local prompt = type(example) == "table" and example.prompt
+  if type(example) ~= "table" then
+    fail("%s: example %d: expected a table with a prompt, got %s", where, i,
+      native.describe(example))
+  end
+  local prompt = example.prompt
   if torch.is_tensor(prompt) then prompt = prompt:tolist() end
   local tokens, text = prompt, nil
   if type(prompt) == "string" and self.tokenizer then
@@ -21,7 +25,7 @@ function samples.prompt_of(self, example, i)
   elseif type(prompt) ~= "table" or type(prompt[1]) ~= "number" then
     fail("%s: example %d: prompt: expected a text, a list of messages or of tokens%s, got %s",
       where, i, self.tokenizer and "" or "; a text needs the option tokenizer",
-      type(prompt) == "table" and "an empty list" or native.describe(prompt or nil))
+      type(prompt) == "table" and "an empty list" or native.describe(prompt))
   end
   if self.tools and (type(prompt) ~= "table" or type(prompt[1]) ~= "table") then
     fail("%s: example %d: prompt: tools need a list of messages", where, i)
