@@ -132,7 +132,8 @@ end)
 test("wrong records are errors that name them", function()
   local question = says("user", "a taxi?")
   for _, case in ipairs {
-    { { prompt = "a", chosen = "b" }, "example 2: has neither chosen and rejected nor" },
+    { { prompt = "a", chosen = "b" }, "example 2: has neither chosen and rejected nor",
+      "completion; it has chosen, prompt" },
     { 3, "example 2: is number 3, expected a record" },
     { { prompt = "a", completion = "b", label = true }, "expected chosen and rejected, as" },
     { { prompt = 7, chosen = "a", rejected = "b" }, "chosen: prompt is number 7, expected a text" },
@@ -154,6 +155,15 @@ test("wrong records are errors that name them", function()
   expect_error(function() make({ pair }, { truncation = "messages" }) end,
     'truncation: expected "drop" or "tokens"')
   expect_error(function() make {} end, "there are no records")
+  local merged = redco.Tokenizer.from_pretrained "../cases/gpt2"
+  merged.chat_template = "{% for m in messages %}{{ m.content }}{% if m.role == 'user' %} t"
+    .. "{% endif %}{% endfor %}"
+  local message = expect_error(function()
+    make({ { prompt = "a", chosen = "he", rejected = "a" } }, { tokenizer = merged })
+  end)
+  assert(message:find("merge with those that follow", 1, true)
+    and message:find("{% generation %} marks", 1, true)
+    and not message:find('turns = "last"', 1, true), message)
 end)
 
 testing.finish()

@@ -171,6 +171,7 @@ end)
 
 test("data that does not fit is exit code 1, with what to do", function()
   expect_fails(1, { "evaluate", llama, "nowhere.toml" }, "nowhere.toml")
+  expect_fails(1, { "evaluate", llama, "hellaswag" }, "expected files .toml or .lua", "hellaswag")
   expect_fails(1, { "evaluate", llama, arc, "--apply-chat-template" }, "no chat_template")
   expect_fails(1, { "evaluate", llama, arc, "--num-fewshot=10" }, "num_fewshot is 10")
   expect_fails(1, { "evaluate", cases .. "bert", arc }, "BertForMaskedLM")

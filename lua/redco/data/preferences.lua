@@ -4,6 +4,7 @@ local dataset = require "redco.data.dataset"
 local fail = require "redco.fail"
 local masking = require "redco.data.conversations.masking"
 local messages_of = require "redco.data.conversations.forms"
+local names_of = require "redco.names_of"
 local native = require "redco.native"
 local records = require "redco.data.conversations.records"
 local registry = require "redco.registry"
@@ -46,7 +47,10 @@ end
 local function answers_of(record)
   if type(record) ~= "table" then fail("is %s, expected a record", native.describe(record)) end
   if record.chosen ~= nil and record.rejected ~= nil then return { "chosen", "rejected" } end
-  if record.completion == nil then fail "has neither chosen and rejected nor completion" end
+  if record.completion == nil then
+    fail("has neither chosen and rejected nor completion; it has %s",
+      table.concat(names_of(record), ", "))
+  end
   if type(record.label) ~= "boolean" then
     fail("its label is %s, expected a boolean: whether the completion is desirable",
       native.describe(record.label))

@@ -43,7 +43,7 @@ local defaults = { description = "", doc_to_text = "", fewshot_config = {},
 local function read(path)
   if path:find "%.toml$" then return native.toml_decode(path) end
   if not path:find "%.lua$" then
-    fail("%s is no task: expected a file .toml or .lua, like those of examples/evaluation", path)
+    fail("tasks: expected files .toml or .lua, like those of examples/evaluation, got %s", path)
   end
   if not native.file_exists(path) then fail("cannot read '%s'", path) end
   local chunk, message = loadfile(path)

@@ -3,8 +3,11 @@ local fail = require "redco.fail"
 
 local masking = {}
 
-local advice = "; turns = \"last\" needs only the last answer's prefix, and a chat_template with "
-  .. "{% generation %} marks needs none"
+local function advice(turns)
+  local marks = "a chat_template with {% generation %} marks needs none"
+  return turns == "last" and "; " .. marks
+    or "; turns = \"last\" needs only the last answer's prefix, and " .. marks
+end
 
 local function first_messages(messages, count)
   return { unpack(messages, 1, count) }
@@ -39,7 +42,7 @@ local function first_difference(a, b)
 end
 
 -- Raises the error about messages whose tokens are no prefix of the whole's.
-local function refuse(tokenizer, messages, count, prompt, variables)
+local function refuse(tokenizer, messages, count, prompt, turns, variables)
   local function text(some, with_prompt)
     return tokenizer:apply_chat_template(some, { tokenize = false, variables = variables,
       add_generation_prompt = with_prompt })
@@ -50,15 +53,15 @@ local function refuse(tokenizer, messages, count, prompt, variables)
   local i = first_difference(part, whole)
   if i <= #part then
     fail("the chat template cannot be masked: it writes %s in another way if more follow: %s "
-      .. "becomes %s%s", what, around(part, i), around(whole, i), advice)
+      .. "becomes %s%s", what, around(part, i), around(whole, i), advice(turns))
   end
   fail("the chat template cannot be masked: the tokens at the end of %s merge with those that "
-    .. "follow, at %s%s", what, around(whole, i), advice)
+    .. "follow, at %s%s", what, around(whole, i), advice(turns))
 end
 
 -- Returns the number of tokens of the first `count` messages, with the prompt for an answer or
 -- without, which must begin the whole conversation's.
-local function prefix_length(tokenizer, messages, whole, count, prompt, variables)
+local function prefix_length(tokenizer, messages, whole, count, prompt, turns, variables)
   local ids = tokenizer:apply_chat_template(first_messages(messages, count),
     { add_generation_prompt = prompt, variables = variables })
   if is_prefix(ids, whole) then return #ids end
@@ -67,7 +70,7 @@ local function prefix_length(tokenizer, messages, whole, count, prompt, variable
     ids[#ids] = nil
     if is_prefix(ids, whole) then return #ids end
   end
-  refuse(tokenizer, messages, count, prompt, variables)
+  refuse(tokenizer, messages, count, prompt, turns, variables)
 end
 
 local function mask_by_prefixes(tokenizer, messages, ids, turns, variables)
@@ -75,9 +78,9 @@ local function mask_by_prefixes(tokenizer, messages, ids, turns, variables)
   for i = 1, #ids do mask[i] = 0 end
   for i = 1, last do
     if messages[i].role == "assistant" and (turns == "all" or i == last) then
-      local from = prefix_length(tokenizer, messages, ids, i - 1, true, variables)
+      local from = prefix_length(tokenizer, messages, ids, i - 1, true, turns, variables)
       local to = i == #messages and #ids
-        or prefix_length(tokenizer, messages, ids, i, false, variables)
+        or prefix_length(tokenizer, messages, ids, i, false, turns, variables)
       for t = from + 1, to do mask[t] = 1 end
     end
   end
