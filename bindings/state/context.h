@@ -121,9 +121,9 @@ void open_context_of_others(lua_State* L, std::shared_ptr<Console> console);
 /// Returns the message of an error. LibTorch's C++ stack is left out unless REDCO_TRACE is set.
 std::string text_of(const std::exception& error);
 
-/// Returns the script line that called the running function, "train.lua:12", or "" if there is none.
-/// A tail call leaves no line; then it is the next one below. Lines of this library's own Lua files
-/// ("=redco/...") are skipped, because they do not help the user.
+/// Returns the script line that called the running function, "train.lua:12", or "" if there is
+/// none. A tail call leaves no line; then it is the next one below. Lines of this library's Lua
+/// files ("=redco/...") are skipped, because they do not help the user.
 std::string script_line(lua_State* L);
 
 /// os.exit(code = 0) where it does not end the process: ends the running script.
