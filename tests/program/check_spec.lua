@@ -111,7 +111,8 @@ test("nothing is found in chat/finetune and chat/preferences", function()
   result = check(source .. "/examples/chat/preferences/train.lua", "--model=" .. model,
     "--data=" .. program.write("pairs.jsonl", table.concat(lines)), "--n-samples=0")
   expect_equal(names(result), "")
-  expect_has(result.shown[1].text, "«the sea")
+  expect_has(result.shown[1].text, "chosen: ", "«the sea")
+  expect_has(result.shown[2].text, "rejected: ", "«no")
 end)
 
 local function fit(model, train, collate_fn)

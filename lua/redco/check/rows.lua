@@ -153,6 +153,7 @@ function rows.of(s)
         or { row_of(s, ids[i], labels and labels[i], mask and mask[i]) }
       for _, row in ipairs(found) do
         row.example = each.examples[math.floor((i - 1) / per_example) + 1]
+        row.place = (i - 1) % per_example + 1  -- among those of the example
         row.batch, row.has_mask = b, each.batch.attention_mask ~= nil
         list[#list + 1] = row
       end

@@ -79,11 +79,21 @@ local function label_of(s, row)
   return ""
 end
 
+-- Returns which answer a row has, of the batches of redco.preference.collate.
+local function answer_of(s, row)
+  local batch = s.batches[row.batch].batch
+  local labels = batch.labels
+  if not torch.is_tensor(labels) or labels:dim() ~= 3 or labels:size(1) ~= 2 then return "" end
+  local names = batch.desirable and { "completion", "kl_completion" } or { "chosen", "rejected" }
+  return names[row.place] .. ": "
+end
+
 local function texts_of_rows(s, n)
   local list = {}
   for _, row in ipairs(s.rows) do
     if #list == n then break end
-    list[#list + 1] = { example = row.example, text = of_row(s, row) .. label_of(s, row) }
+    list[#list + 1] = { example = row.example,
+      text = answer_of(s, row) .. of_row(s, row) .. label_of(s, row) }
   end
   return list
 end
