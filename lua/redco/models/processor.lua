@@ -110,7 +110,8 @@ split by texts. `dir` is the folder of the model, with its tokenizer and
 preprocessor_config.json, or a name of the Hub.
 
 PaliGemma's texts get their images in front if they have no word for them; options.suffix, a text for
-each of `texts`, is an answer, for which the batch has `labels`. LLaVA-OneVision cuts an image into
+each of `texts`, is an answer. The batch has `labels`, which are -100 but for the tokens of answers,
+and `token_type_ids`, which are 1 for them. LLaVA-OneVision cuts an image into
 tiles if it is alone in its list, or if there are no lists.]], function(dir)
   if type(dir) ~= "string" then
     fail("models.processor: expected a model's folder, got %s", native.describe(dir))
@@ -153,13 +154,16 @@ tiles if it is alone in its list, or if there are no lists.]], function(dir)
     if images and total ~= #list then
       fail("models.processor: the texts have '%s' %d times for %d images", word, total, #list)
     end
-    if #list == 0 then return tokens(texts, o) end
-    local pixels, infos = prepare(list, nil, own and singles(own))
-    local batch = tokens(expanded(texts, infos), o)
-    if o.text_pair then
+    local pixels, infos
+    if #list > 0 then
+      pixels, infos = prepare(list, nil, own and singles(own))
+      texts = expanded(texts, infos)
+    end
+    local batch = tokens(texts, o)
+    if family.prompts then
       batch.labels = batch.input_ids:masked_fill(batch.token_type_ids:eq(0), -100)
     end
-    add_images(family, batch, pixels, infos, counts, own)
+    if pixels then add_images(family, batch, pixels, infos, counts, own) end
     return batch
   end
 end)

@@ -43,7 +43,8 @@ end
 
 function paligemma.n_features(c) return layers.n_patches(c.vision_config) end
 
--- The images are in front of a text, and options.suffix, the answer, is behind it.
+-- The images are in front of a text, and options.suffix, the answer, is behind it. The type of an
+-- answer's tokens is 1, from which the processor makes labels.
 function paligemma.prompts(texts, options, tokens, word, counts)
   local has_words, list, suffix = false, {}, options.suffix
   for _, text in ipairs(texts) do has_words = has_words or text:find(word, 1, true) ~= nil end
@@ -52,9 +53,9 @@ function paligemma.prompts(texts, options, tokens, word, counts)
     local first = (text:reverse():find(word:reverse(), 1, true) or #text + 1) - 1
     list[i] = text:sub(1, #text - first) .. tokens.bos_token .. text:sub(#text - first + 1) .. "\n"
   end
-  options.add_special_tokens, options.suffix = false, nil
+  options.add_special_tokens, options.suffix, options.return_token_type_ids = false, nil, true
   if suffix then
-    options.text_pair, options.return_token_type_ids = {}, true
+    options.text_pair = {}
     for i, text in ipairs(type(suffix) == "table" and suffix or { suffix }) do
       options.text_pair[i] = text .. tokens.eos_token
     end
