@@ -245,6 +245,8 @@ test("without lengths there are 20 new tokens, at most as many as positions", fu
   testing.expect_equal(new_tokens { max_new_tokens = false, eos_token_id = false }, 20)
   testing.expect_equal(new_tokens { max_new_tokens = false, max_length = 20, eos_token_id = false },
     13)
+  model.generation_config = { max_length = 20, transformers_version = "5.24.0" }
+  testing.expect_equal(new_tokens { max_new_tokens = false, eos_token_id = false }, 13)
   model.generation_config = {}
 end)
 

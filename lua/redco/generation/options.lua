@@ -2,6 +2,7 @@
 --- below. Names and meanings are those of transformers 4.57.
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
+local ties = require "redco.models.ties"
 
 local function is_count(v) return type(v) == "number" and v >= 0 and v % 1 == 0 end
 local function is_share(v) return type(v) == "number" and v >= 0 and v <= 1 end
@@ -198,7 +199,9 @@ local function generation_options(model, given)
   o.eos, o.forced_eos = list_of(o.eos_token_id), list_of(o.forced_eos_token_id)
   check(o)
   o.stop_strings = list_of(o.stop_strings)
-  o.is_length_given = given ~= nil and given.max_length and true or false
+  -- Version 4 of transformers takes 20 in a file for its default, version 5 writes no default.
+  local version = ties.version(model.generation_config or {})
+  o.is_length_given = (given or {}).max_length or (version or 0) >= 5
   o.has_padding = o.pad_token_id and true or false
   o.pad_token_id = o.pad_token_id or o.eos[1] or 0
   o.decoder_start_token_id = o.decoder_start_token_id or list_of(o.bos_token_id)[1]
