@@ -242,12 +242,25 @@ test("what is wrong in rope_scaling is said", function()
   end
   refused({ rope_type = "bent" }, "rope_type 'bent'", "longrope")
   refused({ rope_type = "linear" }, "linear has no factor")
-  expect_error(function()
-    redco.models.from_config { model_type = "llama", hidden_size = 8, num_attention_heads = 2,
-      num_hidden_layers = 1, intermediate_size = 4, vocab_size = 5, partial_rotary_factor = 0.5 }
-  end, "rotary_spec.lua:", "llama: partial_rotary_factor = 0.5", "only 1")
+  for _, model_type in ipairs { "llama", "jetmoe", "mixtral" } do
+    expect_error(function()
+      redco.models.from_config { model_type = model_type, partial_rotary_factor = 0.5 }
+    end, "rotary_spec.lua:", model_type .. ": partial_rotary_factor = 0.5", "only 1")
+  end
   refused({ rope_type = "longrope", short_factor = { 1 }, long_factor = { 1, 1 } },
     "short_factor has 1 numbers", "2")
+end)
+
+test("rope_parameters of DBRX count before the key of its attention", function()
+  local function logits(own, whole)
+    local model = redco.models.from_config({ model_type = "dbrx", vocab_size = 11, d_model = 8,
+      n_heads = 2, n_layers = 1, attn_config = { rope_theta = own }, ffn_config = {
+        ffn_hidden_size = 4 }, rope_parameters = whole and { rope_theta = whole },
+      initializer_range = 1 }, { generator = torch.Generator(1) })
+    return model(model.params, { input_ids = torch.tensor { { 1, 2, 3, 4 } } })
+  end
+  expect_close(logits(10, 100), logits(100))
+  assert(not logits(10):equal(logits(100)))
 end)
 
 test("the length of the whole configuration counts before that of rope_parameters", function()

@@ -224,8 +224,6 @@ return function(row)
     base_model_prefix = "model", is_llama_like = true,
     defaults = {}, optional = { unpack(optional) },
     inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids" },
-    -- transformers reads this key but rotates whole heads: other values fail there.
-    only = { partial_rotary_factor = 1 },
     -- Buffers that old checkpoints store among the weights.
     ignored = { "%.rotary_emb%.inv_freq$" },
   }
@@ -234,6 +232,11 @@ return function(row)
   end
   for _, list in ipairs { defaults, row.defaults } do
     for key, value in pairs(list) do family.defaults[key] = value end
+  end
+  if not family.defaults.partial_rotary_factor then
+    -- transformers rotates whole heads, or fails with other values.
+    family.only = { partial_rotary_factor = 1 }
+    for key, value in pairs(row.only or {}) do family.only[key] = value end
   end
   for _, key in ipairs(row.optional or {}) do table.insert(family.optional, key) end
 

@@ -541,4 +541,7 @@ def xglm(draw):
         ffn_dim=draw.randint(3, 40), activation_function=draw.choice(ACTIVATIONS), dropout=0.0,
         attention_dropout=0.0, max_position_embeddings=draw.randint(20, 40),
         scale_embedding=draw.maybe(), tie_word_embeddings=draw.maybe(0.7))
+    # The position with the number of the padding token is none.
+    config["max_position_embeddings"] = max(config["max_position_embeddings"],
+                                            config.get("pad_token_id", 0))
     return config

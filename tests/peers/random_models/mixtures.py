@@ -129,12 +129,11 @@ def dbrx(draw):
     config, n = common(draw), draw.randint(2, 5)
     n_kv, is_new = draw.randint(1, 2), transformers.__version__.startswith("5.")
     n_heads = n_kv * draw.randint(1, 2)
-    config.update(
-        d_model=n_heads * 2 * draw.randint(1, 5), n_heads=n_heads, n_layers=draw.randint(1, 3),
+    config.update(  # of two numbers LayerNorm keeps little but the sign
+        d_model=n_heads * 2 * draw.randint(2, 5), n_heads=n_heads, n_layers=draw.randint(1, 3),
         max_seq_len=64, attn_config=dict(
-            clip_qkv=draw.choice([None, 0.5, 8]), kv_n_heads=n_kv,
-            # Version 5 does not read it.
-            rope_theta=draw.choice([100.0, 10000.0][-1 if is_new else 0:])),
+            clip_qkv=draw.choice([None, 0.5, 8][is_new:]), kv_n_heads=n_kv,  # version 5 needs it,
+            rope_theta=draw.choice([100.0, 10000.0][is_new:])),  # and does not read this
         ffn_config=dict(
             ffn_act_fn=dict(name=draw.choice(ACTIVATIONS)), ffn_hidden_size=draw.randint(3, 20),
             moe_num_experts=n, moe_top_k=draw.randint(1, n),

@@ -65,7 +65,8 @@ function dbrx.complete(c)
   end
   c.attn_config = part_of(c, "attn_config", attention_defaults)
   c.ffn_config = part_of(c, "ffn_config", experts_defaults)
-  c.attn_config.rope_theta = c.attn_config.rope_theta or rope.rope_theta or 10000
+  -- Version 5 of transformers, which alone writes rope_parameters, does not read the other.
+  c.attn_config.rope_theta = rope.rope_theta or c.attn_config.rope_theta or 10000
   c.num_key_value_heads, c.rope_parameters = c.attn_config.kv_n_heads, nil
 end
 

@@ -39,7 +39,7 @@ local deepseek = {
   optional = { "n_group", "topk_group", "aux_loss_alpha", "seq_aux", "pretraining_tp",
     "qk_head_dim", "moe_layer_freq", "scoring_func", "ep_size" },
   aliases = { num_experts = "n_routed_experts" },  -- of transformers 5
-  only = { partial_rotary_factor = 1, mlp_bias = false, norm_topk_prob = false,
+  only = { mlp_bias = false, norm_topk_prob = false,
     output_router_logits = false, moe_layer_freq = 1, scoring_func = "softmax" },
   n_experts = "n_routed_experts",
 }

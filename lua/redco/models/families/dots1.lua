@@ -38,7 +38,7 @@ return new_family {
   optional = { "layer_types", "use_sliding_window", "scoring_func", "topk_method",
     "moe_layer_freq" },
   aliases = { num_local_experts = "n_routed_experts" },
-  only = { partial_rotary_factor = 1, output_router_logits = false },
+  only = { output_router_logits = false },
   n_experts = "n_routed_experts",
   complete = function(c)
     windows.complete(c, function(i) return c.sliding_window and i >= c.max_window_layers end)

@@ -29,7 +29,7 @@ return new_family {
   },
   nullable = { "num_key_value_heads", "head_dim" },
   -- transformers has no dropout here.
-  only = { partial_rotary_factor = 1, attention_dropout = 0 },
+  only = { attention_dropout = 0 },
   facts = function(c)
     return {
       qkv_bias = c.use_bias, o_bias = c.use_bias, mlp_bias = c.use_bias,

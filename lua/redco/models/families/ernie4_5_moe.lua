@@ -37,7 +37,7 @@ local ernie = {
   optional = { "moe_layer_end_index", "use_bias", "moe_norm_min",
     "router_aux_loss_coef" },
   -- transformers has no dropout here, and a loss of the router that counts other experts.
-  only = { partial_rotary_factor = 1, attention_dropout = 0, use_bias = false,
+  only = { attention_dropout = 0, use_bias = false,
     moe_norm_min = 1e-12, output_router_logits = false },
   aliases = { num_experts = "moe_num_experts", num_experts_per_tok = "moe_k" },
   -- The layers that predict a second token, which transformers ignores too.

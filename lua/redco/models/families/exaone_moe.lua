@@ -43,7 +43,7 @@ return new_family {
   nullable = { "sliding_window" },
   optional = { "mlp_layer_types", "num_nextn_predict_layers", "scoring_func", "topk_method",
     unpack(exaone4.optional) },
-  only = { partial_rotary_factor = 1, output_router_logits = false },
+  only = { output_router_logits = false },
   ignored = { "%.rotary_emb%.inv_freq$", "^mtp%." },
   n_experts = "num_experts",
   complete = function(c)

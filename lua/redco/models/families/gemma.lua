@@ -29,7 +29,7 @@ return new_family {
   },
   -- transformers does not read it.
   optional = { "hidden_activation" },
-  only = { partial_rotary_factor = 1, use_bidirectional_attention = false },
+  only = { use_bidirectional_attention = false },
   -- The first folders name the other GELU. Version 5 of transformers reads it so, too.
   complete = function(c)
     if c.hidden_act == "gelu" then c.hidden_act = "gelu_pytorch_tanh" end

@@ -37,7 +37,6 @@ local gemma3 = {
   optional = { "layer_types", "hidden_act", "cache_implementation", "sliding_window_pattern",
     "_sliding_window_pattern", "final_logit_softcapping", "attn_logit_softcapping",
     "use_bidirectional_attention" },
-  only = { partial_rotary_factor = 1 },
   logits_cap = function(c) return c.final_logit_softcapping end,
 }
 

@@ -24,7 +24,6 @@ return new_family {
     eos_token_id = { 151329, 151336, 151338 },
   },
   nullable = { "num_key_value_heads" },
-  only = {},
   facts = function(c)
     return { qkv_bias = c.attention_bias, joins_gate = true, pairs = rotary.neighbours }
   end,

@@ -23,7 +23,6 @@ return new_family {
     pad_token_id = 151329,
     eos_token_id = { 151329, 151336, 151338 },
   },
-  only = {},
   facts = function(c)
     return {
       norms = { "input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm",

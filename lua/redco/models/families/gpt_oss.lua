@@ -39,7 +39,7 @@ local gpt_oss = {
   -- The last ones are in folders, and transformers does not read them.
   optional = { "layer_types", "experts_per_token", "initial_context_length" },
   -- Version 4 of transformers has a loss of the router that counts scores, not probabilities.
-  only = { partial_rotary_factor = 1, output_router_logits = false },
+  only = { output_router_logits = false },
   aliases = { num_experts = "num_local_experts" },
   n_experts = "num_local_experts",
 }

@@ -38,7 +38,7 @@ return new_family {
   optional = { "num_experts", "moe_topk", "eod_token_id", "pretraining_tp" },
   lists = { num_experts = true, moe_topk = true },
   aliases = { num_experts_per_tok = "moe_topk", num_local_experts = "num_experts" },
-  only = { partial_rotary_factor = 1, output_router_logits = false },
+  only = { output_router_logits = false },
   complete = function(c) c.num_experts, c.moe_topk = c.num_experts or 1, c.moe_topk or 1 end,
   check = check,
   facts = function(c)

@@ -48,7 +48,7 @@ local jamba = {
   optional = { "mamba_dt_rank", "use_mamba_kernels", "use_mambapy", "use_associative_scan",
     "num_logits_to_keep" },
   aliases = { num_local_experts = "num_experts" },  -- of transformers 5
-  only = { hidden_act = "silu", partial_rotary_factor = 1 },
+  only = { hidden_act = "silu" },
   n_experts = "num_experts",
 }
 

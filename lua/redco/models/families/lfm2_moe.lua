@@ -37,7 +37,7 @@ local lfm2_moe = {
   },
   optional = { "layer_types" },
   aliases = { tie_embedding = "tie_word_embeddings", num_local_experts = "num_experts" },
-  only = { partial_rotary_factor = 1, output_router_logits = false },
+  only = { output_router_logits = false },
   n_experts = "num_experts",
   layer_kinds = { "full_attention", "conv" },
 }

@@ -29,7 +29,7 @@ return new_family {
   },
   nullable = { "num_key_value_heads" },
   optional = { "sliding_window" },
-  only = { partial_rotary_factor = 1, router_jitter_noise = 0 },
+  only = { router_jitter_noise = 0 },
   n_experts = "num_local_experts",
   facts = function(c)
     local mixture = experts.new(c, {

@@ -29,7 +29,6 @@ return new_family {
     bos_token_id = 2,
     eos_token_id = 3,
   },
-  only = {},
   -- transformers writes it.
   complete = function(c) c.head_dim = rotary.head_dim(c) end,
   check = function(c)

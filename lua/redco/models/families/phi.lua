@@ -25,7 +25,6 @@ return new_family {
     bos_token_id = 1,
     eos_token_id = 2,
   },
-  only = {},
   facts = function(c)
     return {
       norm = norms.layer, eps = "layer_norm_eps", norms = { "input_layernorm" },

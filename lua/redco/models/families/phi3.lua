@@ -28,7 +28,6 @@ return new_family {
   },
   -- attention_bias, which folders have, is not read by transformers.
   optional = { "sliding_window", "attention_bias" },
-  only = {},
   rope_type_key = "type",
   complete = function(c)
     local scaling = c.rope_scaling

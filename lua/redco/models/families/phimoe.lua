@@ -96,7 +96,7 @@ local phimoe = {
   },
   nullable = { "num_key_value_heads" },
   optional = { "sliding_window" },
-  only = { partial_rotary_factor = 1, num_experts_per_tok = 2 },
+  only = { num_experts_per_tok = 2 },
   n_experts = "num_local_experts",
   -- Beyond this length all positions have other angles.
   restart_length = function(c) return c.rope_scaling and c.original_max_position_embeddings end,

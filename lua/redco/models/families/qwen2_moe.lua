@@ -37,7 +37,7 @@ local qwen2_moe = {
   nullable = { "num_key_value_heads" },
   optional = { "mlp_only_layers", "sliding_window", "max_window_layers", "layer_types" },
   -- Versions 4 and 5 of transformers give windows to different layers.
-  only = { partial_rotary_factor = 1, use_sliding_window = false },
+  only = { use_sliding_window = false },
   aliases = { num_local_experts = "num_experts" },  -- of transformers 5
   n_experts = "num_experts",
   complete = function(c) windows.complete(c, function() return false end) end,

@@ -29,7 +29,6 @@ local stablelm = {
     bos_token_id = 0,
     eos_token_id = 0,
   },
-  only = {},
 }
 
 function stablelm.check(c)
