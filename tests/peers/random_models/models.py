@@ -60,6 +60,27 @@ def with_pooling(model, how):
     return model
 
 
+def fill(draw, model):
+    """The model with random weights: norms near 1, others near 0."""
+    generator, stored = torch.Generator().manual_seed(draw.randrange(2 ** 31)), model.state_dict()
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        is_computed = name not in stored and not tensor.requires_grad
+        if not tensor.is_floating_point() or "inv_freq" in name or is_computed:
+            continue
+        if not tensor.requires_grad and "embed_positions" in name:  # sinusoids
+            continue
+        if "mup_vector" in name:  # factors of the configuration
+            continue
+        values = torch.randn(tensor.shape, generator=generator)
+        if name.endswith("running_var"):
+            values = values.abs() + 1
+        if name.endswith("convolution.weight"):  # of ResNets, which would multiply the images
+            values /= 0.4 * tensor[0].numel() ** 0.5
+        is_norm = "norm" in name or "ln_" in name
+        tensor.data.copy_(values * 0.2 + 1 if is_norm and name.endswith("weight") else values * 0.4)
+    return model
+
+
 def new_model(draw, family):
     """The first configuration that the library takes: version 5 refuses some sizes."""
     while True:
@@ -94,20 +115,4 @@ def model_of(draw, family):
     for key, value in implementations_of(family).items():
         setattr(made, "_" + key, value)
     model = getattr(transformers, FAMILIES[family][1])(made)
-    generator, stored = torch.Generator().manual_seed(draw.randrange(2 ** 31)), model.state_dict()
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        is_computed = name not in stored and not tensor.requires_grad
-        if not tensor.is_floating_point() or "inv_freq" in name or is_computed:
-            continue
-        if not tensor.requires_grad and "embed_positions" in name:  # sinusoids
-            continue
-        if "mup_vector" in name:  # factors of the configuration
-            continue
-        values = torch.randn(tensor.shape, generator=generator)
-        if name.endswith("running_var"):
-            values = values.abs() + 1
-        if name.endswith("convolution.weight"):  # of ResNets, which would multiply the images
-            values /= 0.4 * tensor[0].numel() ** 0.5
-        is_norm = "norm" in name or "ln_" in name
-        tensor.data.copy_(values * 0.2 + 1 if is_norm and name.endswith("weight") else values * 0.4)
-    return config, model.eval(), vocab_size
+    return config, fill(draw, model).eval(), vocab_size
