@@ -298,6 +298,9 @@ local configs = {
     summary_last_dropout = 0 },
   youtu = merged(decoder, { num_key_value_heads = 4, q_lora_rank = 8, kv_lora_rank = 6,
     qk_rope_head_dim = 4, qk_nope_head_dim = 4, v_head_dim = 4 }),
+  zamba2 = merged(usual, { intermediate_size = 24, num_hidden_layers = 3, n_mamba_heads = 4,
+    mamba_d_state = 4, adapter_rank = 4, use_shared_attention_adapter = true, use_mem_rope = true,
+    layers_block_type = { "hybrid", "mamba", "hybrid" } }),
 }
 
 -- Heads besides a family's own: each task, and each way that a family has to it.
@@ -326,7 +329,8 @@ function tiny.has(name) return configs[name] ~= nil end
 
 --- The families of which layers have states.
 tiny.with_states = { "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "lfm2",
-  "lfm2_moe", "mamba", "mamba2", "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next" }
+  "lfm2_moe", "mamba", "mamba2", "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
+  "zamba2" }
 
 --- Returns whether layers of a family have states.
 function tiny.has_state(name)

@@ -31,7 +31,6 @@ NOT_YET = {
     "parakeet_ctc": "a conformer over spectra",
     "rt_detr": "deformable attention, and matching of boxes",
     "sam2": "a model of images with stages, and masks",
-    "zamba2": "layers that are shared, with adapters for each use",
 }
 
 # Others, by what they need.

@@ -146,7 +146,8 @@ def generated(model, prompts, options, is_double=False):
     """The tokens, by a copy: rope_type "dynamic" remembers the longest text."""
     own = copy.deepcopy(model)
     own.config.output_router_logits = False  # it fails with a cache
-    if IS_OLD and own.config.model_type in STATES:  # whose cache does not follow beams
+    # Whose cache does not follow beams. Zamba2's steps have no time_step_min with a cache.
+    if IS_OLD and own.config.model_type in STATES or own.config.model_type == "zamba2":
         options = dict(options, use_cache=False)
     own = own.double() if is_double else own
     generate = own.generate
