@@ -301,9 +301,8 @@ class CallAtExperts {
     at::Tensor rows = routing().sent(part, lacks_choices);
     const bool has_version = argument.impl && !argument.local().is_inference();
     if (has_version && argument.placements == placements && !argument.impl->routed())
-      argument.impl->set_routed(std::make_shared<RoutedRows>(
-          RoutedRows{roles_.routing, rows, RoutedRows::copy, argument.local(),
-                     int64_t(argument.local()._version())}));
+      argument.impl->set_routed(std::make_shared<RoutedRows>(RoutedRows{
+          roles_.routing, rows, RoutedRows::copy, argument.local(), version_of(argument.local())}));
     return rows;
   }
 

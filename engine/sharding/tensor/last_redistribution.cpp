@@ -14,8 +14,6 @@ bool takes_a_collective(const Placements& from, const Placements& to) {
   return false;
 }
 
-int64_t version_of(const at::Tensor& local) { return local.is_inference() ? 0 : local._version(); }
-
 // Null for a tensor without a storage, such as a sparse one.
 c10::StorageImpl* storage_of(const at::Tensor& local) {
   return local.has_storage() ? local.storage().unsafeGetStorageImpl() : nullptr;

@@ -60,10 +60,6 @@ at::Tensor counts_received(const at::Tensor& counts, Group& group) {
                                           experts_of(group.rank(), n_experts, n_ranks).length());
 }
 
-int64_t version_of(const at::Tensor& values) {
-  return values.is_inference() ? 0 : int64_t(values._version());
-}
-
 std::vector<int64_t> to_vector(const at::Tensor& tensor) {
   const at::Tensor values = tensor.cpu().contiguous();
   const int64_t* first = values.const_data_ptr<int64_t>();

@@ -279,6 +279,10 @@ at::Tensor alias_of(const at::Tensor& local) {
   return alias;
 }
 
+int64_t version_of(const at::Tensor& local) {
+  return local.is_inference() ? 0 : int64_t(local._version());
+}
+
 ShardedTensorImpl* sharded_impl(const at::Tensor& tensor) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   // By type: `set_data`, for one, sets the key on other tensors.

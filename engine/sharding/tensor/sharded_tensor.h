@@ -161,6 +161,9 @@ class ShardedTensorImpl final : public c10::TensorImpl {
 /// Returns an alias whose writes count for `local` too.
 at::Tensor alias_of(const at::Tensor& local);
 
+/// The number of writes to a local tensor; 0 if it does not count them, as in inference mode.
+int64_t version_of(const at::Tensor& local);
+
 /// Returns null for a plain tensor.
 ShardedTensorImpl* sharded_impl(const at::Tensor& tensor);
 

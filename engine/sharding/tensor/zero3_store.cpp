@@ -97,8 +97,7 @@ void Zero3Store::start(Block& block, at::ScalarType type) {
 }
 
 int64_t Zero3Store::version(size_t param) const {
-  const at::Tensor& local = sharded_impl(params_[param])->local();
-  return local.is_inference() ? 0 : local._version();
+  return sharding::version_of(sharded_impl(params_[param])->local());
 }
 
 int64_t Zero3Store::version_of(const Block& block) const {
