@@ -2,9 +2,9 @@
 # compiler reads LibTorch's headers once for each folder, not for each file. Generated files and
 # files with options of their own are compiled alone.
 #
-# Measured with GCC 12, in processor time: the program takes 9 minutes in place of 22, and
-# engine/train (36 files) 26 s in place of 140; no unit takes more than 1.5 GB of memory. After a
-# change of one file the whole folder is compiled again: engine/train/fit.cpp alone takes 5 s.
+# Measured with GCC 12 on a busy machine, in processor time: the program takes about 10 minutes, in
+# place of about 22. The largest units measured (text, train) take 1.5 GB of memory. After a change
+# of one file the whole folder is compiled again: engine/train takes 26 s, its fit.cpp alone 5 s.
 # Builds for development (other build types) therefore compile each file alone, and so check that
 # each includes what it uses.
 include(CMakeDependentOption)
