@@ -347,9 +347,9 @@ void add_sharding_methods(lua_State* L) {
       {{"placement", placement,
         "placement(self) -> {dp, mp}\n"
         "Returns how the tensor is placed on the data-parallel and the model-parallel "
-        "processes: \"replicate\", \"shard(0)\", \"partial(sum)\". A tensor that differs between "
-        "the Deployer's context shards, or its groups of zero_group, also has `cp` or "
-        "`dp_replicate`."},
+        "processes: \"replicate\", \"shard(0)\", \"partial(sum)\", \"on_rank(0)\". A tensor that "
+        "differs between the Deployer's context shards, its expert shards, or its groups of "
+        "zero_group, also has `cp`, `ep` or `dp_replicate`."},
        {"full", full,
         "full(self) -> Tensor\n"
         "Returns a copy of the whole tensor, as a plain one; every process must call it. Later "
@@ -370,13 +370,15 @@ void add_sharding(lua_State* L) {
   register_functions(
       L, "redco.",
       {{"shard", shard,
-        "shard(tensor, {dp = nil, cp = nil, mp = nil, dp_replicate = nil}) -> like tensor\n"
+        "shard(tensor, {dp = nil, ep = nil, cp = nil, mp = nil, dp_replicate = nil}) -> like "
+        "tensor\n"
         "Shards a tensor over the processes of the newest Deployer. All processes pass the same "
-        "tensor and each keeps its part; the result stands for the whole tensor. `dp`, `cp` "
-        "and `mp` are the dimension that is split over data-parallel processes, context shards and "
-        "model shards (from 0; negative ones from the end), \"replicate\" (the default), "
-        "\"partial\" (a sum of terms) "
-        "or {dim = 1, block = 768} for blocks that are each split. `dp_replicate` is the same for "
+        "tensor and each keeps its part; the result stands for the whole tensor. `dp`, `ep`, `cp` "
+        "and `mp` are the dimension that is split over data-parallel processes, expert shards, "
+        "context shards and model shards (from 0; negative ones from the end), \"replicate\" (the "
+        "default), \"partial\" (a sum of terms), {dim = 1, block = 768} for blocks that are each "
+        "split, or {rank = 0} for a tensor that one process has whole. `dp_replicate` is the same "
+        "for "
         "the groups that the Deployer's zero_group makes of the data-parallel processes. A sharded "
         "tensor is redistributed; every process must call it. The result is a copy, also on one "
         "process and where the tensor is placed so already. Gradients flow through it."},
@@ -391,7 +393,8 @@ void add_sharding(lua_State* L) {
         "sharding_counters() -> table\n"
         "Returns what sharding did on this process since the start.\n"
         "\n"
-        "`collectives.dp`, `.cp`, `.mp`, `.dp_replicate` and `.world` have, by kind (all_reduce, "
+        "`collectives.dp`, `.ep`, `.cp`, `.mp`, `.dp_replicate` and `.world` have, by kind "
+        "(all_reduce, "
         "all_gather, reduce_scatter, all_to_all), a `count` and the `bytes` that this process "
         "sent. They are those of rings and pairwise exchanges; on CPUs, a small all-reduce of "
         "three or more processes sends more.\n"
