@@ -4,6 +4,7 @@
 
 #include "../optim/log_actions.h"
 #include "../optim/parameter_groups.h"
+#include "../sharding/report/in_bytes.h"
 #include "backward.h"
 #include "batches.h"
 #include "loss_scaler.h"
@@ -57,6 +58,23 @@ std::vector<at::Tensor> untrained_vectors(const Tree& params) {
 bool is_ratio(const at::Tensor& metric) { return metric.dim() == 1 && metric.size(0) == 2; }
 
 at::Tensor quotient(const at::Tensor& ratio) { return ratio[0] / divisor(ratio[1]); }
+
+// What expert shards split of the parameters.
+std::string text_of_experts(const Tree& params, const Mesh& mesh) {
+  constexpr Mesh::Dim dim = Mesh::dim_of(Mesh::expert);
+  int64_t n = 0, whole = 0, here = 0;
+  for (const auto& [name, param] : named_tensors(params)) {
+    if (!placements_of(param)[dim].is_sharded()) continue;
+    ++n;
+    whole += int64_t(param.nbytes());
+    here += int64_t(memory_of(param).nbytes());
+  }
+  const std::string shards = "n_expert_shards = " + std::to_string(mesh.size(dim));
+  if (n == 0)
+    return shards + ": no parameter is a weight of experts (nn.grouped_linear): nothing is split";
+  return shards + ": " + std::to_string(n) + " parameters are weights of experts, " +
+         sharding::in_bytes(here) + " of " + sharding::in_bytes(whole) + " on this process";
+}
 
 }  // namespace
 
@@ -160,6 +178,8 @@ void TrainStep::shard_params(const TracedForward& forward) {
   decisions_ = params_->lay_out(params_sharding_rules_, forward);
   if (deployer_->mesh()->size(Mesh::model) > 1)
     deployer_->log_info(to_string(decisions_), "Sharding");
+  if (deployer_->mesh()->size(Mesh::expert) > 1)
+    deployer_->log_info(text_of_experts(params_->tree(), *deployer_->mesh()), "Sharding");
   state_.params = params_->tree();
   state_.opt_state = optimizer_step_->init(*params_, std::exchange(given_opt_state_, std::nullopt));
   is_laid_out_ = true;  // set last, so that a failure so far, such as in a loss_fn, can be fixed
