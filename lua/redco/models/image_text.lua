@@ -126,6 +126,7 @@ end
 ---   image_options(c): options of the image processor that count instead of the folder's
 ---   prompts(texts, options, tokens, word, counts) -> texts: changes the options of the tokenizer;
 ---     `counts` are the numbers of images, if each text has a list
+---   has_answers: whether token_type_ids are 1 for the tokens of an answer, which are labels
 ---   has_rows: whether pixel_values of the processor always have a dimension of rows
 ---   n_image_layers(c): how many layers of the model of images are read, or nil for all
 ---   spans_of(inputs, is_image, o): the spans of tokens that see each other (masks.lua), or nil

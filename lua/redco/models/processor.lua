@@ -160,7 +160,7 @@ tiles if it is alone in its list, or if there are no lists.]], function(dir)
       texts = expanded(texts, infos)
     end
     local batch = tokens(texts, o)
-    if family.prompts then
+    if family.has_answers then
       batch.labels = batch.input_ids:masked_fill(batch.token_type_ids:eq(0), -100)
     end
     if pixels then add_images(family, batch, pixels, infos, counts, own) end

@@ -33,7 +33,7 @@ return new_family {
   models = "Hunyuan-A13B",
   remarks = "experts",
   architecture = "HunYuanMoEV1ForCausalLM",
-  tasks = { features = tasks.features "HunYuanMoEV1" },
+  tasks = tasks.of_decoder("HunYuanMoEV1", {}),
   defaults = dense.defaults,
   optional = { "num_experts", "moe_topk", "eod_token_id", "pretraining_tp" },
   lists = { num_experts = true, moe_topk = true },

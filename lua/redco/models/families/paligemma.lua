@@ -43,6 +43,8 @@ end
 
 function paligemma.n_features(c) return layers.n_patches(c.vision_config) end
 
+paligemma.has_answers = true
+
 -- The images are in front of a text, and options.suffix, the answer, is behind it. The type of an
 -- answer's tokens is 1, from which the processor makes labels.
 function paligemma.prompts(texts, options, tokens, word, counts)

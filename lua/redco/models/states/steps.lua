@@ -44,7 +44,8 @@ end
 --- Returns the facts of mamba_layer.lua.
 function steps.facts(c)
   return {
-    name = "mixer", inner = math.floor(c.expand * c.hidden_size),
+    -- As in transformers, the size in a file counts.
+    name = "mixer", inner = c.intermediate_size or math.floor(c.expand * c.hidden_size),
     rank = steps.rank(c, "time_step_rank"), n_states = c.state_size, kernel = c.conv_kernel,
     conv_bias = c.use_conv_bias, bias = c.use_bias, activation = c.hidden_act,
     step_init = steps.init(c),
