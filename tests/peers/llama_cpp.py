@@ -73,7 +73,7 @@ def download(part, kept=KEPT):
     with tarfile.open(next(part.glob("*.tar.gz"))) as archive:
         for member in archive:
             name = member.name.partition("/vendor/llama.cpp/")[2]
-            if member.isfile() and name.startswith(kept):
+            if member.isfile() and name and name.startswith(kept):
                 place = part / "kept" / name
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(archive.extractfile(member).read())
