@@ -61,7 +61,7 @@ local words_by_type = {
     normalized_shape output_size stride]],
   ["integer or boolean or list"] = "in_dims",
   ["integer or string or list of integers"] = "padding",
-  ["integer or string or table"] = "cp dp dp_replicate mp",
+  ["integer or string or table"] = "cp dp dp_replicate ep mp",
   ["integer or string"] = "max_shard_size zero_group",
   ["string or function"] = "operator",
   ["string or list of strings or function"] = "frozen",
