@@ -43,7 +43,9 @@ def build(part):
     download(part, kept=("",))
     source, built = part / "kept", part / "built"
     source.rename(part / "source")
-    options = dict(CMAKE_BUILD_TYPE="Release", BUILD_SHARED_LIBS="ON", LLAMA_CURL="OFF",
+    # The libraries find each other where they are moved to.
+    options = dict(CMAKE_BUILD_RPATH_USE_ORIGIN="ON",
+                   CMAKE_BUILD_TYPE="Release", BUILD_SHARED_LIBS="ON", LLAMA_CURL="OFF",
                    LLAMA_OPENSSL="OFF", LLAMA_BUILD_TESTS="OFF", LLAMA_BUILD_SERVER="OFF",
                    LLAMA_BUILD_TOOLS="OFF", LLAMA_BUILD_EXAMPLES="OFF", LLAMA_BUILD_APP="OFF")
     for command in (["cmake", "-S", part / "source", "-B", built, "-G", "Ninja",
