@@ -177,9 +177,11 @@ class CallAtExperts {
     Moving moving(Move::within_operator, call_.op.name);
     for (size_t i = 0; i < call_.tensors.size(); ++i)
       if (!take(i)) return false;
-    CallPlan plan = plan_for(own_);
-    if (!leaves_rows(plan)) return false;
-    if (call_.op.at_experts == AtExperts::view) give_own_sizes(plan);
+    const CallPlan& kept = plan_for(own_);
+    if (!leaves_rows(kept)) return false;
+    const bool is_view = call_.op.at_experts == AtExperts::view;
+    const CallPlan of_view = is_view ? with_own_sizes(kept) : CallPlan();
+    const CallPlan& plan = is_view ? of_view : kept;
     Stack local(call_.arguments.begin(), call_.arguments.end());
     std::vector<at::Tensor> inputs;
     for (size_t i = 0; i < own_.tensors.size(); ++i) {
@@ -208,13 +210,14 @@ class CallAtExperts {
   const Routing& routing() const { return *roles_.routing; }
 
   // The plan of a view has the sizes of an even part of the rows.
-  void give_own_sizes(CallPlan& plan) const {
+  CallPlan with_own_sizes(CallPlan plan) const {
     const std::vector<int64_t> whole =
         resolved_sizes(call_.find("size")->toIntVector(), call_.tensors[0].tensor.numel());
     const Sizes sizes = local_sizes(
         whole, plan.outputs.empty() ? Placements() : plan.outputs[0].placements, *call_.mesh);
     plan.run = nullptr;
     plan.arguments = {{size_t(call_.index_of("size")), own_sizes({sizes.begin(), sizes.end()})}};
+    return plan;
   }
 
   int64_t n_experts() const { return int64_t(call_.tensors.size() - roles_.first_weight); }

@@ -36,7 +36,7 @@ class Routing {
   int64_t n_received() const { return numbers_.size(0); }
   /// The experts that they choose: [n_received, 1].
   const at::Tensor& numbers() const { return numbers_; }
-  /// The placements of `numbers`, in which rows are brought back.
+  /// The placements of `numbers`, to which rows return.
   const Placements& home() const { return home_; }
 
   /// Whether a tensor has a row for each choice, [n, k, ...], or one for each row, [n, 1, ...].
@@ -77,8 +77,8 @@ struct RoutedRows {
   void bring_home();
 };
 
-/// A sharded tensor of these sizes with rows at experts. Its placements are those in which it is
-/// brought back when an operator needs them.
+/// A sharded tensor with rows at experts. `placements` and `geometry` are those of its local part,
+/// which `local` makes when an operator first asks for it.
 at::Tensor wrap_routed(RoutedRows rows, const Placements& placements,
                        std::shared_ptr<const Mesh> mesh, const Geometry& geometry);
 

@@ -1,6 +1,6 @@
 --- Zamba2 (Zyphra, 2024), as Hugging Face's `Zamba2ForCausalLM`: layers of Mamba-2. In front of
---- some stands a transformer layer that also reads the embeddings. These layers take turns with
---- num_mem_blocks sets of weights, to which each adds adapters of its own.
+--- some stands a transformer layer that also reads the embeddings. These layers share
+--- num_mem_blocks sets of weights in turn, and each has adapters of its own.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local mamba2_layer = require "redco.models.states.mamba2_layer"
