@@ -130,7 +130,7 @@ class C10dGroup : public Group {
   Label announce(Kind kind, const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) {
     return announce(kind, tensor, tensor, op);
   }
-  // The rest of it.
+  // Counts and records a collective.
   void start(const Label& label, int64_t bytes, ReduceOp op = ReduceOp::sum);
   void record(const Label& label, ReduceOp op);
   std::unique_ptr<Pending> started(Label label, Work work, Finish finish);

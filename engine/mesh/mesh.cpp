@@ -143,15 +143,15 @@ c10::Device device_of(const MeshOptions& options) {
       .use_device(options.processes.local_rank, options.processes.local_size, run_on_host());
 }
 
-// The number of processes for each of ZeRO's: those along the dimensions within them.
-int64_t n_of_line(const MeshOptions& options) {
+// The number of processes that differ only in their model, context or expert shard.
+int64_t n_shards_of(const MeshOptions& options) {
   return options.n_model_shards * options.n_context_shards * options.n_expert_shards;
 }
 
 // The number of data-parallel processes that share ZeRO's state.
 int64_t zero_group_of(const MeshOptions& options) {
   const Processes& processes = options.processes;
-  int64_t n_of_copy = n_of_line(options);
+  int64_t n_of_copy = n_shards_of(options);
   int64_t n_copies = processes.size / n_of_copy;
   if (options.zero_group == zero_group_of_all) return n_copies;
   int64_t n = options.zero_group;
@@ -178,7 +178,7 @@ int64_t zero_group_of(const MeshOptions& options) {
 
 Mesh::Shape shape_of(const MeshOptions& options) {
   Mesh::Shape shape;
-  int64_t n_copies = options.processes.size / n_of_line(options);
+  int64_t n_copies = options.processes.size / n_shards_of(options);
   shape[Mesh::mp] = options.n_model_shards;
   shape[Mesh::cp] = options.n_context_shards;
   shape[Mesh::ep] = options.n_expert_shards;
