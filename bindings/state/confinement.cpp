@@ -1,10 +1,5 @@
-// Makes operators take instructions. LibTorch registers nothing on the dispatch key
-// TESTING_ONLY_GenericMode, which is above all keys it uses: a Confinement includes it, so that
-// every operator call on the thread passes through the fallback here.
+// Makes operators take instructions.
 #include "confinement.h"
-
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/library.h>
 
 #include <utility>
 
@@ -12,26 +7,9 @@ namespace redco::lua {
 
 namespace {
 
-constexpr c10::DispatchKey metering = c10::DispatchKey::TESTING_ONLY_GenericMode;
-constexpr c10::DispatchKeySet below_this(c10::DispatchKeySet::FULL_AFTER, metering);
-
 constexpr int64_t instructions_of_operator = 20;  // or more, if it takes long
 
 thread_local Confinement* current_confinement = nullptr;
-
-void meter(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  Context* context = Confinement::current();
-  if (context == nullptr) {
-    op.redispatchBoxed(keys & below_this, stack);
-    return;
-  }
-  take_instructions(*context, instructions_of_operator);
-  op.redispatchBoxed(keys & below_this, stack);
-}
-
-TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&meter>());
-}
 
 }  // namespace
 
@@ -39,10 +17,14 @@ Confinement::Confinement(Context& context)
     : context_(context),
       outer_(std::exchange(current_confinement, this)),
       memory_(context.tensor_memory.get()),
-      rng_(context.rng),
-      metered_(metering) {}
+      rng_(context.rng) {}
 
 Confinement::~Confinement() { current_confinement = outer_; }
+
+bool Confinement::Meter::before(const c10::OperatorHandle&, torch::jit::Stack&) {
+  if (Context* context = current()) take_instructions(*context, instructions_of_operator);
+  return false;
+}
 
 Context* Confinement::current() {
   return current_confinement == nullptr ? nullptr : &current_confinement->context_;

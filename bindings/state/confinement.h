@@ -3,10 +3,10 @@
 #include "limited_memory.h"
 #include "state/context.h"
 
+#include <redco/detail/operator_interceptor.h>
 #include <redco/random.h>
 
 #include <ATen/ThreadLocalState.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <memory>
 
@@ -47,7 +47,10 @@ class Confinement {
   Confinement* outer_;
   TensorMemory::Use memory_;
   WithRng rng_;
-  c10::impl::IncludeDispatchKeyGuard metered_;
+  struct Meter final : OperatorInterceptor {
+    bool before(const c10::OperatorHandle& op, torch::jit::Stack& stack) override;
+  };
+  Meter meter_;
 };
 
 }  // namespace redco::lua

@@ -35,6 +35,8 @@ std::string LuaDeployer::described() const {
     text << ", n_context_shards = " << n_shards;
   if (int64_t n_shards = mesh.size(Mesh::expert); n_shards > 1)
     text << ", n_expert_shards = " << n_shards;
+  if (int64_t n_stages = mesh.size(Mesh::pipeline); n_stages > 1)
+    text << ", n_pipeline_stages = " << n_stages;
   if (deployer->zero() > 0) text << ", zero = " << deployer->zero();
   text << ", device = \"" << mesh.device() << "\"";
   if (!deployer->workdir().empty()) text << ", workdir = \"" << deployer->workdir() << "\"";
@@ -98,6 +100,7 @@ int make_deployer(lua_State* L) {
   if (!choice.n_model_shards) options.n_model_shards = args.get<int64_t>("n_model_shards", 1);
   options.n_context_shards = args.get<int64_t>("n_context_shards", 1);
   options.n_expert_shards = args.get<int64_t>("n_expert_shards", 1);
+  options.n_pipeline_stages = args.get<int64_t>("n_pipeline_stages", 1);
   if (!choice.zero) options.zero = args.get<int64_t>("zero", 0);
   options.zero_min_size = args.get<int64_t>("zero_min_size", options.zero_min_size);
   options.zero_group = check_zero_group(args);
@@ -442,7 +445,7 @@ std::map<std::string, double> check_metrics(lua_State* L, int index, const std::
 }
 
 constexpr const char* deployer_text = R"text(Deployer{seed, n_model_shards: integer or string = 1,
-  n_context_shards = 1, n_expert_shards = 1, zero: integer or string = 0, zero_min_size = 4096,
+  n_context_shards = 1, n_expert_shards = 1, n_pipeline_stages = 1, zero: integer or string = 0, zero_min_size = 4096,
   zero_group = nil, sequence_parallel: boolean or string = false, memory: integer or string = nil,
   device = nil, workdir = nil, run_tensorboard = false, log_all_processes = false, verbose = true,
   n_processes = nil, process_id = nil, host0_address = nil, host0_port = 11111,
@@ -459,6 +462,10 @@ process_id and host0_address.
   n_expert_shards: the number of copies of the model that share the experts of mixtures: each holds
     a part of the experts, and tokens are sent to the experts that the router chose. For mixtures
     that are too large for one device
+  n_pipeline_stages: the number of stages that the blocks of the model (redco.nn.block) are divided
+    into: a process has the blocks of one stage, and the micro-batches of a step pass through the
+    stages one behind the other. For models that are too deep for one host. Stages wait less the
+    more micro-batches a step has: see global_batch_size of Trainer:fit
   zero: the state that copies of the model and context shards shard instead of replicating: 1
     optimizer states, 2 also gradients, 3 also parameters
   zero_min_size: parameters with fewer values are not sharded this way
@@ -490,7 +497,7 @@ void add_deployer(lua_State* L) {
       "Deployer {workdir, n_processes, process_id, mesh: table}\n"
       "The processes, random numbers and log of a run.\n"
       "  mesh: {dp = copies of the model, mp = shards of each, cp = shards of the positions of "
-      "each example, ep = copies that share the experts of mixtures, dp_replicate = groups of "
+      "each example, ep = copies that share the experts of mixtures, pp = stages of a pipeline, dp_replicate = groups of "
       "copies}; dp counts those of one group, see zero_group, with the same experts",
       {{"gen_rng", gen_rng,
         "gen_rng(self) -> Generator\n"

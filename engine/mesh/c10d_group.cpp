@@ -158,8 +158,11 @@ void C10dGroup::record(const Label& label, ReduceOp op) {
                        .add(operator_name)
                        .value();
   uint64_t in_group = Digest().add(uint64_t(label.type)).add(label.sizes).value();
+  // Those over a link are made by two processes, between different ones of their other collectives.
   uint64_t digest =
-      SpmdLog::get().add_collective(std::move(text), alike, parts_.processes.front(), in_group);
+      parts_.is_link
+          ? Digest().add(alike).add(in_group).value()
+          : SpmdLog::get().add_collective(std::move(text), alike, parts_.processes.front(), in_group);
   // Only after the recording: the group may have to connect, and a process that diverged does not.
   const Backend& backend = line_->parts()->backend;
   if (backend.expect) backend.expect(digest);
@@ -289,6 +292,7 @@ std::unique_ptr<Pending> C10dGroup::start_exchange(std::vector<at::Tensor> sent,
   at::Tensor result = at::empty(sizes, sent[0].options());
   if (result.is_meta()) return ended(result);
   Label label{all_to_all_kind, result.scalar_type(), {sizes.begin() + 1, sizes.end()}};
+  if (parts_.is_link) label.sizes = {sent[1].size(0) + sizes[0]};  // one of them is 0
   Alone::refuse([&] { return label.text(parts_); });
   int64_t bytes = 0;
   for (int64_t to = 0; to < size(); ++to) {

@@ -148,11 +148,15 @@ int64_t n_shards_of(const MeshOptions& options) {
   return options.n_model_shards * options.n_context_shards * options.n_expert_shards;
 }
 
+int64_t n_processes_of_stage(const MeshOptions& options) {
+  return options.processes.size / options.n_pipeline_stages;
+}
+
 // The number of data-parallel processes that share ZeRO's state.
 int64_t zero_group_of(const MeshOptions& options) {
   const Processes& processes = options.processes;
   int64_t n_of_copy = n_shards_of(options);
-  int64_t n_copies = processes.size / n_of_copy;
+  int64_t n_copies = n_processes_of_stage(options) / n_of_copy;
   if (options.zero_group == zero_group_of_all) return n_copies;
   int64_t n = options.zero_group;
   std::string name = "zero_group = " + std::to_string(n);
@@ -178,12 +182,13 @@ int64_t zero_group_of(const MeshOptions& options) {
 
 Mesh::Shape shape_of(const MeshOptions& options) {
   Mesh::Shape shape;
-  int64_t n_copies = options.processes.size / n_shards_of(options);
+  int64_t n_copies = n_processes_of_stage(options) / n_shards_of(options);
   shape[Mesh::mp] = options.n_model_shards;
   shape[Mesh::cp] = options.n_context_shards;
   shape[Mesh::ep] = options.n_expert_shards;
   shape[Mesh::dp] = zero_group_of(options);
   shape[Mesh::dp_replicate] = n_copies / shape[Mesh::dp];
+  shape[Mesh::pp] = options.n_pipeline_stages;
   return shape;
 }
 
@@ -210,6 +215,7 @@ class Grid : public Mesh, Connection::Lines {
         "makes a mesh with n_model_shards = " + std::to_string(shape[mp]) +
         (shape[cp] > 1 ? ", n_context_shards = " + std::to_string(shape[cp]) : std::string()) +
         (shape[ep] > 1 ? ", n_expert_shards = " + std::to_string(shape[ep]) : std::string()) +
+        (shape[pp] > 1 ? ", n_pipeline_stages = " + std::to_string(shape[pp]) : std::string()) +
         (shape[dp_replicate] > 1 ? ", zero_group = " + std::to_string(shape[dp]) : std::string()));
     Store store = with_prefix(connection_->store(), name_);
     notes_ = std::make_unique<StoreNotes>(store, *connection_, peers, n);
@@ -221,9 +227,10 @@ class Grid : public Mesh, Connection::Lines {
     }
     meet("joined", *store, peers, options);
     if (by_host) check_hosts_alike(*store, processes_);
-    auto add_line = [&](const std::string& name, const Line& line) {
+    auto add_line = [&](const std::string& name, const Line& line, bool is_link = false) {
       GroupParts parts;
       parts.name = name;
+      parts.is_link = is_link;
       parts.rank = (rank - line.first) / line.step;
       for (int64_t i = 0; i < line.size; ++i) parts.processes.push_back(line.first + i * line.step);
       parts.timeout = options.timeout;
@@ -239,10 +246,27 @@ class Grid : public Mesh, Connection::Lines {
     };
     auto add = [&](const std::string& name, const Line& line) {
       groups_.push_back(line.size == 1 ? make_single(name) : make_group(add_line(name, line)));
+      if (line.size > 1) lines_.back()->parts();
     };
     for (Dim dim : dims) add(facts[dim].name, line_of(dim, shape, rank));
     add("world", {0, 1, n});
-    for (const auto& line : lines_) line->parts();
+    // On each link messages go one way, so that none waits behind one that its receiver is not
+    // ready for.
+    const Line stages = line_of(pp, shape, rank);
+    const int64_t own = (rank - stages.first) / stages.step;
+    for (int64_t stage = 0; stage + 1 < stages.size; ++stage)
+      for (bool is_back : {false, true}) {
+        const int64_t from = stage + int64_t(is_back), to = stage + int64_t(!is_back);
+        if (from != own && to != own) {
+          peers.add_group();  // all processes count all groups
+          continue;
+        }
+        auto line = add_line("pp " + std::to_string(from) + ">" + std::to_string(to),
+                             {stages.first + from * stages.step, (to - from) * stages.step, 2},
+                             /*is_link=*/true);
+        line->parts();
+        links_[{from, to}] = make_group(line);
+      }
     // A process that continued and ended would close connections that others are about to make.
     meet("connected", *store, peers, options);
     connection_->add(this);
@@ -255,6 +279,7 @@ class Grid : public Mesh, Connection::Lines {
   c10::Device device() const override { return device_; }
   Group& group(Dim dim) const override { return *groups_[dim]; }
   Group& world() const override { return *groups_[n_dims]; }
+  Group& link(int64_t from, int64_t to) const override { return *links_.at({from, to}); }
   Notes& notes() const override { return *notes_; }
   int64_t reconnects() const override {
     return connection_ == nullptr ? 0 : connection_->reconnects();
@@ -265,7 +290,7 @@ class Grid : public Mesh, Connection::Lines {
     std::lock_guard lock(mutex_);
     parts.number = parts.peers->add_group();
     // Groups of the same processes share a backend.
-    Backend& backend = backends_[parts.processes];
+    Backend& backend = backends_[{parts.processes, parts.is_link}];
     if (!backend.c10d) backend = make_backend(parts);
     parts.backend = backend;
   }
@@ -306,10 +331,11 @@ class Grid : public Mesh, Connection::Lines {
   Connection* connection_ = nullptr;  // null for one process
   std::string name_;                  // the prefix of its keys in the store
   std::mutex mutex_;
-  std::map<std::vector<int64_t>, Backend> backends_;
+  std::map<std::pair<std::vector<int64_t>, bool>, Backend> backends_;  // and whether it is a link
   std::unique_ptr<Notes> notes_;
   std::vector<std::shared_ptr<GroupLine>> lines_;
   std::vector<std::unique_ptr<Group>> groups_;  // of the dimensions, and world
+  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Group>> links_;
 };
 
 }  // namespace
@@ -352,6 +378,11 @@ std::shared_ptr<Mesh> Mesh::make(const MeshOptions& options) {
   require_usage(options.n_expert_shards >= 1 && n_copies % options.n_expert_shards == 0,
                 "n_expert_shards = ", options.n_expert_shards, " must divide ", n_copies,
                 ", the number of copies of the model");
+  n_copies /= options.n_expert_shards;
+  require_usage(options.n_pipeline_stages >= 1 && n_copies % options.n_pipeline_stages == 0,
+                "n_pipeline_stages = ", options.n_pipeline_stages, " must divide ", n_copies,
+                ", the number of processes / (n_model_shards * n_context_shards * "
+                "n_expert_shards)");
   return std::make_shared<Grid>(options);
 }
 

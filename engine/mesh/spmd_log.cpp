@@ -81,7 +81,9 @@ uint64_t SpmdLog::add_collective(std::string text, uint64_t digest, int64_t grou
   entry.site = call_site();
   entry.text = std::move(text);
   std::lock_guard lock(mutex_);
-  return Digest().add(append(std::move(entry)).after).add(digest_in_group).value();
+  const uint64_t after =
+      is_paused_ ? Digest().add(mark_.digest).add(digest).value() : append(std::move(entry)).after;
+  return Digest().add(after).add(digest_in_group).value();
 }
 
 SpmdLog::Mark SpmdLog::mark() const {

@@ -43,8 +43,9 @@ class SpmdLog {
     return is_on_.load(std::memory_order_relaxed) && !is_paused_.load(std::memory_order_relaxed);
   }
   void turn_on() { is_on_ = true; }
-  /// While it is paused nothing is recorded: what the process does concerns no other.
-  void pause(bool is_paused) { is_paused_ = is_paused; }
+  /// While it is paused nothing is recorded: what the process does concerns no other, or only those
+  /// of its stage of a pipeline. Returns whether it was paused before.
+  bool pause(bool is_paused) { return is_paused_.exchange(is_paused); }
   /// Clears the log; all processes must do so at the same point.
   void clear();
 
@@ -91,6 +92,18 @@ class SpmdLog {
   mutable std::mutex mutex_;
   Mark mark_;
   std::vector<Entry> newest_;  // a ring buffer
+};
+
+/// While it exists, the log is paused.
+class PausedLog {
+ public:
+  PausedLog() : was_paused_(SpmdLog::get().pause(true)) {}
+  ~PausedLog() { SpmdLog::get().pause(was_paused_); }
+  PausedLog(const PausedLog&) = delete;
+  PausedLog& operator=(const PausedLog&) = delete;
+
+ private:
+  bool was_paused_;
 };
 
 /// "Float[4, 8]"

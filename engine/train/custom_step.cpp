@@ -8,8 +8,10 @@
 #include "../mesh/spmd_log.h"
 
 #include <redco/detail/recomputing.h>
+#include <redco/detail/staged_pass.h>
 #include <redco/error.h>
 #include <redco/random.h>
+#include <redco/sharding.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -69,6 +71,9 @@ ValueAndGrad TrainStep::value_and_grad(
   BackwardOnThisThread on_this_thread;
   at::AutoGradMode with_grad(true);
   at::Tensor value;
+  StageSends sends;
+  StagedPass pass(deployer_->mesh(), StagedPass::as_written, sends);
+  StagedPass::Running running(pass);
   {
     Autocast region = precision_.autocast(device().type());
     RecomputeBlocks recompute(recompute_blocks_);
@@ -90,6 +95,9 @@ ValueAndGrad TrainStep::value_and_grad(
     for (at::Tensor& grad : grads)  // not in place: two leaves may have one gradient
       if (grad.defined()) grad = grad / divisor;
   }
+  sends.wait();
+  const bool is_of_stage = mesh_of(value) && mesh_of(value)->stage();
+  value = is_of_stage ? full(value) : value;
   return {value.detach().reshape({}), params_->in_tree(grads)};
 }
 

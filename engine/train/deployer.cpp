@@ -41,6 +41,7 @@ std::shared_ptr<Mesh> make_mesh(const DeployerOptions& options) {
        .n_model_shards = has_layout ? options.n_model_shards : 1,
        .n_context_shards = has_layout ? options.n_context_shards : 1,
        .n_expert_shards = has_layout ? options.n_expert_shards : 1,
+       .n_pipeline_stages = options.n_pipeline_stages,
        .zero_group = has_layout && options.zero > 0 ? options.zero_group : zero_group_of_all,
        .device_type = options.device.value_or(c10::kCPU),
        .timeout = std::chrono::milliseconds(int64_t(options.collective_timeout * 1000))});

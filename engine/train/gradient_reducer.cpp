@@ -3,6 +3,9 @@
 #include <redco/moves.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -77,9 +80,9 @@ void GradientReducer::plan(size_t leaf) {
   buckets_.back().push_back(leaf);
 }
 
-void GradientReducer::start(const std::vector<size_t>& members, size_t stage) {
-  if (stage == over_.size()) return;
-  Mesh::Dim dim = over_[stage];
+void GradientReducer::start(const std::vector<size_t>& members, size_t place) {
+  if (place == over_.size()) return;
+  Mesh::Dim dim = over_[place];
   at::NoGradGuard no_grad;
   Moving moving(Move::gradients, "reduce");
   // Partial to replicated, partial to sharded, and each dtype need separate collectives.
@@ -106,7 +109,7 @@ void GradientReducer::start(const std::vector<size_t>& members, size_t stage) {
       targets.push_back(targets_[leaf][dim]);
       if (targets.back().is_sharded()) bytes += grads.back().nbytes();
     }
-    under_way_.push_back({leaves, start_change(grads, targets, dim), stage, bytes});
+    under_way_.push_back({leaves, start_change(grads, targets, dim), place, bytes});
   }
   auto bytes_before_last = [&] {
     size_t bytes = 0;
@@ -121,7 +124,7 @@ void GradientReducer::take_first() {
   under_way_.pop_front();
   std::vector<at::Tensor> grads = first.change.wait();
   for (size_t i = 0; i < grads.size(); ++i) leaves_[first.members[i]].mutable_grad() = grads[i];
-  start(first.members, first.stage + 1);
+  start(first.members, first.place + 1);
 }
 
 void GradientReducer::finish() {
@@ -144,6 +147,45 @@ void GradientReducer::finish() {
   // A bucket is reduced over the second mesh dimension while the next one is over the first.
   while (!under_way_.empty()) take_first();
   reduce_leftovers();
+}
+
+void GradientReducer::reduce_over_stages() {
+  at::NoGradGuard no_grad;
+  Moving moving(Move::gradients, "reduce");
+  std::map<at::ScalarType, std::vector<size_t>> shared;
+  for (size_t leaf = 0; leaf < leaves_.size(); ++leaf)
+    if (targets_[leaf][Mesh::dim_of(Mesh::pipeline)].is_replicated())
+      shared[leaves_[leaf].scalar_type()].push_back(leaf);
+  for (const auto& [type, leaves] : shared) add_over_stages(leaves);
+}
+
+// A stage that does not use a parameter adds nothing to its gradient. The last numbers that are
+// added count the stages that do.
+void GradientReducer::add_over_stages(const std::vector<size_t>& leaves) {
+  const std::shared_ptr<const Mesh> mesh = mesh_of(leaves_[0]);
+  const auto n = int64_t(leaves.size());
+  std::vector<at::Tensor> terms, uses;
+  for (size_t leaf : leaves) {
+    const at::Tensor& grad = leaves_[leaf].grad();
+    const at::Tensor part = memory_of(view_of_part(leaves_[leaf], targets_[leaf]));
+    terms.push_back(grad.defined() ? memory_of(grad) : at::zeros_like(part));
+    uses.push_back(at::full({1}, double(grad.defined()), part.options()));
+  }
+  std::vector<at::Tensor> sent;
+  for (const at::Tensor& term : terms) sent.push_back(term.reshape({-1}));
+  sent.insert(sent.end(), uses.begin(), uses.end());
+  at::Tensor sums =
+      mesh->group(Mesh::dim_of(Mesh::pipeline)).all_reduce(at::cat(sent), ReduceOp::sum);
+  const at::Tensor counts = sums.narrow(0, sums.numel() - n, n).to(at::kDouble).cpu();
+  int64_t offset = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const size_t leaf = leaves[size_t(i)];
+    const at::Tensor& term = terms[size_t(i)];
+    const at::Tensor sum = sums.narrow(0, std::exchange(offset, offset + term.numel()), term.numel());
+    if (counts[i].item<double>() > 0)
+      leaves_[leaf].mutable_grad() =
+          from_local(sum.view(term.sizes()), mesh, targets_[leaf], leaves_[leaf].sizes());
+  }
 }
 
 void GradientReducer::abandon() {

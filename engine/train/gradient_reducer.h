@@ -29,6 +29,9 @@ class GradientReducer {
   void begin();
   /// Returns when every gradient has its target placements.
   void finish();
+  /// After the last `finish` of a step: adds up what the stages of a pipeline have computed of the
+  /// gradients of parameters that several of them use.
+  void reduce_over_stages();
   /// Drops collectives in progress, after backward or `finish` failed.
   void abandon();
   /// Lets the next step plan the buckets anew: after a reconnect only some processes may have them.
@@ -39,19 +42,20 @@ class GradientReducer {
   struct UnderWay {
     std::vector<size_t> members;
     CoalescedChange change;
-    size_t stage = 0;
+    size_t place = 0;
     size_t bytes = 0;  // that are freed when it has ended
   };
 
   void on_gradient(size_t leaf);
   /// Starts to reduce gradients over one of the mesh dimensions that split the batch, the first of
-  /// which has stage 0.
-  void start(const std::vector<size_t>& members, size_t stage);
-  /// Waits for the first of those under way, and starts the next stage of its gradients.
+  /// which has place 0.
+  void start(const std::vector<size_t>& members, size_t place);
+  /// Waits for the first of those under way, and starts the next place of its gradients.
   void take_first();
   /// Adds a leaf to the last bucket, or starts that one and opens another.
   void plan(size_t leaf);
   void reduce_leftovers();
+  void add_over_stages(const std::vector<size_t>& leaves);
 
   std::vector<at::Tensor> leaves_;
   std::vector<Placements> targets_;

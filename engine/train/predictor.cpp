@@ -13,6 +13,7 @@
 
 #include <redco/autocast.h>
 #include <redco/detail/article.h>
+#include <redco/detail/staged_pass.h>
 #include <redco/error.h>
 #include <redco/random.h>
 
@@ -117,7 +118,11 @@ std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device
     counter_generator(rng)->set_batch({first, last - first});
     WithRng with_rng(rng);
     LogDraws record_draws;
+    StageSends sends;
+    StagedPass pass(deployer.mesh(), StagedPass::as_written, sends);
+    StagedPass::Running running(pass);
     Tree preds = to_device(gathered(call(options_, rng, computed, batch)), at::kCPU);
+    sends.wait();
     std::vector<Tree> batch_outputs =
         options_.output_fn ? options_.output_fn(preds) : split_examples(preds, last - first);
     require(int64_t(batch_outputs.size()) == last - first, "Predictor: output_fn returned ",

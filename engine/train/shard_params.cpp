@@ -80,14 +80,17 @@ at::Tensor with_own_memory(const at::Tensor& param) {
 LaidOut lay_out(const Tree& params, const Deployer& deployer,
                 const std::vector<ShardingRule>& rules, const TracedForward& forward) {
   const std::shared_ptr<Mesh>& mesh = deployer.mesh();
-  LaidOut result{params, decide_sharding(params, mesh->size(Mesh::model), rules, forward), nullptr};
+  LaidOut result{
+      params, {decide_sharding(params, mesh->size(Mesh::model), rules, forward), {}}, nullptr};
   if (mesh->world().size() == 1) return result;
   log_params(named_tensors(params));
   check_alike(params, *mesh);
   std::map<std::string, Placement> decided;
-  for (const ShardingDecision& decision : result.decisions)
+  for (const ShardingDecision& decision : result.decisions.over_model)
     decided[decision.name] = decision.placement;
   const auto experts = decide_experts(params, mesh->size(Mesh::expert), forward);
+  const StageDecisions& stages = result.decisions.over_stages =
+      decide_stages(params, mesh->size(Mesh::pipeline), forward);
 
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> stored;
@@ -99,7 +102,10 @@ LaidOut lay_out(const Tree& params, const Deployer& deployer,
     if (param.defined()) return param;
     // A parameter of another Deployer's mesh is gathered over that mesh.
     at::Tensor source = mesh_of(whole) == mesh ? whole : full_to_read(whole);
-    param = shard_to_read(source, mesh, with_experts(decided[name], experts, name)).detach();
+    Placements placements = with_experts(decided[name], experts, name);
+    if (auto stage = stages.stage_of.find(name); stage != stages.stage_of.end())
+      placements[Mesh::dim_of(Mesh::pipeline)] = Placement::on_rank(stage->second);
+    param = shard_to_read(source, mesh, placements).detach();
     auto part = deployer.zero() == 3 ? zero_placements(param, deployer) : std::nullopt;
     if (part) stored_dims.push_back(zero_dims(param, *mesh));
     if (part) param = redistribute(param, *part).detach();
@@ -117,7 +123,7 @@ LaidOut lay_out(const Tree& params, const Deployer& deployer,
 }
 
 bool depends_on_use(const Mesh& mesh) {
-  return mesh.size(Mesh::model) > 1 || mesh.size(Mesh::expert) > 1;
+  return mesh.size(Mesh::model) > 1 || mesh.size(Mesh::expert) > 1 || mesh.size(Mesh::pipeline) > 1;
 }
 
 bool is_laid_out(const Tree& params, const Deployer& deployer) {

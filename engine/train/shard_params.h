@@ -12,12 +12,18 @@
 
 namespace redco::train {
 
+/// How parameters are laid out: over the model shards, and over the stages of a pipeline.
+struct LayoutDecisions {
+  std::vector<ShardingDecision> over_model;
+  StageDecisions over_stages;
+};
+
 /// Parameters laid out over the processes.
 struct LaidOut {
   /// Tied weights stay tied, and requires_grad is preserved. Parameters that require gradients have
   /// separate storages.
   Tree params;
-  std::vector<ShardingDecision> decisions;
+  LayoutDecisions decisions;
   /// Holds the parameters that zero = 3 splits; null if there are none.
   std::shared_ptr<Zero3Store> store;
 };

@@ -8,6 +8,7 @@
 #include "backward.h"
 #include "batches.h"
 #include "loss_scaler.h"
+#include "pipeline.h"
 #include "random.h"
 #include "shard_params.h"
 
@@ -15,6 +16,7 @@
 
 #include <redco/detail/micro_batches.h>
 #include <redco/detail/recomputing.h>
+#include <redco/detail/staged_pass.h>
 #include <redco/detail/without_statistics.h>
 #include <redco/error.h>
 #include <redco/random.h>
@@ -175,11 +177,13 @@ void TrainStep::lay_out(const Dataset& examples, int64_t per_device_batch_size) 
 }
 
 void TrainStep::shard_params(const TracedForward& forward) {
-  decisions_ = params_->lay_out(params_sharding_rules_, forward);
+  auto [over_model, over_stages] = params_->lay_out(params_sharding_rules_, forward);
+  decisions_ = std::move(over_model);
   if (deployer_->mesh()->size(Mesh::model) > 1)
     deployer_->log_info(to_string(decisions_), "Sharding");
   if (deployer_->mesh()->size(Mesh::expert) > 1)
     deployer_->log_info(text_of_experts(params_->tree(), *deployer_->mesh()), "Sharding");
+  if (!over_stages.stages.empty()) deployer_->log_info(to_string(over_stages), "Sharding");
   state_.params = params_->tree();
   state_.opt_state = optimizer_step_->init(*params_, std::exchange(given_opt_state_, std::nullopt));
   is_laid_out_ = true;  // set last, so that a failure so far, such as in a loss_fn, can be fixed
@@ -247,6 +251,9 @@ Loss TrainStep::loss_of(const Dataset& examples, std::span<const int64_t> indice
   if (result.weight.defined()) {
     require(result.weight.numel() == 1, "loss_fn returned a weight of shape ",
             result.weight.sizes(), "; it must be one number: the count the loss is a mean over");
+    require(!mesh_of(result.weight) || !mesh_of(result.weight)->stage(),
+            "loss_fn returned a weight that one stage of n_pipeline_stages computed: compute it from "
+            "the batch, as the number of its labels");
     result.weight = result.weight.detach().reshape({}).to(for_sums(result.loss).options());
   } else {
     result.weight = at::scalar_tensor(double(indices.size()), for_sums(result.loss).options());
@@ -306,9 +313,24 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
     for (size_t i = 0; i < n_batches; ++i) loss_of_micro(i, /*collects=*/true);
   };
   if (gathered && gathers_) collect();
-  for (size_t i = 0; i < n_batches; ++i) {
+  const bool is_weighted = n_batches > 1 || state_.loss_scale;
+  const Mesh& mesh = *deployer_->mesh();
+  const int64_t n_stages = mesh.size(Mesh::pipeline);
+  std::optional<PausedLog> paused;  // stages call other collectives
+  if (n_stages > 1) paused.emplace();
+  StageSends sends;
+  struct Forward {
+    std::unique_ptr<StagedPass> pass;
+    Loss result;
+  };
+  std::vector<Forward> forwards(n_batches);  // those that wait for backward
+  auto run_forward = [&](size_t i) {
+    auto pass = std::make_unique<StagedPass>(deployer_->mesh(), StagedPass::scheduled, sends);
+    StagedPass::Running running(*pass);
     Loss result = loss_of_micro(i, /*collects=*/false);
     if (gathered && gathered->is_used()) {
+      require(n_stages == 1, "gather_micro_batches: with n_pipeline_stages = ", n_stages,
+              " a micro-batch ends before others begin: make per_device_batch_size larger");
       if (!gathered->is_collected()) {  // the first step learns that the loss gathers
         gathers_ = true;
         result = {};
@@ -318,6 +340,10 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
       result.weight = at::ones_like(result.weight);  // each loss is that of the whole batch
     }
     check_has_graph(result.loss);
+    forwards[i] = {std::move(pass), std::move(result)};
+  };
+  auto run_backward = [&](size_t i) {
+    auto [pass, result] = std::move(forwards[i]);
     // Gradients accumulate in the leaves: the first is taken over without a zero fill or a copy, so
     // that only one set exists. With ZeRO 2 and 3 each micro-batch's gradients are reduced to their
     // ranks at once and accumulated there.
@@ -336,16 +362,18 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
     if (i > 0)
       change_missing_factor(is_shared ? sums : params_->gradients(), missing, first_gradient.rest);
     missing = first_gradient.rest;
-    RECORD_USER_SCOPE("backward");
-    run_conversions_early(result.loss);
-    torch::autograd::backward({result.loss}, {first_gradient.gradient}, false, false, leaves);
+    {
+      RECORD_USER_SCOPE("backward");
+      run_conversions_early(result.loss);
+      StagedPass::Running running(*pass, /*is_backward=*/true);
+      torch::autograd::backward({result.loss}, {first_gradient.gradient}, false, false, leaves);
+    }
     if (is_reduced) reducer->finish();
     std::map<std::string, at::Tensor> values = std::move(result.metrics);
     values["loss"] = loss;
-    if (n_batches == 1 && !state_.loss_scale) {
-      for (auto& [name, value] : values)
-        if (is_ratio(value)) value = quotient(value);
-      return values;
+    if (!is_weighted) {
+      for (auto& [name, value] : values) means[name] = is_ratio(value) ? quotient(value) : value;
+      return;
     }
     if (is_shared) add_up(sums, i + 1 == n_batches);
     for (const auto& [name, value] : values) {
@@ -360,8 +388,18 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
             "loss_fn did not return all metrics of the first micro-batch for a later one: it must "
             "return the same for all");
     weight_sum = weight_sum.defined() ? weight_sum + weight : weight;
-  }
+  };
+  const int64_t stage = mesh.coordinate(Mesh::dim_of(Mesh::pipeline));
+  for (const Turn& turn : turns_of(stage, n_stages, n_batches))
+    turn.is_backward ? run_backward(turn.micro_batch) : run_forward(turn.micro_batch);
   at::NoGradGuard no_grad;
+  if (n_stages > 1) {
+    sends.wait();
+    reducer->reduce_over_stages();
+    for (auto& [name, mean] : means) mean = full(mean);
+    paused.reset();
+  }
+  if (!is_weighted) return means;
   weight_sum = divisor(weight_sum);
   change_missing_factor(params_->gradients(), missing,
                         unit.defined() ? weight_sum / unit : weight_sum);

@@ -74,8 +74,8 @@ TrainedParams::TrainedParams(Tree params, std::shared_ptr<Deployer> deployer, at
   views_ = leaves_;
 }
 
-std::vector<ShardingDecision> TrainedParams::lay_out(const std::vector<ShardingRule>& rules,
-                                                     const TracedForward& forward) {
+LayoutDecisions TrainedParams::lay_out(const std::vector<ShardingRule>& rules,
+                                       const TracedForward& forward) {
   const std::shared_ptr<Mesh>& mesh = deployer_->mesh();
   LaidOut laid_out = train::lay_out(tree_, *deployer_, rules, forward);
   tree_ = std::move(laid_out.params);

@@ -2,6 +2,7 @@
 
 #include "frozen_params.h"
 #include "gradient_reducer.h"
+#include "shard_params.h"
 
 #include <redco/deployer.h>
 #include <redco/detail/zero3_store.h>
@@ -42,8 +43,7 @@ class TrainedParams {
 
   /// Shards the parameters over the processes; see shard_params.h. Must be called before any step.
   /// After an error, such as one of `forward`, it can be called again.
-  std::vector<ShardingDecision> lay_out(const std::vector<ShardingRule>& rules,
-                                        const TracedForward& forward);
+  LayoutDecisions lay_out(const std::vector<ShardingRule>& rules, const TracedForward& forward);
   /// An optimizer's state with its tensors in the placements of their parameters.
   Tree laid_out_like_params(const Tree& opt_state) const;
 

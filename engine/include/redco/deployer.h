@@ -49,6 +49,9 @@ struct DeployerOptions {
   /// The number of copies of the model among which the experts of mixtures are split; must divide
   /// the number of copies.
   int64_t n_expert_shards = 1;
+  /// The number of stages that the blocks of the model are divided into; must divide the number of
+  /// processes / (n_model_shards * n_context_shards * n_expert_shards).
+  int64_t n_pipeline_stages = 1;
   /// ZeRO stage (arXiv 1910.02054), the state split over the ranks that have different data: 1
   /// optimizer states, 2 also gradients, 3 also parameters.
   int64_t zero = 0;

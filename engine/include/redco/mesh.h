@@ -70,6 +70,7 @@ struct MeshOptions {
   int64_t n_model_shards = 1;
   int64_t n_context_shards = 1;
   int64_t n_expert_shards = 1;
+  int64_t n_pipeline_stages = 1;
   /// The number of data-parallel processes that share the state that ZeRO splits; each group of
   /// them has a copy of it (hybrid sharding). zero_group_of_all: one group; zero_group_of_host: the
   /// processes of one host.
@@ -81,14 +82,15 @@ struct MeshOptions {
 
 /// The processes of a run as a grid. The processes that differ only in their coordinate along one
 /// dimension are that dimension's group.
-class REDCO_API Mesh {
+class REDCO_API Mesh : public std::enable_shared_from_this<Mesh> {
  public:
   /// Parameters are split over mp, the batch over dp, dp_replicate and ep, the positions of each
   /// example over cp; the experts of mixtures are split over ep. ZeRO splits its state over dp,
   /// ep and cp, that of experts over dp and cp, and the ranks along dp_replicate hold copies of it.
+  /// Along pp each rank has the parameters of some blocks of the model.
   /// If several dimensions of the mesh split one dimension of a tensor, they do so in this order:
   /// examples first, then the positions of each, which sequence parallelism splits further.
-  enum Dim : uint8_t { dp = 0, dp_replicate = 1, ep = 2, cp = 3, mp = 4, n_dims = 5 };
+  enum Dim : uint8_t { dp = 0, dp_replicate = 1, ep = 2, cp = 3, mp = 4, pp = 5, n_dims = 6 };
 
   /// The purpose of a dimension of the mesh. Code outside of mesh/ and sharding/ names roles, not
   /// dimensions.
@@ -98,6 +100,7 @@ class REDCO_API Mesh {
     model = 4,    ///< its ranks share one copy of the model, and its work on each example
     context = 8,  ///< its ranks have different positions of the same examples
     expert = 16,  ///< its ranks have different experts of a mixture
+    pipeline = 32,  ///< its ranks have different blocks of the model, which compute in turn
     data = batch | context,  ///< its ranks have different data: gradients are summed over it
   };
 
@@ -112,12 +115,13 @@ class REDCO_API Mesh {
       {"ep", batch | zero | expert, true},
       {"cp", context | zero, true},
       {"mp", model, false},
+      {"pp", pipeline, true},
   }};
 
-  static constexpr std::array<Dim, n_dims> dims = {dp, dp_replicate, ep, cp, mp};
+  static constexpr std::array<Dim, n_dims> dims = {dp, dp_replicate, ep, cp, mp, pp};
   /// Ranks count up along these dimensions, along the first one fastest: the groups of the first
   /// ones lie within a host.
-  static constexpr std::array<Dim, n_dims> from_innermost = {mp, cp, ep, dp, dp_replicate};
+  static constexpr std::array<Dim, n_dims> from_innermost = {mp, cp, ep, dp, dp_replicate, pp};
 
   static constexpr bool has(Dim dim, Role role) { return (facts[dim].roles & role) != 0; }
   /// The dimensions that have a role.
@@ -140,8 +144,8 @@ class REDCO_API Mesh {
   static Line line_of(Dim dim, const Shape& shape, int64_t rank);
 
   /// Connects the processes; returns when all are connected. Throws Error if a process does not
-  /// connect, and UsageError if n_model_shards, n_context_shards, n_expert_shards or zero_group
-  /// does not divide their number.
+  /// connect, and UsageError if n_model_shards, n_context_shards, n_expert_shards,
+  /// n_pipeline_stages or zero_group does not divide their number.
   static std::shared_ptr<Mesh> make(const MeshOptions& options);
 
   virtual ~Mesh() = default;
@@ -165,6 +169,19 @@ class REDCO_API Mesh {
   /// alike.
   std::shared_ptr<void>& remembered() const { return remembered_; }
 
+  /// The stage whose tensors lie on this mesh (of_stage); none for the mesh of the whole run.
+  virtual std::optional<int64_t> stage() const { return std::nullopt; }
+  /// Whether that is the stage of another process: its tensors have no values here.
+  virtual bool is_absent() const { return false; }
+  /// The part of this mesh that is one stage: the same dimensions without pp. Of another stage
+  /// than the own one, it holds tensors that have shapes and placements, and no values.
+  std::shared_ptr<const Mesh> of_stage(int64_t stage) const;
+  /// The mesh of the whole run.
+  virtual std::shared_ptr<const Mesh> of_run() const { return shared_from_this(); }
+  /// The group of this process and the one with the same coordinates in a neighbouring stage, in
+  /// which `from`, of rank 0, sends to `to`. One of them is the own stage.
+  virtual Group& link(int64_t from, int64_t to) const;
+
   int64_t size(Dim dim) const { return group(dim).size(); }
   /// The number of parts that the dimensions with a role split something into.
   int64_t size(Role role) const;
@@ -173,6 +190,7 @@ class REDCO_API Mesh {
  private:
   bool sequence_parallel_ = false;
   mutable std::shared_ptr<void> remembered_;
+  mutable std::vector<std::weak_ptr<const Mesh>> stages_;
 };
 
 /// Informs the other processes of the run that this one is about to end with an error: those that

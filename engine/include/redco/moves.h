@@ -25,6 +25,7 @@ struct REDCO_API Move {
     parameters,       ///< gathers parameters that ZeRO splits
     gradients,        ///< reduces gradients
     checkpoint,       ///< gathers tensors to save them
+    stage,            ///< sends tensors to other stages of a pipeline
   };
   /// The name used in Lua: "operator", "operator without rule", "within operator", "request", ...
   static const char* name(Cause cause);

@@ -58,8 +58,29 @@ REDCO_API std::map<std::string, Placement> decide_experts(const Tree& params,
                                                           int64_t n_expert_shards,
                                                           const TracedForward& forward);
 
+/// Which stage of a pipeline has which parameters.
+struct StageDecisions {
+  struct Stage {
+    int64_t n_blocks = 0;
+    double flops = 0;  ///< of products of the traced forward pass
+  };
+  std::vector<Stage> stages = {};                ///< empty: there is one
+  std::map<std::string, int64_t> stage_of = {};  ///< by name; others are on all stages
+  std::vector<std::string> shared = {};          ///< parameters that several stages use
+};
+
+/// Divides the blocks of `forward` (redco.nn.block, RecomputeBlocks) into `n_stages` consecutive
+/// runs, so that the stage with the most work has as little as possible. A parameter belongs to the
+/// blocks that use it, and what is used before the first block, or after a block, to that one.
+/// Throws Error if there are fewer blocks than stages.
+REDCO_API StageDecisions decide_stages(const Tree& params, int64_t n_stages,
+                                       const TracedForward& forward);
+
 /// Converts the decisions to rules, one for each parameter that is split.
 REDCO_API std::vector<ShardingRule> as_rules(const std::vector<ShardingDecision>& decisions);
+
+/// Formats the stages as a readable table.
+REDCO_API std::string to_string(const StageDecisions& decisions);
 
 /// Formats the decisions as a readable table: name, shape, placement, bytes per device, reason.
 /// Layers of one kind share a line.

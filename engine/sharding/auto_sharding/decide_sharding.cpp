@@ -3,6 +3,7 @@
 #include <redco/sharding_rules.h>
 
 #include "layout_search.h"
+#include "traced_parameters.h"
 
 #include "../../mesh/imagined.h"
 #include "../tensor/routing.h"
@@ -81,7 +82,10 @@ void mark_adapters(std::vector<TracedParameter>& parameters) {
   }
 }
 
-// The parameters that may be split, and their indices by the tensors.
+}  // namespace
+
+namespace sharding {
+
 std::vector<TracedParameter> parameters_of(const Tree& params, std::map<const void*, int>& places) {
   std::vector<TracedParameter> parameters;
   for (const auto& [name, tensor] : named_tensors(params)) {
@@ -104,7 +108,7 @@ WatchedForward watched(const Tree& params, const std::map<const void*, int>& pla
                                    parameters.empty() ? at::kCPU : parameters[0].given.device())};
 }
 
-}  // namespace
+}  // namespace sharding
 
 std::vector<ShardingDecision> decide_sharding(const Tree& params, int64_t n_model_shards,
                                               const std::vector<ShardingRule>& rules,

@@ -6,6 +6,7 @@
 #include "layout_search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 
 namespace redco {
@@ -50,6 +51,27 @@ std::string to_string(const std::vector<ShardingDecision>& decisions) {
          << ", " << in_bytes(line.bytes_per_device) << " a device; " << line.first->reason << "\n";
   }
   text << "all: " << in_bytes(bytes_per_device) << " of " << in_bytes(bytes) << " on each device";
+  return text.str();
+}
+
+std::string to_string(const StageDecisions& decisions) {
+  double flops = 0;
+  for (const StageDecisions::Stage& stage : decisions.stages) flops += stage.flops;
+  std::ostringstream text;
+  int64_t first = 1;
+  for (size_t i = 0; i < decisions.stages.size(); ++i) {
+    const auto& [n_blocks, work] = decisions.stages[i];
+    text << "stage " << i << ": block";
+    if (n_blocks > 1) text << "s " << first << " to";
+    text << " " << first + n_blocks - 1;
+    if (flops > 0) text << ", " << std::lround(100 * work / flops) << " % of the work";
+    text << "\n";
+    first += n_blocks;
+  }
+  text << "on all stages: ";
+  for (size_t i = 0; i < decisions.shared.size(); ++i)
+    text << (i == 0 ? "" : ", ") << decisions.shared[i];
+  if (decisions.shared.empty()) text << "no parameter";
   return text.str();
 }
 

@@ -7,6 +7,7 @@
 #include <redco/sharding_rules.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -50,12 +51,17 @@ class WatchedForward {
   };
   std::optional<StepCost> cost(const std::vector<TracedParameter>& parameters);
 
+  /// Runs it on what `stand_in` gives for each parameter. Returns whether it completed: some fail
+  /// only on tensors without values or gradients; others fail in any case, and then the error of a
+  /// plain run is thrown, which is clearer.
+  bool watch(const std::function<at::Tensor(int parameter)>& stand_in);
+
+  const std::shared_ptr<const Mesh>& mesh() const { return mesh_; }
   /// The operators called in all traces.
   int64_t n_calls() const { return n_calls_; }
   int64_t n_ranks() const { return mesh_->size(Mesh::mp); }
 
  private:
-  bool watch(ForwardWatcher& watcher);
   Tree copies() const;
   Tree stand_ins(const std::function<at::Tensor(int parameter)>& make) const;
 

@@ -60,7 +60,7 @@ WatchedForward::Layout WatchedForward::follow(std::vector<TracedParameter> decid
   for (size_t round = 0; round <= 2 * decided.size(); ++round) {
     Layout found{decided};
     ForwardWatcher watcher(found.parameters, mesh_);
-    found.is_complete = watch(watcher);
+    found.is_complete = watch([&](int parameter) { return watcher.stand_in(parameter); });
     n_calls_ += watcher.n_calls();
     found.experts = watcher.experts();
     if (!found.is_complete) {
@@ -125,11 +125,9 @@ std::optional<WatchedForward::StepCost> WatchedForward::cost(
                   without_values.flops()};
 }
 
-// Returns whether the forward pass completed. Some fail only on tensors without values or
-// gradients; others fail in any case, and then the error of a plain run is clearer.
-bool WatchedForward::watch(ForwardWatcher& watcher) {
+bool WatchedForward::watch(const std::function<at::Tensor(int parameter)>& stand_in) {
   try {
-    forward_(stand_ins([&](int parameter) { return watcher.stand_in(parameter); }));
+    forward_(stand_ins(stand_in));
     return true;
   } catch (const Interrupted&) {
     throw;

@@ -2,49 +2,15 @@
 
 #include "without_values.h"
 
-#include "../call/map_tensors.h"
+#include "../call/on_meta.h"
 
 #include <redco/sharding.h>
 
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/zeros.h>
 
 #include <utility>
 
 namespace redco::sharding {
-
-namespace {
-
-// Zeros; kernels may check the strides.
-at::Tensor with_any_values(const at::Tensor& tensor) {
-  if (!tensor.is_meta()) return tensor;
-  at::TensorOptions options = tensor.options().device(at::kCPU);
-  if (!tensor.is_non_overlapping_and_dense()) return at::zeros(tensor.sizes(), options);
-  return at::empty_strided(tensor.sizes(), tensor.strides(), options).zero_();
-}
-
-}  // namespace
-
-void call_without_values(torch::jit::Stack& stack,
-                         const std::function<void(torch::jit::Stack&)>& function) {
-  for (c10::IValue& value : stack) map_tensors(value, on_meta);
-  torch::jit::Stack again = stack;
-  // A copy to another dtype names the device, too.
-  for (c10::IValue& value : stack)
-    if (value.isDevice()) value = c10::Device(c10::kMeta);
-  try {
-    function(stack);
-    return;
-  } catch (const c10::Error&) {
-    // Some operators compute shapes together with values: run all of the call on zeros, which fit
-    // each other. Zeros for each operator alone would not, such as labels and what is in their
-    // range.
-    stack = std::move(again);
-  }
-  for (c10::IValue& value : stack) map_tensors(value, with_any_values);
-  function(stack);
-  for (c10::IValue& value : stack) map_tensors(value, on_meta);
-}
 
 at::Tensor whole_meta(const at::Tensor& tensor) {
   return at::empty_strided(tensor.sizes(), tensor.strides(),

@@ -8,15 +8,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
 
-#include <functional>
 #include <memory>
 
 namespace redco::sharding {
-
-/// Calls `function`, which works on the stack as an operator does, on meta tensors; the results are
-/// meta tensors too.
-void call_without_values(torch::jit::Stack& stack,
-                         const std::function<void(torch::jit::Stack&)>& function);
 
 /// A tensor of the device meta with the geometry of the whole of this one.
 at::Tensor whole_meta(const at::Tensor& tensor);

@@ -33,7 +33,7 @@ Call::Call(const Operator& op, const torch::jit::Stack& stack)
             "replace the tensor instead");
     if (impl && impl->gathered_view()) refresh(*impl);
     if (impl && op.is_written[argument]) impl->forget_rows();
-    if (impl && !mesh) mesh = impl->mesh();
+    if (impl && (!mesh || (impl->mesh()->stage() && !mesh->stage()))) mesh = impl->mesh();
     auto first = int64_t(tensors.size());
     for (int64_t i = 0; i < first && element < 0; ++i)
       if (is_same_view(tensors[size_t(i)], tensor, impl)) first = i;

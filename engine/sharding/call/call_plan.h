@@ -122,7 +122,7 @@ class Call {
   const Operator& op;
   c10::ArrayRef<c10::IValue> arguments;
   c10::SmallVector<TensorArgument, 6> tensors;
-  std::shared_ptr<const Mesh> mesh;
+  std::shared_ptr<const Mesh> mesh;  ///< of a stage if any of the tensors is
 
   /// The index of an argument, or -1.
   int index_of(std::string_view name) const;

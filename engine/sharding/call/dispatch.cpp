@@ -3,10 +3,12 @@
 
 #include "../operators/rules.h"
 #include "../report/advice.h"
+#include "../stages/staged_calls.h"
 #include "../tensor/gathered_view.h"
 #include "../tensor/last_redistribution.h"
 #include "check_calls.h"
 #include "execution.h"
+#include "on_meta.h"
 #include "expert_calls.h"
 #include "results.h"
 
@@ -15,6 +17,7 @@
 #include <redco/moves.h>
 #include <redco/random.h>
 
+#include <ATen/ops/empty_strided.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/library.h>
 
@@ -126,7 +129,19 @@ bool works_on_parts(const Call& call) {
 
 bool is_parameter(const TensorArgument& argument) {
   const StoredPart& part = *argument.impl->stored();
-  return part.store->owns(part.param, argument.local());
+  return part.is_absent_parameter || part.store->owns(part.param, argument.local());
+}
+
+// A parameter of an absent stage is not gathered, and has the shape.
+at::Tensor gathered_local(const Call& call, const TensorArgument& argument) {
+  const StoredPart& part = *argument.impl->stored();
+  if (!call.mesh->is_absent())
+    return part.store->gathered(part.param, argument.tensor.scalar_type()).permute(part.order);
+  Placements placements = argument.placements;
+  for (Mesh::Dim dim : part.store->dims(part.param)) placements[dim] = {};
+  const Sizes sizes = local_sizes(argument.sizes(), placements, *call.mesh);
+  return at::empty_strided(sizes, dense_geometry(sizes, argument.tensor.strides()).strides,
+                           argument.local().options());
 }
 
 // Whether the store has the values of this tensor: a parameter, or a converted copy of one as long
@@ -147,8 +162,7 @@ void gather_stored(Call& call) {
   for (TensorArgument& argument : call.tensors) {
     if (!is_in_store(argument)) continue;
     const StoredPart& part = *argument.impl->stored();
-    at::Tensor whole =
-        part.store->gathered(part.param, argument.tensor.scalar_type()).permute(part.order);
+    at::Tensor whole = gathered_local(call, argument);
     // A write to a view of a copy must not change the parameter.
     if (call.op.is_view && !is_parameter(argument)) whole = whole.clone();
     for (Mesh::Dim dim : part.store->dims(part.param)) argument.placements[dim] = {};
@@ -188,11 +202,19 @@ class OnParts final : public Execution {
   bool has_values() const override { return true; }
   void before(Call&) override {}
   void run(const Call& call, const CallPlan& plan, Stack& local) override {
+    if (call.mesh->is_absent())
+      call_without_values(local, [&](Stack& stack) { run_on(stack, call, plan); });
+    else
+      run_on(local, call, plan);
+  }
+  void after(const Call&, const CallPlan&, c10::ArrayRef<c10::IValue>) override {}
+
+ private:
+  static void run_on(Stack& local, const Call& call, const CallPlan& plan) {
     if (!plan.run) return call.op.handle.callBoxed(&local);
     Moving moving(Move::within_operator, call.op.name);
     plan.run(call.op, local, *call.mesh);
   }
-  void after(const Call&, const CallPlan&, c10::ArrayRef<c10::IValue>) override {}
 };
 
 thread_local Execution* other_execution = nullptr;
@@ -217,6 +239,7 @@ void run(Call& call, const CallPlan& plan, Stack* stack) {
     if (at::Generator rng = local[size_t(call.op.generator)].toGenerator(); counter_generator(rng))
       with_rng.emplace(std::move(rng));
   execution().run(call, plan, local);
+  if (call.mesh->stage()) share_values(call, local);
 
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     TensorArgument& argument = call.tensors[i];
@@ -271,6 +294,7 @@ void run_sharded(const c10::OperatorHandle& handle, Stack* stack) {
     if (!take_over || !take_over(handle, *stack)) handle.callBoxed(stack);
     return;
   }
+  if (call.mesh->stage()) put_on_stage(call);
   InCall in_call(call);
   last_redistribution().drop_unreachable();
   gather_stored(call);

@@ -124,6 +124,7 @@ void report_moves(std::ostream& text, const MoveCounters& counters) {
       {"shared parameters", [](const Move& move) { return move.cause == Move::parameters; }},
       {"gradients", [](const Move& move) { return move.cause == Move::gradients; }},
       {"checkpoints", [](const Move& move) { return move.cause == Move::checkpoint; }},
+      {"other stages", [](const Move& move) { return move.cause == Move::stage; }},
       {"agreement", [](const Move& move) { return move.cause == Move::other_cause; }}};
   bool is_first = true;
   for (const auto& [name, counts] : totals) {

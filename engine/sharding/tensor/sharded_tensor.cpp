@@ -38,9 +38,9 @@ void count_writes_of(const at::Tensor& base, const at::Tensor& alias) {
   torch::autograd::impl::set_version_counter(alias, torch::autograd::impl::version_counter(base));
 }
 
-// In a trace the local tensors are meta tensors, so the device is the mesh's.
+// In a trace, and of another stage, the local tensors are meta tensors: the device is the mesh's.
 c10::Device device_for(const at::Tensor& local, const Mesh& mesh) {
-  return execution().has_values() ? local.device() : mesh.device();
+  return execution().has_values() && !mesh.is_absent() ? local.device() : mesh.device();
 }
 
 uint64_t new_memory_id() {
@@ -181,9 +181,23 @@ void ShardedTensorImpl::keep_in(const std::shared_ptr<Zero3Store>& store, size_t
 void ShardedTensorImpl::be_stored_like(const ShardedTensorImpl& base, at::IntArrayRef order) {
   Sizes composed;
   for (int64_t dim : order) composed.push_back(base.stored_->order[size_t(dim)]);
-  const auto& [store, param, base_order, version] = *base.stored_;
-  stored_ =
-      std::make_shared<const StoredPart>(StoredPart{store, param, composed, store->version(param)});
+  const StoredPart& part = *base.stored_;
+  stored_ = std::make_shared<const StoredPart>(
+      StoredPart{part.store, part.param, composed, part.store->version(part.param),
+                 part.is_absent_parameter && dtype() == base.dtype()});
+}
+
+void ShardedTensorImpl::be_read_as(const ShardedTensorImpl& base) {
+  if (mesh_->is_absent()) {
+    if (!base.stored_) return;
+    const StoredPart& part = *base.stored_;
+    stored_ = std::make_shared<const StoredPart>(StoredPart{
+        part.store, part.param, part.order, part.version, part.store->owns(part.param, base.local_)});
+    return;
+  }
+  share_memory_of(base);
+  memory_id_ = base.memory_id_;
+  stored_ = base.stored_;
 }
 
 constexpr const char* no_memory =
@@ -341,10 +355,14 @@ Placements shifted(Placements placements, int32_t first, int32_t by) {
   return placements;
 }
 
-bool can_split_again(int64_t size, const MeshDims& over, const Placements& placements,
+bool can_split_again(int64_t size, const MeshDims& over_all, const Placements& placements,
                      const Mesh& mesh) {
+  // What is on one rank of a dimension is whole there.
+  MeshDims over;
+  for (Mesh::Dim dim : over_all)
+    if (!placements[dim].is_on_rank()) over.push_back(dim);
+  if (over.size() < 2) return true;
   const Placement &first = placements[over.front()], &last = placements[over.back()];
-  if (over.size() == 2 && (first.is_on_rank() || last.is_on_rank())) return true;
   // The parts of blocks of one length: the last one leaves each rank some of the blocks.
   if (over.size() == 2 && first.block > 0 && !last.is_in_blocks() && last.grain == 1)
     return first.n_blocks(size) % mesh.size(over.back()) == 0;

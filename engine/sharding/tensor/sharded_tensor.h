@@ -60,6 +60,7 @@ struct StoredPart {
   size_t param;
   Sizes order;
   int64_t version = 0;
+  bool is_absent_parameter = false;  ///< and no copy of one; of an absent stage
 };
 
 /// A sharded tensor: this process holds its local part. Operators see the logical sizes. Autograd
@@ -118,6 +119,8 @@ class ShardedTensorImpl final : public c10::TensorImpl {
   /// Marks this as a view or a converted copy of `base`, which the store has the values of, with
   /// its dimensions in this order.
   void be_stored_like(const ShardedTensorImpl& base, at::IntArrayRef order);
+  /// Marks this as another name of `base`, with the same local tensor, on the mesh of a stage.
+  void be_read_as(const ShardedTensorImpl& base);
 
   /// Replaces the local tensor, its placements and the logical geometry.
   void set_local(at::Tensor local, const Placements& placements, const Geometry& geometry);

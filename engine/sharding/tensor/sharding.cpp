@@ -1,6 +1,7 @@
 // The public functions on sharded tensors: shard, redistribute, full, to_local, from_local.
 
 #include "../call/execution.h"
+#include "../stages/moves.h"
 #include "gathered_view.h"
 #include "sharded_tensor.h"
 
@@ -87,6 +88,8 @@ Geometry geometry_of_copy(const at::Tensor& tensor) {
 at::Tensor own_part(const at::Tensor& tensor, const Placements& target, const Geometry& geometry,
                     const Mesh& mesh) {
   ShardedTensorImpl* impl = fresh_impl(tensor);
+  require(!impl || impl->mesh()->stage() == mesh.stage(),
+          "shard: the tensor is on one stage of a pipeline; full makes it one of all processes");
   const at::Tensor& local = impl ? impl->local() : tensor;
   at::Tensor part = laid_out(redistribute_local(local, tensor.sizes(), tensor.strides(),
                                                 placements_of(tensor), target, mesh),
@@ -116,7 +119,10 @@ class Full : public torch::autograd::Function<Full> {
     ctx->set_materialize_grads(false);  // as `clone` on one process
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     Moving moving(Move::request, "full");
-    return own_part(tensor, {}, geometry_of_copy(tensor), *mesh_of(tensor));
+    const std::shared_ptr<const Mesh> mesh = mesh_of(tensor);
+    const Geometry geometry = geometry_of_copy(tensor);
+    at::Tensor whole = own_part(tensor, {}, geometry, *mesh);
+    return mesh->stage() ? laid_out(on_all_stages(whole, *mesh), geometry) : whole;
   }
   static variable_list backward(AutogradContext*, const variable_list& grads) { return grads; }
 };
@@ -148,6 +154,7 @@ class ToLocal : public torch::autograd::Function<ToLocal> {
     ctx->saved_data["layout"] =
         c10::IValue::make_capsule(c10::make_intrusive<Layout>(impl->placements(), impl->mesh()));
     ctx->saved_data["sizes"] = tensor.sizes().vec();
+    if (impl->mesh()->stage()) return on_all_stages(impl->local(), *impl->mesh());
     // The local term is reduced in place when the sum is read: return a copy.
     return is_partial(impl->placements()) ? impl->local().clone() : alias_of(impl->local());
   }
@@ -259,7 +266,8 @@ at::Tensor full(const at::Tensor& tensor) {
 
 at::Tensor full_to_read(const at::Tensor& tensor) {
   at::NoGradGuard no_grad;
-  return placements_of(tensor) == Placements() ? alias_of(memory_of(tensor)) : full(tensor);
+  const bool is_here = placements_of(tensor) == Placements() && !stage_of(tensor);
+  return is_here ? alias_of(memory_of(tensor)) : full(tensor);
 }
 
 at::Tensor to_local(const at::Tensor& tensor) {

@@ -1,0 +1,43 @@
+// LibTorch registers nothing on the dispatch key TESTING_ONLY_GenericMode, which is above all keys it
+// uses: while it is included, every operator call on the thread passes through the fallback here.
+
+#include <redco/detail/operator_interceptor.h>
+
+#include <torch/library.h>
+
+#include <utility>
+
+namespace redco {
+
+namespace {
+
+constexpr c10::DispatchKey key = c10::DispatchKey::TESTING_ONLY_GenericMode;
+constexpr c10::DispatchKeySet below_this(c10::DispatchKeySet::FULL_AFTER, key);
+
+thread_local OperatorInterceptor* innermost = nullptr;
+
+}  // namespace
+
+struct Interception {
+  static void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                       torch::jit::Stack* stack) {
+    bool is_replaced = false;
+    for (OperatorInterceptor* each = innermost; each != nullptr; each = each->outer_)
+      is_replaced |= each->before(op, *stack);
+    if (!is_replaced) return op.redispatchBoxed(keys & below_this, stack);
+    // Other arguments have other keys.
+    c10::impl::ExcludeDispatchKeyGuard not_again(key);
+    op.callBoxed(stack);
+  }
+};
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&Interception::fallback>());
+}
+
+OperatorInterceptor::OperatorInterceptor()
+    : outer_(std::exchange(innermost, this)), included_(key) {}
+
+OperatorInterceptor::~OperatorInterceptor() { innermost = outer_; }
+
+}  // namespace redco

@@ -1,0 +1,83 @@
+// Pipeline parallelism: passes of a model whose blocks are on several stages.
+//
+// Every process runs the whole function, and computes what its own stage has. A tensor that a stage
+// computes lies on that stage's mesh (Mesh::of_stage): on the processes of other stages it has its
+// shape, its placements and its part in autograd's graph, but no values, and an operator on it costs
+// microseconds. A parameter at rest is on the rank of its stage along pp.
+
+#pragma once
+
+#include <redco/export.h>
+#include <redco/group.h>
+#include <redco/mesh.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+namespace redco {
+
+namespace sharding {
+class StagedCalls;
+}
+
+/// What was sent to other stages, and may be on its way.
+class REDCO_API StageSends {
+ public:
+  void add(std::unique_ptr<Pending> send) { under_way_.push_back(std::move(send)); }
+  void wait();
+
+ private:
+  std::vector<std::unique_ptr<Pending>> under_way_;
+};
+
+/// A forward pass of a function, and its backward pass. An operator on tensors of several stages
+/// gets them at the last of these, which is differentiable: backward sends the gradients to where
+/// the tensors came from. With one stage it does nothing.
+class REDCO_API StagedPass {
+ public:
+  enum Order : uint8_t {
+    as_written,  ///< all processes run it at the same point: a value that is read is sent to all
+    scheduled,   ///< stages run it, and its backward, at different times: values cannot be read
+  };
+  StagedPass(const std::shared_ptr<const Mesh>& run, Order order, StageSends& sends);
+  ~StagedPass();
+  StagedPass(const StagedPass&) = delete;
+  StagedPass& operator=(const StagedPass&) = delete;
+
+  /// The thread runs the pass while it exists.
+  class REDCO_API Running {
+   public:
+    explicit Running(StagedPass& pass, bool is_backward = false);
+    ~Running();
+    Running(const Running&) = delete;
+    Running& operator=(const Running&) = delete;
+
+   private:
+    struct Scope;
+    std::unique_ptr<Scope> scope_;
+  };
+
+ private:
+  friend class sharding::StagedCalls;
+
+  std::shared_ptr<const Mesh> run_;
+  Order order_;
+  StageSends& sends_;
+  bool is_backward_ = false;
+  int64_t current_ = 0;  // the stage of the last operator that had one
+  // What was moved: the tensor, the stage, and whether autograd recorded it.
+  using Key = std::tuple<const void*, int64_t, bool>;
+  struct MovedTensor {
+    at::Tensor from;
+    int64_t version;  // of `from`
+    at::Tensor result;
+  };
+  std::map<Key, MovedTensor> moved_;
+};
+
+}  // namespace redco

@@ -1,0 +1,121 @@
+#include "moves.h"
+
+#include "../call/map_tensors.h"
+#include "../tensor/gathered_view.h"
+#include "staged_calls.h"
+
+#include <redco/moves.h>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <utility>
+#include <vector>
+
+namespace redco {
+
+void StageSends::wait() {
+  for (const auto& send : under_way_) send->wait();
+  under_way_.clear();
+}
+
+namespace sharding {
+
+namespace {
+
+// A tensor of the values in the memory order of the geometry, [n].
+at::Tensor in_memory_order(const at::Tensor& local, const Geometry& geometry) {
+  return local.permute(memory_order(geometry.strides)).reshape({-1});
+}
+
+// Sends or receives the local part, if the own stage is one of the two.
+at::Tensor passed_on(const at::Tensor& local, const Geometry& geometry, const Sizes& sizes,
+                     int64_t from, int64_t to, const Mesh& run, StageSends& sends) {
+  const int64_t own = run.coordinate(stages);
+  at::TensorOptions options = local.options().device(run.device());
+  if (own == from) {
+    at::Tensor sent = in_memory_order(local.resolve_conj().resolve_neg(), geometry);
+    sends.add(run.link(from, to).start_exchange({sent.narrow(0, 0, 0), sent}, {0, 0}));
+  }
+  if (own != to) return on_meta(local);
+  int64_t n = c10::multiply_integers(sizes);
+  at::Tensor none = at::empty({0}, options);
+  at::Tensor received = run.link(from, to).exchange({none, none}, {n, 0});
+  return received.as_strided(sizes, dense_geometry(sizes, geometry.strides).strides);
+}
+
+}  // namespace
+
+std::optional<int64_t> stage_of(const at::Tensor& tensor) {
+  ShardedTensorImpl* impl = tensor.defined() ? sharded_impl(tensor) : nullptr;
+  return impl ? impl->mesh()->stage() : std::nullopt;
+}
+
+std::optional<int64_t> resting_stage_of(const at::Tensor& tensor) {
+  ShardedTensorImpl* impl = tensor.defined() ? sharded_impl(tensor) : nullptr;
+  if (!impl || impl->mesh()->stage()) return std::nullopt;
+  const Placement& placement = impl->placements()[stages];
+  return placement.is_on_rank() ? std::optional<int64_t>(placement.rank) : std::nullopt;
+}
+
+at::Tensor moved_to_stage(const at::Tensor& tensor, int64_t to, StageSends& sends) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  at::NoGradGuard no_grad;
+  Moving moving(Move::stage, "move");
+  ShardedTensorImpl* impl = sharded_impl(tensor);
+  if (impl->gathered_view()) refresh(*impl);
+  const std::shared_ptr<const Mesh> run = impl->mesh()->of_run();
+  Placements placements = impl->placements();
+  for (Placement& placement : placements)
+    if (placement.is_partial()) placement = {};
+  const Geometry geometry = dense_geometry(tensor.sizes(), tensor.strides());
+  at::Tensor local = redistribute_local(impl->local(), tensor.sizes(), tensor.strides(),
+                                        impl->placements(), placements, *impl->mesh());
+  const Sizes sizes = local_sizes(tensor.sizes(), placements, *impl->mesh());
+  for (int64_t at = *impl->mesh()->stage(); at != to;) {
+    const int64_t next = at < to ? at + 1 : at - 1;
+    local = passed_on(local, geometry, sizes, at, next, *run, sends);
+    at = next;
+  }
+  return wrap(local, placements, run->of_stage(to), geometry);
+}
+
+at::Tensor seen_by_stage(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& stage) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  ShardedTensorImpl* impl = sharded_impl(tensor);
+  if (impl && impl->gathered_view()) refresh(*impl);
+  const at::Tensor& local = impl ? impl->local() : tensor;
+  const Placements placements = impl ? impl->placements() : Placements();
+  at::Tensor seen = wrap(stage->is_absent() ? on_meta(local) : alias_of(local), placements, stage,
+                         geometry_of(tensor));
+  if (impl) be_read_as(seen, tensor);
+  return seen;
+}
+
+void be_read_as(const at::Tensor& alias, const at::Tensor& tensor) {
+  sharded_impl(alias)->be_read_as(*sharded_impl(tensor));
+  const bool is_absent = sharded_impl(alias)->mesh()->is_absent();
+  if (!is_absent && !tensor.is_inference() && !alias.is_inference())
+    torch::autograd::impl::set_version_counter(alias,
+                                               torch::autograd::impl::version_counter(tensor));
+}
+
+at::Tensor on_all_stages(const at::Tensor& local, const Mesh& stage) {
+  check_values_are_readable(stage);
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  at::NoGradGuard no_grad;
+  Moving moving(Move::stage, "read");
+  // 0 is added to each value.
+  at::Tensor term = stage.is_absent()
+                        ? at::zeros(local.sizes(), local.options().device(stage.device()))
+                        : local.clone(at::MemoryFormat::Contiguous);
+  return stage.of_run()->group(stages).all_reduce(term, ReduceOp::sum);
+}
+
+}  // namespace sharding
+
+}  // namespace redco

@@ -1,0 +1,37 @@
+// Moves tensors between the stages of a pipeline.
+
+#pragma once
+
+#include "../tensor/sharded_tensor.h"
+
+#include <redco/detail/staged_pass.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace redco::sharding {
+
+/// The dimension of the mesh that stages are along.
+constexpr Mesh::Dim stages = Mesh::dim_of(Mesh::pipeline);
+
+/// The stage that a tensor lies on; none if all processes have it, as a plain one.
+std::optional<int64_t> stage_of(const at::Tensor& tensor);
+
+/// The stage that a parameter at rest is on; none for other tensors.
+std::optional<int64_t> resting_stage_of(const at::Tensor& tensor);
+
+/// The tensor on the mesh of another stage, of which one process for each that holds a part of it
+/// receives that part: from stage to stage, for each that lies between. Not differentiable.
+at::Tensor moved_to_stage(const at::Tensor& tensor, int64_t to, StageSends& sends);
+
+/// What all processes have, as a tensor of a stage. Shares memory. Not differentiable.
+at::Tensor seen_by_stage(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& stage);
+
+/// Makes `alias`, which has the local tensor of `tensor`, or is on an absent stage, another name of
+/// it.
+void be_read_as(const at::Tensor& alias, const at::Tensor& tensor);
+
+/// The parts of a tensor of a stage, which its processes hold, on the processes of all stages.
+at::Tensor on_all_stages(const at::Tensor& local, const Mesh& stage);
+
+}  // namespace redco::sharding

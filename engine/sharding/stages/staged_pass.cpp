@@ -1,0 +1,295 @@
+// Brings the arguments of each operator to one stage, above autograd.
+
+#include <redco/detail/staged_pass.h>
+
+#include "../../mesh/spmd_log.h"
+#include "../call/map_tensors.h"
+#include "moves.h"
+#include "running_pass.h"
+#include "staged_calls.h"
+
+#include <redco/detail/operator_interceptor.h>
+#include <redco/detail/recomputing.h>
+#include <redco/error.h>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/custom_class.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace redco {
+
+using namespace sharding;
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using torch::jit::Stack;
+
+thread_local StagedPass* running = nullptr;
+
+struct MeshHolder : torch::CustomClassHolder {
+  explicit MeshHolder(std::shared_ptr<const Mesh> mesh) : mesh(std::move(mesh)) {}
+  std::shared_ptr<const Mesh> mesh;
+};
+
+void keep(AutogradContext* ctx, const char* name, const std::shared_ptr<const Mesh>& mesh) {
+  ctx->saved_data[name] = c10::IValue::make_capsule(c10::make_intrusive<MeshHolder>(mesh));
+}
+
+std::shared_ptr<const Mesh> kept(AutogradContext* ctx, const char* name) {
+  return c10::static_intrusive_pointer_cast<MeshHolder>(ctx->saved_data[name].toCapsule())->mesh;
+}
+
+}  // namespace
+
+namespace sharding {
+
+// What the functions below need of the running pass.
+class StagedCalls {
+ public:
+  static StagedPass& pass() {
+    require(running != nullptr,
+            "a tensor of one stage of a pipeline is used outside of the loss_fn or pred_fn that "
+            "computed it: return it as a metric, or as a prediction");
+    return *running;
+  }
+  static StageSends& sends() { return pass().sends_; }
+  static const std::shared_ptr<const Mesh>& run() { return pass().run_; }
+  static int64_t& current() { return pass().current_; }
+  static bool is_scheduled() { return running != nullptr && running->order_ == StagedPass::scheduled; }
+  static bool is_backward() { return running != nullptr && running->is_backward_; }
+  static void set_backward(StagedPass& pass, bool is_backward) { pass.is_backward_ = is_backward; }
+  static bool has_stages(const StagedPass& pass) { return pass.run_->size(stages) > 1; }
+
+  // The result of `move`, which is made once for each tensor and stage.
+  template <class Move>
+  static at::Tensor once(const at::Tensor& tensor, int64_t to, const Move& move) {
+    const bool is_recorded = at::GradMode::is_enabled() && tensor.requires_grad();
+    auto& [from, version, result] =
+        pass().moved_[{tensor.unsafeGetTensorImpl(), to, is_recorded}];
+    if (!result.defined() || version != version_of(tensor)) {
+      result = move();
+      from = tensor;
+      version = version_of(tensor);
+    }
+    return result;
+  }
+};
+
+}  // namespace sharding
+
+namespace {
+
+using Calls = sharding::StagedCalls;
+
+// Backward inside of a loss_fn would need what other stages compute later.
+void check_is_backward_of_step() {
+  require(!Calls::is_scheduled() || Calls::is_backward(),
+          "a gradient is computed inside of the loss_fn, which n_pipeline_stages = ",
+          Calls::run()->size(stages), " does not support: use n_pipeline_stages = 1");
+}
+
+// The gradient of a tensor that all stages have, as the part of it that the stage of `gradient` adds:
+// nothing on other processes. In a pass that all run at the same point, all get it.
+at::Tensor as_part_of_stage(const at::Tensor& gradient, const std::shared_ptr<const Mesh>& run) {
+  ShardedTensorImpl* impl = sharded_impl(gradient);
+  if (!impl || !impl->mesh()->stage()) return gradient;
+  if (impl->gathered_view()) refresh(*impl);
+  at::Tensor local = impl->local();
+  if (!Calls::is_scheduled())
+    local = laid_out(on_all_stages(local, *impl->mesh()), geometry_of(gradient));
+  else if (impl->mesh()->is_absent())
+    return {};
+  return wrap(local, impl->placements(), run, geometry_of(gradient));
+}
+
+// What all processes have, on a stage.
+class Seen : public torch::autograd::Function<Seen> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
+                            const std::shared_ptr<const Mesh>& stage) {
+    ctx->set_materialize_grads(false);
+    keep(ctx, "run", stage->of_run());
+    return seen_by_stage(tensor, stage);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    check_is_backward_of_step();
+    if (!gradients[0].defined()) return {{}, {}};
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return {as_part_of_stage(gradients[0], kept(ctx, "run")), {}};
+  }
+};
+
+// A parameter at rest, on the stage that has it.
+class Staged : public torch::autograd::Function<Staged> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& parameter,
+                            const std::shared_ptr<const Mesh>& stage) {
+    ctx->set_materialize_grads(false);
+    keep(ctx, "run", stage->of_run());
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    ShardedTensorImpl* impl = sharded_impl(parameter);
+    Placements placements = impl->placements();
+    placements[stages] = {};
+    at::Tensor local = impl->local();
+    if (stage->is_absent()) {
+      const Sizes sizes = local_sizes(parameter.sizes(), placements, *stage);
+      local = at::empty_strided(sizes, dense_geometry(sizes, parameter.strides()).strides,
+                                at::TensorOptions(parameter.dtype()).device(at::kMeta));
+    }
+    at::Tensor staged = wrap(alias_of(local), placements, stage, geometry_of(parameter));
+    be_read_as(staged, parameter);
+    return staged;
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    check_is_backward_of_step();
+    if (!gradients[0].defined()) return {{}, {}};
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return {at_rest(gradients[0], kept(ctx, "run")), {}};
+  }
+
+ private:
+  static at::Tensor at_rest(const at::Tensor& gradient, const std::shared_ptr<const Mesh>& run) {
+    ShardedTensorImpl* impl = sharded_impl(gradient);
+    if (impl->gathered_view()) refresh(*impl);
+    Placements placements = impl->placements();
+    placements[stages] = Placement::on_rank(*impl->mesh()->stage());
+    const Geometry geometry = geometry_of(gradient);
+    at::Tensor local = impl->local();
+    if (impl->mesh()->is_absent())
+      local = at::empty(local_sizes(geometry.sizes, placements, *run),
+                        local.options().device(run->device()));
+    at::Tensor result = wrap(local, placements, run, geometry);
+    if (!impl->mesh()->is_absent()) sharded_impl(result)->share_memory_of(*impl);
+    return result;
+  }
+};
+
+// A tensor of another stage. Its gradient is sent back.
+class Moved : public torch::autograd::Function<Moved> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, int64_t to) {
+    ctx->set_materialize_grads(false);
+    ctx->saved_data["from"] = *stage_of(tensor);
+    return moved_to_stage(tensor, to, Calls::sends());
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    check_is_backward_of_step();
+    if (!gradients[0].defined()) return {{}, {}};
+    const int64_t from = ctx->saved_data["from"].toInt();
+    if (stage_of(gradients[0])) return {moved_to_stage(gradients[0], from, Calls::sends()), {}};
+    return {seen_by_stage(gradients[0], Calls::run()->of_stage(from)), {}};
+  }
+};
+
+// Replaces the tensors among the arguments, which are last on the stack.
+template <class Function>
+void replace_tensors(Stack& stack, size_t n_arguments, const Function& function) {
+  for (size_t i = stack.size() - n_arguments; i < stack.size(); ++i) map_tensors(stack[i], function);
+}
+
+// The parameters among the arguments, each on its stage.
+at::Tensor staged(const at::Tensor& tensor) {
+  const auto stage = resting_stage_of(tensor);
+  if (!stage) return tensor;
+  return Calls::once(tensor, *stage,
+                     [&] { return Staged::apply(tensor, Calls::run()->of_stage(*stage)); });
+}
+
+at::Tensor on_stage(const at::Tensor& tensor, int64_t to) {
+  if (stage_of(tensor) == to) return tensor;
+  if (stage_of(tensor))
+    return Calls::once(tensor, to, [&] { return Moved::apply(tensor, to); });
+  // Others are seen by the call itself.
+  if (!tensor.requires_grad()) return tensor;
+  return Calls::once(tensor, to, [&] { return Seen::apply(tensor, Calls::run()->of_stage(to)); });
+}
+
+// Brings the arguments to the last stage of any, or, if only parameters that all stages have are
+// among them, to the stage of the call before. Returns whether the call is of a stage.
+bool bring_together(const c10::OperatorHandle& handle, Stack& stack) {
+  const size_t n = handle.schema().arguments().size();
+  std::optional<int64_t> last;
+  bool is_of_shared_parameters = false;
+  auto see = [&](const at::Tensor& tensor) {
+    if (const auto stage = stage_of(tensor)) last = std::max(last.value_or(0), *stage);
+    is_of_shared_parameters |= tensor.requires_grad();
+    return tensor;
+  };
+  replace_tensors(stack, n, staged);
+  replace_tensors(stack, n, see);
+  if (!last && !is_of_shared_parameters) return false;
+  Calls::current() = last.value_or(Calls::current());
+  const Operator& op = known_operator(handle);
+  for (size_t i = 0; i < n; ++i) {
+    if (op.is_written[i]) continue;  // put_on_stage checks these
+    map_tensors(stack[stack.size() - n + i],
+                [](const at::Tensor& tensor) { return on_stage(tensor, Calls::current()); });
+  }
+  return true;
+}
+
+}  // namespace
+
+StagedPass::StagedPass(const std::shared_ptr<const Mesh>& run, Order order, StageSends& sends)
+    : run_(run), order_(order), sends_(sends) {}
+
+StagedPass::~StagedPass() = default;
+
+struct StagedPass::Running::Scope final : OperatorInterceptor {
+  Scope(StagedPass& pass, bool is_backward) : outer(std::exchange(running, &pass)) {
+    Calls::set_backward(pass, is_backward);
+  }
+  ~Scope() override { running = outer; }
+  // Backward calls operators on what forward has brought together.
+  bool before(const c10::OperatorHandle& op, Stack& stack) override {
+    const bool is_of_backward = torch::autograd::get_current_node() && !Recomputing::is_on();
+    return !is_of_backward && bring_together(op, stack);
+  }
+
+  StagedPass* outer;
+  // Each stage makes other calls.
+  mesh::PausedLog paused;
+};
+
+StagedPass::Running::Running(StagedPass& pass, bool is_backward) {
+  if (Calls::has_stages(pass)) scope_ = std::make_unique<Scope>(pass, is_backward);
+}
+
+StagedPass::Running::~Running() = default;
+
+namespace sharding {
+
+at::Tensor moved_within_call(const at::Tensor& tensor, int64_t to) {
+  require(!Calls::is_scheduled(), "an operator has arguments of several stages of a pipeline. ",
+          "Please report this");
+  return moved_to_stage(tensor, to, Calls::sends());
+}
+
+void check_values_are_readable(const Mesh& stage) {
+  require(!Calls::is_scheduled(), "a value is read that only stage ", *stage.stage(),
+          " of n_pipeline_stages = ", stage.of_run()->size(stages),
+          " has, while the stages are at different micro-batches: return it from loss_fn as a "
+          "metric, or compute with tensors (torch.where, a product with a mask)");
+}
+
+void check_stages_are_together(const char* what) {
+  require(!Calls::is_scheduled(), what, ": a parameter of one stage is needed by all of ",
+          "n_pipeline_stages in the middle of a training step. Use it in an operator with a tensor "
+          "of that stage");
+}
+
+}  // namespace sharding
+
+}  // namespace redco
