@@ -45,11 +45,13 @@ Tree TrainStep::run_custom(const Dataset& examples, std::span<const int64_t> ind
 }
 
 std::vector<at::Tensor> TrainStep::gradients_of(const at::Tensor& value,
-                                                const at::Tensor& first_gradient) {
+                                                const at::Tensor& first_gradient,
+                                                StagedPass& pass) {
   RECORD_USER_SCOPE("backward");
   run_conversions_early(value);
   const std::vector<at::Tensor>& leaves = params_->leaves();
   GradientReducer* reducer = deployer_->zero() >= 2 ? params_->reducer() : nullptr;
+  StagedPass::Running running(pass, /*is_backward=*/true);
   if (!reducer)
     return torch::autograd::grad({value}, leaves, {first_gradient}, std::nullopt, false,
                                  /*allow_unused=*/true);
@@ -73,11 +75,11 @@ ValueAndGrad TrainStep::value_and_grad(
   at::Tensor value;
   StageSends sends;
   StagedPass pass(deployer_->mesh(), StagedPass::as_written, sends);
-  StagedPass::Running running(pass);
   {
     Autocast region = precision_.autocast(device().type());
     RecomputeBlocks recompute(recompute_blocks_);
     Tree params = computed_params();
+    StagedPass::Running running(pass);
     value = function(params);
     if (needs_cast_) take_back(state_.params, params);
   }
@@ -85,10 +87,12 @@ ValueAndGrad TrainStep::value_and_grad(
   Autocast off(device().type(), std::nullopt);
   check_loss(value);
   check_has_graph(value);
-  at::Tensor factor = at::ones_like(for_sums(value));
+  const bool is_of_stage = mesh_of(value) && mesh_of(value)->stage();
+  const at::Tensor number = is_of_stage ? full(value.detach()) : value.detach();
+  at::Tensor factor = at::ones_like(for_sums(number));
   if (state_.loss_scale) factor = factor * state_.loss_scale->scale;
   FirstGradient first_gradient(factor, value.scalar_type());
-  std::vector<at::Tensor> grads = gradients_of(value, first_gradient.gradient);
+  std::vector<at::Tensor> grads = gradients_of(value, first_gradient.gradient, pass);
   if (state_.loss_scale) {
     at::Tensor divisor = factor;
     if (first_gradient.rest.defined()) divisor = divisor / first_gradient.rest;
@@ -96,9 +100,7 @@ ValueAndGrad TrainStep::value_and_grad(
       if (grad.defined()) grad = grad / divisor;
   }
   sends.wait();
-  const bool is_of_stage = mesh_of(value) && mesh_of(value)->stage();
-  value = is_of_stage ? full(value) : value;
-  return {value.detach().reshape({}), params_->in_tree(grads)};
+  return {number.reshape({}), params_->in_tree(grads)};
 }
 
 at::Tensor TrainStep::apply_gradients(const Tree& grads) {

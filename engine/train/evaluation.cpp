@@ -48,8 +48,7 @@ double eval_loss(TrainStep& step, const Dataset& examples, int64_t per_device_ba
     at::Generator rng = step.batch_rng(eval_stream, size_t(first), indices.size());
     StageSends sends;
     StagedPass pass(deployer.mesh(), StagedPass::as_written, sends);
-    StagedPass::Running running(pass);
-    Loss batch = step.loss_of(ahead, indices, params, rng, /*is_training=*/false);
+    Loss batch = step.loss_of(ahead, indices, params, rng, /*is_training=*/false, pass);
     at::Tensor weight = batch.weight.to(at::kDouble);
     at::Tensor loss = batch.loss.to(at::kDouble) * weight;
     loss_sum = loss_sum.defined() ? loss_sum + loss : loss;

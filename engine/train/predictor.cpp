@@ -120,8 +120,11 @@ std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device
     LogDraws record_draws;
     StageSends sends;
     StagedPass pass(deployer.mesh(), StagedPass::as_written, sends);
-    StagedPass::Running running(pass);
-    Tree preds = to_device(gathered(call(options_, rng, computed, batch)), at::kCPU);
+    auto predicted = [&] {
+      StagedPass::Running running(pass);
+      return gathered(call(options_, rng, computed, batch));
+    };
+    Tree preds = to_device(predicted(), at::kCPU);
     sends.wait();
     std::vector<Tree> batch_outputs =
         options_.output_fn ? options_.output_fn(preds) : split_examples(preds, last - first);

@@ -234,7 +234,8 @@ Tree TrainStep::batch_of(const Dataset& examples, std::span<const int64_t> indic
 }
 
 Loss TrainStep::loss_of(const Dataset& examples, std::span<const int64_t> indices,
-                        const Tree& params, const at::Generator& rng, bool is_training) const {
+                        const Tree& params, const at::Generator& rng, bool is_training,
+                        StagedPass& pass) const {
   Tree batch = batch_of(examples, indices);
   Loss result;
   {
@@ -243,6 +244,7 @@ Loss TrainStep::loss_of(const Dataset& examples, std::span<const int64_t> indice
     LogDraws record_draws;
     Autocast region = precision_.autocast(device().type());
     RecomputeBlocks recompute(is_training && recompute_blocks_);
+    StagedPass::Running running(pass);
     result = loss_fn_(rng, state_, params, batch, is_training);
   }
   if (is_training && needs_cast_) take_back(state_.params, params);
@@ -299,18 +301,20 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
   std::vector<at::Tensor> sums(leaves.size());
   std::optional<MicroBatches> gathered;
   if (n_batches > 1) gathered.emplace(n_batches);
-  auto loss_of_micro = [&](size_t i, bool collects) {
+  auto loss_of_micro = [&](size_t i, bool collects, StagedPass& pass) {
     check_interrupt();
     if (before_batch_) before_batch_();
     size_t first = i * size_t(micro);
     auto batch = indices.subspan(first, std::min(size_t(micro), indices.size() - first));
     at::Generator rng = batch_rng(train_stream, first, batch.size());
     if (gathered) gathered->begin(i, collects);
-    return loss_of(examples, batch, computed_params(), rng, /*is_training=*/true);
+    return loss_of(examples, batch, computed_params(), rng, /*is_training=*/true, pass);
   };
   auto collect = [&] {
     at::NoGradGuard no_grad;
-    for (size_t i = 0; i < n_batches; ++i) loss_of_micro(i, /*collects=*/true);
+    StageSends none;
+    StagedPass pass(deployer_->mesh(), StagedPass::as_written, none);
+    for (size_t i = 0; i < n_batches; ++i) loss_of_micro(i, /*collects=*/true, pass);
   };
   if (gathered && gathers_) collect();
   const bool is_weighted = n_batches > 1 || state_.loss_scale;
@@ -326,8 +330,7 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
   std::vector<Forward> forwards(n_batches);  // those that wait for backward
   auto run_forward = [&](size_t i) {
     auto pass = std::make_unique<StagedPass>(deployer_->mesh(), StagedPass::scheduled, sends);
-    StagedPass::Running running(*pass);
-    Loss result = loss_of_micro(i, /*collects=*/false);
+    Loss result = loss_of_micro(i, /*collects=*/false, *pass);
     if (gathered && gathered->is_used()) {
       require(n_stages == 1, "gather_micro_batches: with n_pipeline_stages = ", n_stages,
               " a micro-batch ends before others begin: make per_device_batch_size larger");
@@ -335,7 +338,7 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
         gathers_ = true;
         result = {};
         collect();
-        result = loss_of_micro(i, /*collects=*/false);
+        result = loss_of_micro(i, /*collects=*/false, *pass);
       }
       result.weight = at::ones_like(result.weight);  // each loss is that of the whole batch
     }

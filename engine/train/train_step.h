@@ -7,6 +7,7 @@
 #include "trained_params.h"
 
 #include <redco/trainer.h>
+#include <redco/detail/staged_pass.h>
 
 #include <ATen/core/Generator.h>
 
@@ -57,9 +58,9 @@ class TrainStep {
   /// Performs one step on the examples with these indices, in micro-batches of `micro` examples.
   PendingMetrics run(const Dataset& examples, std::span<const int64_t> indices, int64_t micro);
 
-  /// The loss of the examples with these indices.
+  /// The loss of the examples with these indices, as a pass through the stages.
   Loss loss_of(const Dataset& examples, std::span<const int64_t> indices, const Tree& params,
-               const at::Generator& rng, bool is_training) const;
+               const at::Generator& rng, bool is_training, StagedPass& pass) const;
   /// The parameters in compute_dtype.
   Tree computed_params() const;
   /// The generator for the examples first .. first + size - 1 of a step's batch, or of an
@@ -112,7 +113,8 @@ class TrainStep {
   void add_up(std::vector<at::Tensor>& sums, bool is_last);
   Tree run_custom(const Dataset& examples, std::span<const int64_t> indices);
   // The gradients of the leaves; undefined where `value` does not depend on one.
-  std::vector<at::Tensor> gradients_of(const at::Tensor& value, const at::Tensor& first_gradient);
+  std::vector<at::Tensor> gradients_of(const at::Tensor& value, const at::Tensor& first_gradient,
+                                       StagedPass& pass);
   // Returns the norm; counts in n_updates_ or n_left_out_. `loss` may be undefined; it is only
   // checked.
   at::Tensor update(std::vector<at::Tensor> grads, const at::Tensor& loss);

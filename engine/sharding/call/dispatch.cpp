@@ -1,6 +1,7 @@
 // The fallback for every operator with a sharded tensor among its arguments: finds the plan of the
 // call, redistributes the arguments, runs the operator on the local tensors and wraps the results.
 
+#include "../../mesh/spmd_log.h"
 #include "../operators/rules.h"
 #include "../report/advice.h"
 #include "../stages/staged_calls.h"
@@ -294,7 +295,12 @@ void run_sharded(const c10::OperatorHandle& handle, Stack* stack) {
     if (!take_over || !take_over(handle, *stack)) handle.callBoxed(stack);
     return;
   }
-  if (call.mesh->stage()) put_on_stage(call);
+  // Other stages do not call what the call of this one does.
+  std::optional<mesh::PausedLog> paused;
+  if (call.mesh->stage()) {
+    paused.emplace();
+    put_on_stage(call);
+  }
   InCall in_call(call);
   last_redistribution().drop_unreachable();
   gather_stored(call);

@@ -1,5 +1,6 @@
 // The public functions on sharded tensors: shard, redistribute, full, to_local, from_local.
 
+#include "../../mesh/spmd_log.h"
 #include "../call/execution.h"
 #include "../stages/moves.h"
 #include "gathered_view.h"
@@ -121,8 +122,9 @@ class Full : public torch::autograd::Function<Full> {
     Moving moving(Move::request, "full");
     const std::shared_ptr<const Mesh> mesh = mesh_of(tensor);
     const Geometry geometry = geometry_of_copy(tensor);
-    at::Tensor whole = own_part(tensor, {}, geometry, *mesh);
-    return mesh->stage() ? laid_out(on_all_stages(whole, *mesh), geometry) : whole;
+    if (!mesh->stage()) return own_part(tensor, {}, geometry, *mesh);
+    redco::mesh::PausedLog paused;  // other stages do not gather it
+    return laid_out(on_all_stages(own_part(tensor, {}, geometry, *mesh), *mesh), geometry);
   }
   static variable_list backward(AutogradContext*, const variable_list& grads) { return grads; }
 };
