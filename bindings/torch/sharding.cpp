@@ -176,6 +176,13 @@ int full(lua_State* L) {
   return 1;
 }
 
+int from_stage(lua_State* L) {
+  const at::Tensor& tensor = check_tensor(L, 1);
+  about_to_read(tensor);
+  push_tensor(L, redco::from_stage(tensor));
+  return 1;
+}
+
 int to_local(lua_State* L) {
   const at::Tensor& tensor = check_tensor(L, 1);
   about_to_read(tensor);
@@ -370,18 +377,25 @@ void add_sharding(lua_State* L) {
   register_functions(
       L, "redco.",
       {{"shard", shard,
-        "shard(tensor, {dp = nil, ep = nil, cp = nil, mp = nil, dp_replicate = nil}) -> like "
+        "shard(tensor, {dp = nil, ep = nil, cp = nil, mp = nil, pp = nil, dp_replicate = nil}) -> like "
         "tensor\n"
         "Shards a tensor over the processes of the newest Deployer. All processes pass the same "
         "tensor and each keeps its part; the result stands for the whole tensor. `dp`, `ep`, `cp` "
         "and `mp` are the dimension that is split over data-parallel processes, expert shards, "
         "context shards and model shards (from 0; negative ones from the end), \"replicate\" (the "
         "default), \"partial\" (a sum of terms), {dim = 1, block = 768} for blocks that are each "
-        "split, or {rank = 0} for a tensor that one process has whole. `dp_replicate` is the same "
-        "for "
+        "split, or {rank = 0} for a tensor that one process has whole. `pp`, stages of a pipeline, "
+        "and `dp_replicate` are the same; the latter is for "
         "the groups that the Deployer's zero_group makes of the data-parallel processes. A sharded "
         "tensor is redistributed; every process must call it. The result is a copy, also on one "
         "process and where the tensor is placed so already. Gradients flow through it."},
+       {"from_stage", from_stage,
+        "from_stage(tensor) -> like tensor\n"
+        "Returns a tensor that one stage of a pipeline has computed (n_pipeline_stages of the "
+        "Deployer) on the processes of all stages, which must all call it: in a pred_fn, a "
+        "train_step_fn and evaluations. In the loss_fn of a training step it is an error, since "
+        "the stages are at different micro-batches: return such a value as a metric. Returns any "
+        "other tensor itself. Gradients flow through it."},
        {"parameter", parameter,
         "parameter(sizes, {dtype = \"float32\", sharded = true}) -> Tensor [sizes...]\n"
         "Returns an uninitialised tensor for a parameter, on the newest Deployer's device; fill it "
@@ -393,7 +407,7 @@ void add_sharding(lua_State* L) {
         "sharding_counters() -> table\n"
         "Returns what sharding did on this process since the start.\n"
         "\n"
-        "`collectives.dp`, `.ep`, `.cp`, `.mp`, `.dp_replicate` and `.world` have, by kind "
+        "`collectives.dp`, `.ep`, `.cp`, `.mp`, `.pp`, `.dp_replicate` and `.world` have, by kind "
         "(all_reduce, "
         "all_gather, reduce_scatter, all_to_all), a `count` and the `bytes` that this process "
         "sent. They are those of rings and pairwise exchanges; on CPUs, a small all-reduce of "
@@ -404,7 +418,7 @@ void add_sharding(lua_State* L) {
         "`is_backward`, `group`, `kind`, `calls`, `collectives`, `bytes` and `cause`. The cause "
         "is \"operator\" (its arguments were redistributed), \"operator without rule\" (one that "
         "needs whole tensors), \"within operator\" (partial results were summed), \"request\" "
-        "(shard, full), \"parameters\" (of zero), \"gradients\", \"checkpoint\" or \"other\". "
+        "(shard, full), \"parameters\" (of zero), \"gradients\", \"checkpoint\", \"stage\" or \"other\". "
         "`is_gather` is true if arguments of an operator were gathered or redistributed; "
         "`advice` then says what to do. `gathered_bytes` is the sum of their bytes.\n"
         "\n"

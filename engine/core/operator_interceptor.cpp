@@ -29,7 +29,19 @@ struct Interception {
     c10::impl::ExcludeDispatchKeyGuard not_again(key);
     op.callBoxed(stack);
   }
+
+  static void before_function(std::vector<at::Tensor>& tensors) {
+    // Operators inside of others are not seen either.
+    if (c10::impl::tls_is_dispatch_key_excluded(key)) return;
+    for (OperatorInterceptor* each = innermost; each != nullptr; each = each->outer_)
+      each->before_function(tensors);
+  }
 };
+
+std::vector<at::Tensor> intercepted(std::vector<at::Tensor> tensors) {
+  Interception::before_function(tensors);
+  return tensors;
+}
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&Interception::fallback>());

@@ -3,6 +3,7 @@
 #include "groups.h"
 
 #include <redco/autocast.h>
+#include <redco/detail/operator_interceptor.h>
 #include <redco/error.h>
 #include <redco/grouped_linear.h>
 #include <redco/linear.h>
@@ -183,7 +184,10 @@ at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& numbers, at::Te
             x.scalar_type(), " and ", weight.scalar_type());
   }
   if (at::functorch::maybeCurrentDynamicLayer()) return with_all_products(x, numbers, weights);
-  return product(x, numbers, weights, false);
+  variable_list tensors{x, numbers};
+  tensors.insert(tensors.end(), weights.begin(), weights.end());
+  tensors = intercepted(std::move(tensors));
+  return product(tensors[0], tensors[1], at::TensorList(tensors).slice(2), false);
 }
 
 }  // namespace redco

@@ -6,6 +6,7 @@
 
 #include <redco/autocast.h>
 #include <redco/detail/planned_device.h>
+#include <redco/detail/operator_interceptor.h>
 #include <redco/error.h>
 #include <redco/linear_cross_entropy.h>
 
@@ -391,7 +392,9 @@ at::Tensor on_rows(const char* name, const at::Tensor& x, const at::Tensor& weig
   require(labels.scalar_type() == at::kLong && labels.sizes() == x.sizes().slice(0, x.dim() - 1),
           name, ": expected Long labels of shape ", x.sizes().slice(0, x.dim() - 1), ", got ",
           labels.scalar_type(), " ", labels.sizes());
-  return apply(x.reshape({-1, x.size(-1)}), weight, bias, labels.reshape({-1}));
+  const auto tensors = intercepted({x.reshape({-1, x.size(-1)}), weight, labels.reshape({-1}),
+                                    bias.value_or(at::Tensor())});
+  return apply(tensors[0], tensors[1], bias ? std::optional(tensors[3]) : std::nullopt, tensors[2]);
 }
 
 }  // namespace

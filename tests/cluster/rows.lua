@@ -187,20 +187,20 @@ local function has_experts(row)
   return row[3].num_local_experts or row[3].num_experts or row[3].n_routed_experts
 end
 
-for _, layout in ipairs { { 2, 1, 1, 0 }, { 1, 1, 1, 3 }, { 1, 2, 1, 3 }, { 1, 1, 2, 0 } } do
-  local n_model_shards, n_context_shards, n_expert_shards, zero = unpack(layout)
-  local deployer = redco.Deployer {
-    seed = 1, n_model_shards = n_model_shards, n_context_shards = n_context_shards,
-    n_expert_shards = n_expert_shards, zero = zero, zero_min_size = 64, verbose = false,
-  }
+for _, options in ipairs { { n_model_shards = 2 }, { zero = 3 }, { n_context_shards = 2, zero = 3 },
+  { n_expert_shards = 2 }, { n_pipeline_stages = 2 } } do
+  local words = {}
+  for key, value in pairs(options) do words[#words + 1] = key .. " = " .. value end
+  table.sort(words)
+  options.seed, options.zero_min_size, options.verbose = 1, 64, false
+  local deployer = redco.Deployer(options)
   for i, row in ipairs(rows) do
-    local is_chosen = zero == 0 or testing.is_chosen(i, 3)
-    if n_expert_shards > 1 then is_chosen = has_experts(row) end
+    local is_chosen = options.n_model_shards or testing.is_chosen(i, 3)
+    if options.n_expert_shards then is_chosen = has_experts(row) end
     if is_chosen then
-      testing.test(("%d: %s%s, %d model, %d context and %d expert shards, zero = %d"):format(i,
-        row[1], row[4] and " for " .. row[4] or "", n_model_shards, n_context_shards,
-        n_expert_shards, zero), function()
-        check(row, deployer, n_expert_shards > 1 and 0.9 or 0.6)
+      local name = row[1] .. (row[4] and " for " .. row[4] or "")
+      testing.test(("%d: %s, %s"):format(i, name, table.concat(words, ", ")), function()
+        check(row, deployer, options.n_expert_shards and 0.9 or options.n_pipeline_stages and 1 or 0.6)
         for operator, calls in pairs(traffic.gathered_without_rule()) do
           error(("%s was gathered %d times"):format(operator, calls))
         end

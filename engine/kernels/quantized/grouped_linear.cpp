@@ -4,6 +4,7 @@
 #include "products.h"
 
 #include <redco/autocast.h>
+#include <redco/detail/operator_interceptor.h>
 #include <redco/error.h>
 #include <redco/grouped_linear.h>
 
@@ -115,8 +116,11 @@ at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& numbers, at::Te
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes.back() = weights[0].size(1);
   sizes.push_back(type.size);
-  return QuantizedGroupedProduct::apply(x.reshape(sizes), numbers, weights, name, false,
-                                        may_be_few_rows(x));
+  std::vector<at::Tensor> tensors{x.reshape(sizes), numbers};
+  tensors.insert(tensors.end(), weights.begin(), weights.end());
+  tensors = intercepted(std::move(tensors));
+  return QuantizedGroupedProduct::apply(tensors[0], tensors[1], at::TensorList(tensors).slice(2),
+                                        name, false, may_be_few_rows(x));
 }
 
 }  // namespace redco

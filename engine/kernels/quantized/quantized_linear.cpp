@@ -6,6 +6,7 @@
 #include "products.h"
 
 #include <redco/autocast.h>
+#include <redco/detail/operator_interceptor.h>
 #include <redco/error.h>
 
 #include <ATen/Dispatch.h>
@@ -345,9 +346,8 @@ at::Tensor quantized_linear(const at::Tensor& x, const at::Tensor& blocks, const
   } else {
     std::vector<int64_t> sizes = x.sizes().vec();
     sizes.back() = blocks.size(0);
-    y = QuantizedProduct::apply(x.reshape({-1, blocks.size(1), type.size}), blocks, name,
-                                may_be_few_rows(x))
-            .view(sizes);
+    const auto tensors = intercepted({x.reshape({-1, blocks.size(1), type.size}), blocks});
+    y = QuantizedProduct::apply(tensors[0], tensors[1], name, may_be_few_rows(x)).view(sizes);
   }
   return bias && bias->defined() ? y + *bias : y;
 }

@@ -56,8 +56,8 @@ void put_on_stage(Call& call) {
     if (stage == last) continue;
     require(!argument.is_written, call.op.name, ": writes values of stage ", last,
             " of n_pipeline_stages = ", run->size(stages), " to a tensor that ",
-            stage ? "stage " + std::to_string(*stage) : "all processes",
-            " have. Make a new tensor (torch.cat, torch.stack, x + y), or make it from a tensor of "
+            stage ? "stage " + std::to_string(*stage) + " has" : "all processes have",
+            ". Make a new tensor (torch.cat, torch.stack, x + y), or make it from a tensor of "
             "that stage (x:new_zeros)");
     if (!stage && !argument.impl && argument.tensor.dim() == 0) continue;  // a wrapped number
     require(!resting_stage_of(argument.tensor), call.op.name, ": a parameter of stage ",

@@ -11,6 +11,7 @@
 #include <redco/detail/operator_interceptor.h>
 #include <redco/detail/recomputing.h>
 #include <redco/error.h>
+#include <redco/sharding.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
@@ -199,6 +200,26 @@ void replace_tensors(Stack& stack, size_t n_arguments, const Function& function)
   for (size_t i = stack.size() - n_arguments; i < stack.size(); ++i) map_tensors(stack[i], function);
 }
 
+// The same tensor, on the processes of all stages.
+class FromStage : public torch::autograd::Function<FromStage> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor) {
+    ctx->set_materialize_grads(false);
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    mesh::PausedLog paused;
+    ShardedTensorImpl* impl = sharded_impl(tensor);
+    if (impl->gathered_view()) refresh(*impl);
+    keep(ctx, "stage", impl->mesh());
+    const Geometry geometry = dense_geometry(tensor.sizes(), tensor.strides());
+    return wrap(laid_out(on_all_stages(impl->local(), *impl->mesh()), geometry),
+                impl->placements(), impl->mesh()->of_run(), geometry);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    if (!gradients[0].defined()) return {{}};
+    return {seen_by_stage(gradients[0], kept(ctx, "stage"))};
+  }
+};
+
 // The parameters among the arguments, each on its stage.
 at::Tensor staged(const at::Tensor& tensor) {
   const auto stage = resting_stage_of(tensor);
@@ -218,8 +239,7 @@ at::Tensor on_stage(const at::Tensor& tensor, int64_t to) {
 
 // Brings the arguments to the last stage of any, or, if only parameters that all stages have are
 // among them, to the stage of the call before. Returns whether the call is of a stage.
-bool bring_together(const c10::OperatorHandle& handle, Stack& stack) {
-  const size_t n = handle.schema().arguments().size();
+bool bring_together(Stack& stack, size_t n, const std::vector<bool>& is_written) {
   std::optional<int64_t> last;
   bool is_of_shared_parameters = false;
   auto see = [&](const at::Tensor& tensor) {
@@ -231,9 +251,8 @@ bool bring_together(const c10::OperatorHandle& handle, Stack& stack) {
   replace_tensors(stack, n, see);
   if (!last && !is_of_shared_parameters) return false;
   Calls::current() = last.value_or(Calls::current());
-  const Operator& op = known_operator(handle);
   for (size_t i = 0; i < n; ++i) {
-    if (op.is_written[i]) continue;  // put_on_stage checks these
+    if (is_written[i]) continue;  // put_on_stage checks these
     map_tensors(stack[stack.size() - n + i],
                 [](const at::Tensor& tensor) { return on_stage(tensor, Calls::current()); });
   }
@@ -241,6 +260,10 @@ bool bring_together(const c10::OperatorHandle& handle, Stack& stack) {
 }
 
 }  // namespace
+
+at::Tensor from_stage(const at::Tensor& tensor) {
+  return stage_of(tensor) ? FromStage::apply(tensor) : tensor;
+}
 
 StagedPass::StagedPass(const std::shared_ptr<const Mesh>& run, Order order, StageSends& sends)
     : run_(run), order_(order), sends_(sends) {}
@@ -253,9 +276,18 @@ struct StagedPass::Running::Scope final : OperatorInterceptor {
   }
   ~Scope() override { running = outer; }
   // Backward calls operators on what forward has brought together.
+  static bool is_of_backward() {
+    return torch::autograd::get_current_node() && !Recomputing::is_on();
+  }
   bool before(const c10::OperatorHandle& op, Stack& stack) override {
-    const bool is_of_backward = torch::autograd::get_current_node() && !Recomputing::is_on();
-    return !is_of_backward && bring_together(op, stack);
+    return !is_of_backward() && bring_together(stack, op.schema().arguments().size(),
+                                               known_operator(op).is_written);
+  }
+  void before_function(std::vector<at::Tensor>& tensors) override {
+    if (is_of_backward()) return;
+    Stack stack(tensors.begin(), tensors.end());
+    bring_together(stack, stack.size(), std::vector<bool>(stack.size()));
+    for (size_t i = 0; i < tensors.size(); ++i) tensors[i] = stack[i].toTensor();
   }
 
   StagedPass* outer;

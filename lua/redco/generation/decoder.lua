@@ -116,7 +116,7 @@ function Decoder:scores(ids)
     for name, value in pairs(self.prompt_inputs) do inputs[name] = value end
   end
   local hidden = self.model.hidden_states(self.params, inputs, { cache = self.cache })
-  local scores = self.model.logits(self.params, hidden:select(1, -1)):float()
+  local scores = native.from_stage(self.model.logits(self.params, hidden:select(1, -1)):float())
   -- The search runs on the CPU.
   return scores.device == "cpu" and scores or scores:full():cpu()
 end
