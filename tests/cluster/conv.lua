@@ -26,12 +26,13 @@ local function make_params(generator)
 end
 
 local function forward(params, x, is_training)
-  local function convolution(layer, input, stride)
+  local function apply(layer, input, stride)
     local norm = layer.norm
     local y = torch.conv2d(input, layer.weight, nil, { stride, stride }, { 1, 1 })
     return torch.batch_norm(y, norm.weight, norm.bias, norm.running_mean, norm.running_var,
       is_training, 0.1, 1e-5, false)
   end
+  local function convolution(...) return nn.block(apply, ...) end
   x = torch.relu(convolution(params.stem, x, 1))
   local y = torch.relu(convolution(params.first, x, 1))
   x = torch.relu(x + convolution(params.second, y, 1))

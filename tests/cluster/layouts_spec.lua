@@ -68,11 +68,21 @@ local context_sequence = { "gpt-float64-zero0-context2-sequence-dropout",
 local context_groups = { "gpt-float64-zero3-context4-dropout", "llama-float64-zero0-context4-mqa",
   "t5-float64-zero1-context4", "gpt-float64-zero3-context2-group1-dropout" }
 
+-- Pipelines of two and four stages, of which each step has two micro-batches.
+local in_stages = { "gpt-float64-zero0-stages2", "gpt-float64-zero0-stages2-recompute-dropout",
+  "llama-float64-zero0-stages2-mqa", "t5-float64-zero0-stages2", "conv-float64-zero0-stages2",
+  "gpt-bfloat16-zero0-stages2", "gpt-float16-zero0-stages2",
+  "gpt-autocast:bfloat16-zero0-stages2-dropout" }
+local shared_stages = { "gpt-float64-zero1-stages2-dropout", "gpt-float64-zero2-stages2",
+  "gpt-float64-zero3-stages2-recompute-dropout", "llama-float64-zero3-stages2",
+  "t5-float64-zero3-stages2", "conv-float64-zero3-stages2", "gpt-float16-zero3-stages2",
+  "t5-float64-zero0-stages4", "conv-float64-zero0-stages4" }
+
 local one = train(1, 1, all)
 
 --- The run of one process that a run must equal.
 local function reference(name)
-  return (name:gsub("zero%d", "zero0"):gsub("-group%d", ""):gsub("-context%d", "")
+  return (name:gsub("zero%d", "zero0"):gsub("-group%d", ""):gsub("-context%d", ""):gsub("-stages%d", "")
     :gsub("-sequence", ""):gsub("-recompute", ""))
 end
 
@@ -126,6 +136,8 @@ for _, layout in ipairs(layouts) do
   if n > n_model_shards then add(in_context, n == 4 and n_model_shards == 1 and 2 or 1) end
   if n == 4 and n_model_shards == 2 then add(context_sequence) end
   if n == 4 and n_model_shards == 1 then add(context_groups) end
+  if n > n_model_shards then add(in_stages, n == 4 and 2 or 1) end
+  if n == 4 and n_model_shards == 1 then add(shared_stages) end
   local folder
   test(("%dx%d trains"):format(n / n_model_shards, n_model_shards), function()
     folder = train(n, n_model_shards, names)

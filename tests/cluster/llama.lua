@@ -56,7 +56,7 @@ local function logits(params, input_ids, n_kv_heads)
   local x = torch.embedding(params["embed_tokens.weight"], input_ids)
   local angle = angles(x)
   local cos, sin = angle:cos(), angle:sin()
-  for i = 0, n_layers - 1 do
+  local function apply_layer(i, x)
     local layer = ("layers.%d."):format(i)
     local y = norm(layer .. "input_layernorm", x)
     local q = rotated(heads(layer .. "self_attn.q_proj", y, n_heads), cos, sin)
@@ -67,8 +67,9 @@ local function logits(params, input_ids, n_kv_heads)
     x = x + linear(layer .. "self_attn.o_proj", y)
     y = norm(layer .. "post_attention_layernorm", x)
     local gate = torch.silu(linear(layer .. "mlp.gate_proj", y))
-    x = x + linear(layer .. "mlp.down_proj", gate * linear(layer .. "mlp.up_proj", y))
+    return x + linear(layer .. "mlp.down_proj", gate * linear(layer .. "mlp.up_proj", y))
   end
+  for i = 0, n_layers - 1 do x = nn.block(apply_layer, i, x) end
   return linear("lm_head", norm("norm", x))
 end
 

@@ -66,7 +66,7 @@ local function forward(params, batch)
     local x = torch.embedding(params["shared.weight"], ids)
     local bias = position_bias(params[name .. ".relative_attention_bias.weight"], ids:size(1),
       memory ~= nil)
-    for i = 0, n_layers - 1 do
+    local function apply_block(i, x)
       local block = ("%s.block.%d."):format(name, i)
       local y = norm(block .. "self_norm", x)
       x = x + attention(block .. "SelfAttention", y, y, bias)
@@ -75,8 +75,9 @@ local function forward(params, batch)
         x = x + attention(block .. "EncDecAttention", y, memory)
       end
       y = torch.relu(linear(block .. "wi", norm(block .. "feed_forward_norm", x)))
-      x = x + linear(block .. "wo", y)
+      return x + linear(block .. "wo", y)
     end
+    for i = 0, n_layers - 1 do x = nn.block(apply_block, i, x) end
     return norm(name .. ".final_layer_norm", x)
   end
   local memory = stack("encoder", batch.input_ids)

@@ -4,8 +4,8 @@
 --
 -- A run is named <model>-<dtype>-zero<0 to 3>, with "-sequence" for sequence parallelism,
 -- "-groupN" for groups of N processes that share the state of zero, "-contextN" for N context
--- shards, "-recompute" for activations that backward computes again, "-dropout" where the model
--- drops and "-mqa" for one head of keys and values.
+-- shards, "-stagesN" for N stages of a pipeline, "-recompute" for activations that backward computes
+-- again, "-dropout" where the model drops and "-mqa" for one head of keys and values.
 --
 -- With save_every it writes checkpoints, and goes on from what it finds. At the step signal_at the
 -- process signal_rank sends itself `signal`. With `whole`, a folder, it then trains each once
@@ -29,13 +29,15 @@ local function train(name, workdir, save_every)
     zero_min_size = 64,  -- the tests' models are small
     zero_group = tonumber(extra:match "group(%d)"),
     n_context_shards = tonumber(extra:match "context(%d)"),
+    n_pipeline_stages = tonumber(extra:match "stages(%d)"),
     sequence_parallel = extra:find "sequence" ~= nil, workdir = workdir .. "/" .. name,
     device = o.device ~= "" and o.device or nil,
   }
+  local recomputes, has_stages = extra:find "recompute" ~= nil, extra:find "stages" ~= nil
   local stored = dtype == "float64" and dtype or "float32"
   local task = require(model)(torch.Generator(5), {
     n_examples = o.n_examples, dtype = stored, dropout = extra:find "dropout" and 0.1 or 0,
-    n_kv_heads = extra:find "mqa" and 1 or 2, recomputes = extra:find "recompute" ~= nil,
+    n_kv_heads = extra:find "mqa" and 1 or 2, recomputes = recomputes and not has_stages,
   })
   local params = redco.tree.map(function(param)
     return torch.is_tensor(param) and param:to(stored) or param
@@ -61,11 +63,14 @@ local function train(name, workdir, save_every)
     deployer = deployer, params = checkpoint and checkpoint.params or params,
     opt_state = checkpoint and checkpoint.opt_state, last_ckpt_info = info,
     collate_fn = task.collate_fn, loss_fn = loss_fn, optimizer = optimizer, compute_dtype = dtype,
+    recompute = recomputes and has_stages and "blocks" or nil,
   }
-  local batch_size = o.per_device_batch_size * deployer.mesh.cp
+  local mesh = deployer.mesh
+  local n_of_example = mesh.cp * mesh.pp
+  local batch_size = o.per_device_batch_size * n_of_example
   if task.accumulate then
     batch_size = o.global_batch_size
-      / (task.accumulate * deployer.n_processes / deployer.mesh.mp / deployer.mesh.cp)
+      / (task.accumulate * deployer.n_processes / mesh.mp / n_of_example)
   end
   trainer:fit {
     train_examples = task.examples,

@@ -1,6 +1,6 @@
 // Kernels for composite operators that read memory: LibTorch decomposes these above every dispatch
 // key of a sharded tensor, but reads index values, ignores strides, has a separate kernel without
-// gradients, or would move more.
+// gradients, writes to plain tensors, or would move more.
 
 #include "composites.h"
 
@@ -84,6 +84,17 @@ void max_pool1d(const c10::OperatorHandle& op, Stack* stack) {
   if (!is_recorded) stack->back() = stack->back().toTensor().contiguous();
 }
 
+// LibTorch scatters into zeros that are no sharded tensor: those of a stage of a pipeline cannot be
+// written there.
+at::Tensor value_selecting_reduction_backward(const at::Tensor& gradient, int64_t dim,
+                                              const at::Tensor& indices, at::IntArrayRef sizes,
+                                              bool keepdim) {
+  const bool is_reduced = !keepdim && !sizes.empty();
+  const at::Tensor values = is_reduced ? gradient.unsqueeze(dim) : gradient;
+  return gradient.new_zeros(sizes).scatter(dim, is_reduced ? indices.unsqueeze(dim) : indices,
+                                           values);
+}
+
 void add_attention(torch::Library& m) {
   m.impl("scaled_dot_product_attention",
          torch::CppFunction::makeFromBoxedFunction<&context_attention>());
@@ -93,6 +104,7 @@ void add_kernels(torch::Library& m) {
   for (const auto& [name, arguments] : read_arguments)
     m.impl(std::string(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&read_whole>());
   m.impl("batch_norm", torch::CppFunction::makeFromBoxedFunction<&batch_norm>());
+  m.impl("value_selecting_reduction_backward", value_selecting_reduction_backward);
   m.impl("max_pool1d", torch::CppFunction::makeFromBoxedFunction<&max_pool1d>());
   add_attention(m);
 }

@@ -181,6 +181,9 @@ class Staged : public torch::autograd::Function<Staged> {
 class Moved : public torch::autograd::Function<Moved> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, int64_t to) {
+    require(!Calls::is_scheduled() || !Recomputing::is_on(),
+            "redco.checkpoint of a function that several stages of a pipeline compute: call it "
+            "for parts of one stage, or use recompute = \"blocks\" of the Trainer");
     ctx->set_materialize_grads(false);
     ctx->saved_data["from"] = *stage_of(tensor);
     return moved_to_stage(tensor, to, Calls::sends());
