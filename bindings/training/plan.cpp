@@ -154,6 +154,8 @@ int is_planning_of(lua_State* L) {
 }  // namespace
 
 std::shared_ptr<Deployer> make_planned_deployer(DeployerOptions options) {
+  require(options.n_pipeline_stages == 1,
+          "plan: n_pipeline_stages = ", options.n_pipeline_stages, " is not planned: plan with 1");
   planned->options.n_model_shards = options.n_model_shards;
   planned->options.n_context_shards = options.n_context_shards;
   planned->options.n_expert_shards = options.n_expert_shards;
@@ -257,6 +259,8 @@ int plan(lua_State* L) {
   args.finish();
   const Deployer& deployer = *object->trainer->deployer();
   deployer.require_layout("Trainer:plan");
+  const int64_t n_stages = deployer.mesh()->size(Mesh::pipeline);
+  require(n_stages == 1, "Trainer:plan: n_pipeline_stages = ", n_stages, " is not planned");
   options.zero = deployer.zero();
   const ProcessLayout layout = deployer.layout();
   options.n_model_shards = layout.n_model_shards;

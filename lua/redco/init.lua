@@ -11,6 +11,7 @@ local redco = {
   Trainer = native.Trainer,
   Predictor = native.Predictor,
   shard = native.shard,
+  from_stage = native.from_stage,
   parameter = native.parameter,
   sharding_counters = native.sharding_counters,
   Rng = native.Rng,

@@ -1,6 +1,6 @@
 -- Every family of models, and heads of some, with two model shards and ZeRO 3, on two copies of
--- the model, two context shards or two expert shards, in turn: one step of training has the loss,
--- the gradients and the new parameters of one process. It trains adapters of a new model,
+-- the model, two context shards, two expert shards or two stages, in turn: one step of training has
+-- the loss, the gradients and the new parameters of one process. It trains adapters of a new model,
 -- adapters of one whose weights stay in mapped files (low_memory), and all parameters of the
 -- latter. Without REDCO_TEST_FULL=1 a third of the families gets one of these three; which, depends
 -- on REDCO_TEST_SEED. A second argument is the only family.
@@ -12,11 +12,11 @@ local torch = redco.torch
 local folder = assert(arg[1], "expected a folder to write to") .. "/every_family"
 
 local deployers = {}
-for i, layout in ipairs { { "copies" }, { "context shards", 2 }, { "expert shards", nil, 2 } } do
-  deployers[i] = { name = layout[1], made = redco.Deployer {
-    seed = 1, n_model_shards = 2, n_context_shards = layout[2], n_expert_shards = layout[3],
-    zero = 3, zero_min_size = 16, verbose = false,
-  } }
+for i, option in ipairs { "copies", "n_context_shards", "n_expert_shards", "n_pipeline_stages" } do
+  local name = option:gsub("^n_", ""):gsub("_", " ")
+  local options = { seed = 1, n_model_shards = 2, zero = 3, zero_min_size = 16, verbose = false }
+  if option ~= "copies" then options[option] = 2 end
+  deployers[i] = { name = name, made = redco.Deployer(options) }
 end
 local deployer
 

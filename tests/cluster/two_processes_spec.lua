@@ -7,7 +7,7 @@ local testing = require "testing"
 test(2, "tensors steps alone optimizers networks algorithms preference quantized precision")
 test(2, "ranges operators collate data budgets model_budgets moves evaluate contrastive serve")
 test(2, "families loading new_models rows whisper diffusion pictures torchscript batch")
-test(2, "rl_language architectures context experts")
+test(2, "rl_language architectures context experts stages")
 test(2, "copies", "REDCO_ONEDNN_PRODUCTS=1")
 if testing.is_full then
   test(1, "algorithms")

@@ -29,6 +29,19 @@ print(scores["acc,none"], scores["acc_stderr,none"])  --> 0.5  0.5
 print(samples.sums[1].arguments[1][1]:gsub("\n", "|"))
 --> 1 + 1? 2||2 + 2?  2
 
+--- redco.from_stage
+local deployer = redco.Deployer { seed = 42, n_pipeline_stages = 1 }
+local predictor = redco.Predictor {
+  deployer = deployer, collate_fn = torch.stack,
+  pred_fn = function(_, params, x)
+    local y = redco.from_stage(nn.block(nn.linear, params, x))
+    return y:argmax(-1)  -- on all stages
+  end,
+}
+local preds = predictor:predict { examples = { torch.ones(3) }, params = nn.Linear(3, 1),
+  per_device_batch_size = 1 }
+print(preds[1])  --> tensor(0)
+
 --- redco.gather_micro_batches
 local trainer = redco.Trainer {
   deployer = redco.Deployer { seed = 42 }, params = nn.Linear(4, 2),

@@ -1,0 +1,183 @@
+-- Pipelines: which stage has what, what they send, and what a script cannot do in them. In two or
+-- four processes.
+local redco = require "redco"
+local testing = require "testing"
+local torch = require "redco.torch"
+
+local nn, test = redco.nn, testing.test
+local n_processes = tonumber(os.getenv "WORLD_SIZE")
+local width, n_rows, n_blocks, element = 6, 8, 5, 8
+
+local function randn(generator, shape)
+  return torch.randn(shape, { generator = generator, dtype = "float64" })
+end
+
+local function new_params()
+  local generator, params = torch.Generator(3), { blocks = {} }
+  params.first, params.head = randn(generator, { width, width }), randn(generator, { width })
+  for i = 1, n_blocks do params.blocks[i] = { weight = randn(generator, { width, width }) / 3 } end
+  return params
+end
+
+local function rows()
+  local generator, examples = torch.Generator(5), {}
+  for i = 1, n_rows do examples[i] = randn(generator, { width }) end
+  return examples
+end
+
+local function collate(examples) return { x = torch.stack(examples) } end
+
+local function block(p, x) return x + torch.tanh(nn.linear(p, x)) end
+
+-- With `inside`, a function of x after each block, and its number.
+local function loss_of(params, x, inside)
+  x = torch.matmul(x, params.first)
+  for i, p in ipairs(params.blocks) do
+    x = nn.block(block, p, x)
+    if inside then x = inside(x, i) or x end
+  end
+  return (torch.matmul(x, params.head) ^ 2):mean()
+end
+
+local function deployer_of(options)
+  options.seed, options.verbose, options.zero_min_size = 1, false, 16
+  return redco.Deployer(options)
+end
+
+local function trainer_of(deployer, loss_fn, params)
+  return redco.Trainer {
+    deployer = deployer, params = params or new_params(), compute_dtype = "float64",
+    collate_fn = collate, loss_fn = loss_fn, optimizer = redco.optim.sgd { learning_rate = 0.1 },
+  }
+end
+
+local function fit(trainer, micro)
+  trainer:fit { train_examples = rows(), n_epochs = 1, global_batch_size = n_rows,
+    per_device_batch_size = micro }
+end
+
+test("each stage has its own blocks", function()
+  local deployer = deployer_of { n_pipeline_stages = n_processes }
+  testing.expect_equal(deployer.mesh.pp, n_processes)
+  local trainer = trainer_of(deployer, function(_, _, p, batch) return loss_of(p, batch.x) end)
+  fit(trainer, 2)
+  local stages, last = {}, 0
+  for i, p in ipairs(trainer.params.blocks) do
+    stages[i] = tonumber(p.weight:placement().pp:match "on_rank%((%d+)%)")
+    assert(stages[i] == last or stages[i] == last + 1, "the blocks are not consecutive")
+    last = stages[i]
+    testing.expect_equal(p.weight:to_local():size(0),
+      stages[i] == deployer.process_id and width or 0)
+  end
+  testing.expect_equal(last, n_processes - 1)
+  testing.expect_equal(trainer.params.first:placement().pp, "on_rank(0)")
+  testing.expect_equal(trainer.params.head:placement().pp, ("on_rank(%d)"):format(last))
+end)
+
+test("what is sent between stages: activations there, and their gradients back", function()
+  local deployer = deployer_of { n_pipeline_stages = n_processes }
+  local trainer = trainer_of(deployer, function(_, _, p, batch) return loss_of(p, batch.x) end)
+  local function sent()
+    local count, bytes = 0, 0
+    for _, move in ipairs(redco.sharding_counters().moves) do
+      if move.cause == "stage" and move.what == "move" then
+        count, bytes = count + move.collectives, bytes + move.bytes
+      end
+    end
+    return count, bytes
+  end
+  local count_before, bytes_before = sent()
+  fit(trainer, 2)
+  local count, bytes = sent()
+  local id, n_micro = deployer.process_id, n_rows / 2
+  local n_sent = (id < n_processes - 1 and 1 or 0) + (id > 0 and 1 or 0)
+  local n_received = n_sent  -- as many messages come
+  testing.expect_equal(count - count_before, n_micro * (n_sent + n_received))
+  testing.expect_equal(bytes - bytes_before, n_rows * width * element * n_sent)
+end)
+
+test("metrics are those of all processes, and parameters those of one", function()
+  local params, losses = new_params(), {}
+  local plain = redco.tree.map(torch.clone, params)
+  local x = collate(rows()).x
+  local expected, gradients = redco.value_and_grad(function(p) return loss_of(p, x) end)(plain)
+  local deployer = deployer_of { n_pipeline_stages = n_processes }
+  local trainer = trainer_of(deployer, function(_, _, p, batch)
+    local loss = loss_of(p, batch.x)
+    return loss, nil, { twice = loss * 2 }
+  end, params)
+  trainer:fit { train_examples = rows(), n_epochs = 1, global_batch_size = n_rows,
+    per_device_batch_size = 1, on_step = function(step) losses[#losses + 1] = step.metrics end }
+  redco.tree.map(function(param, before, gradient)
+    testing.expect_close(param:full(), before - 0.1 * gradient, 1e-12, 1e-12)
+  end, trainer.params, plain, gradients)
+  for _, metrics in ipairs(losses) do
+    testing.expect_close(torch.tensor(metrics.twice), expected * 2, 1e-6, 1e-6)
+  end
+end)
+
+-- An error of the training with `inside`.
+local function expect_failure(inside, message)
+  local deployer = deployer_of { n_pipeline_stages = n_processes }
+  testing.expect_error(function()
+    fit(trainer_of(deployer, function(_, _, p, batch) return loss_of(p, batch.x, inside) end), 2)
+  end, message)
+end
+
+local last = n_blocks
+
+test("a value that one stage has cannot be read in the loss_fn", function()
+  expect_failure(function(x, i) if i == last then x:sum():item() end end,
+    "a value is read that only stage")
+  expect_failure(function(x, i) if i == last then redco.from_stage(x) end end,
+    "a value is read that only stage")
+end)
+
+test("a shape that depends on values", function()
+  expect_failure(function(x, i) if i == last then x[x:gt(0)]:sum() end end,
+    "the shape of its result depends on values that only stage")
+end)
+
+test("a tensor that all processes have cannot be written", function()
+  local shared = torch.zeros({ 2, width }, { dtype = "float64" })
+  expect_failure(function(x, i) if i == last then shared:copy_(x:detach()) end end,
+    "to a tensor that all processes have. Make a new tensor")
+end)
+
+test("gradients inside of the loss_fn", function()
+  expect_failure(function(x, i)
+    if i == last then torch.autograd.grad({ x:sum() }, { x }, { retain_graph = true }) end
+  end, "n_pipeline_stages")
+end)
+
+test("fewer blocks than stages, and a number that does not divide", function()
+  local deployer = deployer_of { n_pipeline_stages = n_processes }
+  testing.expect_error(function()
+    fit(trainer_of(deployer, function(_, _, p, batch)
+      return (nn.block(block, p.blocks[1], batch.x) ^ 2):mean()
+    end), 2)
+  end, ("n_pipeline_stages = %d: the function has 1 block (redco.nn.block)"):format(n_processes))
+  testing.expect_error(function() deployer_of { n_pipeline_stages = 3 } end,
+    ("n_pipeline_stages = 3 must divide %d"):format(n_processes))
+end)
+
+test("values can be read in a pred_fn", function()
+  local deployer = deployer_of { n_pipeline_stages = n_processes }
+  local params, seen = new_params(), nil
+  local expected = loss_of(params, collate(rows()).x)
+  local predictor = redco.Predictor {
+    deployer = deployer, collate_fn = collate,
+    pred_fn = function(_, p, batch)
+      local loss = loss_of(p, batch.x)
+      seen = loss:item()
+      testing.expect_equal(redco.from_stage(loss):item(), seen)
+      return loss:expand { n_rows }
+    end,
+  }
+  local preds = predictor:predict { examples = rows(), params = params,
+    per_device_batch_size = n_rows }
+  testing.expect_close(preds[1], expected, 1e-12, 1e-12)
+  testing.expect_close(torch.tensor(seen, { dtype = "float64" }), expected, 1e-12, 1e-12)
+end)
+
+testing.finish()
