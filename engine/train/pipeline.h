@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <redco/export.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -16,9 +18,10 @@ struct Turn {
 };
 
 /// The turns of a stage by 1F1B (arXiv 2104.04473, 2.2.1): as many forward passes as there are
-/// stages behind it, then backward and forward in turn, so that it keeps the activations of
-/// n_stages - stage micro-batches at most. Of (n_stages - 1 + n_batches) turns, a stage waits in
-/// n_stages - 1. One stage runs each micro-batch to its end.
-std::vector<Turn> turns_of(int64_t stage, int64_t n_stages, size_t n_batches);
+/// stages behind it, then forward and backward in turn, so that it keeps the activations of
+/// n_stages - stage micro-batches at most. If all take equally long, a stage waits for
+/// (n_stages - 1) / (n_batches + n_stages - 1) of the time. One stage runs each micro-batch to its
+/// end.
+REDCO_API std::vector<Turn> turns_of(int64_t stage, int64_t n_stages, size_t n_batches);
 
 }  // namespace redco::train

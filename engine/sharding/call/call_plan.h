@@ -53,6 +53,9 @@ struct OperatorFacts {
   bool passes_through = false;  ///< its result has its argument's values, perhaps of another type
   bool regroups = false;        ///< it splits or merges dimensions of its argument
   bool is_view = false;      ///< its results share memory with its argument; the schema is silent
+  /// Whether the shape of a call's result is known although its tags say that it depends on values;
+  /// null: it is not.
+  bool (*has_known_shape)(const Call&) = nullptr;
   bool keys_floats = false;  ///< its rule reads floating-point arguments
   /// What else its plan depends on; null: nothing.
   std::vector<int64_t> (*remembers)(const Call&) = nullptr;

@@ -182,12 +182,22 @@ std::optional<CallPlan> index_put(const Call& call) {
   return plan;
 }
 
+// A mask selects as many elements as are true in it.
+bool has_no_mask(const Call& call) {
+  return std::ranges::none_of(call.tensors, [](const TensorArgument& argument) {
+    const at::ScalarType type = argument.tensor.scalar_type();
+    return argument.argument > 0 && (type == at::kBool || type == at::kByte);
+  });
+}
+
 }  // namespace
 
 const RuleTable& advanced_indexing_rules() {
+  OperatorFacts selection = index;
+  selection.has_known_shape = has_no_mask;
   static const RuleTable table = {
-      {"aten::index", index},
-      {"aten::_unsafe_index", index},
+      {"aten::index", selection},
+      {"aten::_unsafe_index", selection},
       {"aten::index_put", index_put},
       {"aten::_index_put_impl", index_put},
       {"aten::_unsafe_index_put", index_put},

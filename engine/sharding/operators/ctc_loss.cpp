@@ -77,8 +77,11 @@ std::optional<CallPlan> ctc_loss_backward(const Call& call) {
 }  // namespace
 
 const RuleTable& ctc_loss_rules() {
+  OperatorFacts losses = ctc_loss;
+  // Of the losses; that of the state for backward depends on the lengths.
+  losses.has_known_shape = [](const Call&) { return true; };
   static const RuleTable table = {
-      {"aten::_ctc_loss", ctc_loss},
+      {"aten::_ctc_loss", losses},
       {"aten::_ctc_loss_backward", ctc_loss_backward},
   };
   return table;

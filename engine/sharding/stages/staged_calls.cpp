@@ -18,12 +18,7 @@ namespace {
 
 bool has_shape_of_values(const Call& call) {
   if (!call.op.handle.hasTag(at::Tag::dynamic_output_shape)) return false;
-  // By whole numbers, an index is of a known size.
-  return !call.op.name.starts_with("aten::index") ||
-         std::ranges::any_of(call.tensors, [](const TensorArgument& argument) {
-           return argument.argument > 0 && (argument.tensor.scalar_type() == at::kBool ||
-                                            argument.tensor.scalar_type() == at::kByte);
-         });
+  return !call.op.facts.has_known_shape || !call.op.facts.has_known_shape(call);
 }
 
 at::Tensor as_tensor(const c10::IValue& value) {

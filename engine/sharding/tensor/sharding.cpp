@@ -1,6 +1,5 @@
 // The public functions on sharded tensors: shard, redistribute, full, to_local, from_local.
 
-#include "../../mesh/spmd_log.h"
 #include "../call/execution.h"
 #include "../stages/moves.h"
 #include "gathered_view.h"
@@ -120,11 +119,7 @@ class Full : public torch::autograd::Function<Full> {
     ctx->set_materialize_grads(false);  // as `clone` on one process
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     Moving moving(Move::request, "full");
-    const std::shared_ptr<const Mesh> mesh = mesh_of(tensor);
-    const Geometry geometry = geometry_of_copy(tensor);
-    if (!mesh->stage()) return own_part(tensor, {}, geometry, *mesh);
-    redco::mesh::PausedLog paused;  // other stages do not gather it
-    return laid_out(on_all_stages(own_part(tensor, {}, geometry, *mesh), *mesh), geometry);
+    return own_part(tensor, {}, geometry_of_copy(tensor), *mesh_of(tensor));
   }
   static variable_list backward(AutogradContext*, const variable_list& grads) { return grads; }
 };
@@ -156,7 +151,6 @@ class ToLocal : public torch::autograd::Function<ToLocal> {
     ctx->saved_data["layout"] =
         c10::IValue::make_capsule(c10::make_intrusive<Layout>(impl->placements(), impl->mesh()));
     ctx->saved_data["sizes"] = tensor.sizes().vec();
-    if (impl->mesh()->stage()) return on_all_stages(impl->local(), *impl->mesh());
     // The local term is reduced in place when the sum is read: return a copy.
     return is_partial(impl->placements()) ? impl->local().clone() : alias_of(impl->local());
   }
@@ -263,7 +257,7 @@ const at::Tensor& held_memory_of(const at::Tensor& tensor) {
 }
 
 at::Tensor full(const at::Tensor& tensor) {
-  return is_sharded(tensor) ? Full::apply(tensor) : tensor.clone();
+  return is_sharded(tensor) ? Full::apply(from_stage(tensor)) : tensor.clone();
 }
 
 at::Tensor full_to_read(const at::Tensor& tensor) {
@@ -273,7 +267,7 @@ at::Tensor full_to_read(const at::Tensor& tensor) {
 }
 
 at::Tensor to_local(const at::Tensor& tensor) {
-  return is_sharded(tensor) ? ToLocal::apply(tensor) : tensor;
+  return is_sharded(tensor) ? ToLocal::apply(from_stage(tensor)) : tensor;
 }
 
 }  // namespace redco
