@@ -94,8 +94,9 @@ std::vector<const Kernels*> find_sets() {
   return sets;
 }
 
-using Plain = void (*)(const float* x, Byte* bytes);
-using Fitted = void (*)(const float* x, const float* w, Byte* bytes);
+// Whether a type has this encoder. GCC with -fsanitize=undefined knows no constant `f != nullptr`.
+template <auto encoder>
+constexpr bool exists = !std::is_null_pointer_v<decltype(encoder)>;
 
 // The weights of a block's elements: their importance relative to its mean. An element never
 // counts nothing, so that it keeps its order of magnitude.
@@ -107,21 +108,22 @@ REDCO_INLINE void set_weights(const float* importance, float (&w)[size]) {
   for (int i = 0; i < size; ++i) w[i] = importance == nullptr ? 1 : importance[i] * factor + 1e-4f;
 }
 
-// Those without weights are encoded by `plain`, if there is one.
+// Those without weights are encoded by `plain(x, bytes)`, if there is one, others by
+// `fitted(x, w, bytes)`.
 #define REDCO_ENCODE(name, attribute)                                                             \
-  template <class Type, Plain plain, Fitted fitted>                                               \
+  template <class Type, auto plain, auto fitted>                                                  \
   attribute void name(const float* from, const float* importance, std::byte* blocks, int64_t n) { \
     auto* to = reinterpret_cast<Byte*>(blocks);                                                   \
     for (int64_t i = 0; i < n; ++i, from += Type::size, to += Type::bytes) {                      \
-      if constexpr (fitted != nullptr) {                                                          \
-        if (plain == nullptr || importance != nullptr) {                                          \
+      if constexpr (exists<fitted>) {                                                             \
+        if (!exists<plain> || importance != nullptr) {                                            \
           float w[Type::size];                                                                    \
           set_weights(importance, w);                                                             \
           fitted(from, w, to);                                                                    \
           continue;                                                                               \
         }                                                                                         \
       }                                                                                           \
-      if constexpr (plain != nullptr) plain(from, to);                                            \
+      if constexpr (exists<plain>) plain(from, to);                                               \
     }                                                                                             \
   }
 
@@ -130,7 +132,7 @@ REDCO_ENCODE(encode_baseline, )
 REDCO_ENCODE(encode_avx2, __attribute__((target("avx2,f16c"))))
 #endif
 
-template <class Type, Plain plain, Fitted fitted>
+template <class Type, auto plain, auto fitted>
 Encode encoder() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2")) return encode_avx2<Type, plain, fitted>;
@@ -143,7 +145,7 @@ struct Row {
   Encode encode;
 };
 
-template <class Type, Plain plain, Fitted fitted>
+template <class Type, auto plain, auto fitted>
 Row row_of(const char* name, int32_t ggml) {
   return {{name, ggml, Type::size, Type::bytes}, encoder<Type, plain, fitted>()};
 }
