@@ -174,8 +174,9 @@ std::vector<int64_t> ids_of(const Tokenizer& tokenizer, const std::string& text,
 void set_ends(Parts& parts, const Tokenizer& tokenizer) {
   const std::vector<int64_t> inner = ids_of(tokenizer, "a", false);
   const std::vector<int64_t> whole = ids_of(tokenizer, "a", true);
-  auto found = std::ranges::search(whole, inner);
-  const std::vector<int64_t> before(whole.begin(), found.begin()), after(found.end(), whole.end());
+  const auto begin = std::search(whole.begin(), whole.end(), inner.begin(), inner.end());
+  const auto end = begin == whole.end() ? begin : begin + ptrdiff_t(inner.size());
+  const std::vector<int64_t> before(whole.begin(), begin), after(end, whole.end());
   const auto is_only = [](const std::vector<int64_t>& ids, std::optional<int64_t> id) {
     return ids.empty() || (id && ids == std::vector{*id});
   };
