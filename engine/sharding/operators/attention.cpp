@@ -149,10 +149,11 @@ std::optional<CallPlan> attention(const Call& call) {
       if (name == "key" || name == "value") own = kv;
       if (name == "query" || name == "out" || name == "grad_out" || name == "grad_out_") own = x;
       if (name == "logsumexp") own[0] = batch, own[1] = head, own[2] = x[2];
-      if (name == "attn_mask" || name == "attn_bias")
-        mask = own = mask_letters(argument.sizes(), sizes);
+      const bool is_mask = name == "attn_mask" || name == "attn_bias";
+      if (is_mask) own = mask_letters(argument.sizes(), sizes);
       for (int8_t& letter : own)
         if (letter == position) letter = x[2];
+      if (is_mask) mask = own;
     }
     if (is_backward)
       factors.outputs = {x, kv, kv, mask};

@@ -2,6 +2,8 @@
 
 #include "../call/call_plan.h"
 
+#include <redco/error.h>
+
 #include <limits>
 
 namespace redco::sharding {
@@ -165,7 +167,11 @@ CallPlan plan_by_factors(const Call& call, const Factors& factors) {
     OutputPlan& output = plan.outputs.emplace_back();
     for (Mesh::Dim dim : Mesh::dims)
       output.placements[dim] = output_placement(factors, chosen[dim], letters);
-    for (int8_t letter : letters) output.sizes.push_back(letter < 0 ? -1 : sizes[size_t(letter)]);
+    for (int8_t letter : letters) {
+      require(letter < int(sizes.size()), call.op.schema().name(),
+              ": a result has a dimension that no argument has");
+      output.sizes.push_back(letter < 0 ? -1 : sizes[size_t(letter)]);
+    }
   }
   return plan;
 }
