@@ -78,7 +78,7 @@ endforeach()
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(LibTorch
   REQUIRED_VARS LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY LibTorch_INCLUDE_DIR
-  VERSION_VAR LibTorch_VERSION
+  VERSION_VAR LibTorch_VERSION HANDLE_VERSION_RANGE
   REASON_FAILURE_MESSAGE
     "${_incomplete}Run ./bootstrap to fetch LibTorch 2.11.0, or pass -DCMAKE_PREFIX_PATH=/path/to/libtorch.")
 

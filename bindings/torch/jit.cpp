@@ -265,7 +265,7 @@ class CheckedFile : public caffe2::serialize::ReadAdapterInterface {
 // Makes LibTorch check the indices of sparse tensors in the file.
 struct ChecksSparse {
   static auto get() { return at::globalContext().checkSparseTensorInvariants(); }
-  static void set(std::optional<bool> on) {
+  static void set(decltype(at::globalContext().checkSparseTensorInvariants()) on) {
     at::globalContext().setCheckSparseTensorInvariants(on);
   }
 };

@@ -2,6 +2,8 @@
 
 #include "cuda_kernels.h"
 
+#include "../core/libtorch_versions.h"
+
 #include <redco/error.h>
 
 #include <c10/core/DeviceGuard.h>
@@ -34,6 +36,8 @@ struct Library {
   std::string missing;
 
   Library() {
+    missing = no_handles;
+    if (!missing.empty()) return;
     // LibTorch's library for its own kernels of this kind depends on both libraries.
     void* both = dlopen("libcaffe2_nvrtc.so", RTLD_LAZY);
     if (both == nullptr) {
@@ -130,7 +134,7 @@ void* CudaKernels::function(const char* kernel, c10::Device device) {
 void CudaKernels::launch(const char* kernel, c10::Device device, int64_t n_blocks, int n_threads,
                          void** arguments) {
   c10::OptionalDeviceGuard guard(device);
-  void* stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
+  void* stream = handle_of(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
   const Library& library = Library::get();
   library.check(library.launch(function(kernel, device), unsigned(n_blocks), 1, 1,
                                unsigned(n_threads), 1, 1, 0, stream, arguments, nullptr),

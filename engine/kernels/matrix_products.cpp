@@ -4,6 +4,8 @@
 // LibTorch for convolutions and bfloat16, has AVX-512 kernels for all. Measured on one core of
 // Zen 5, in GFLOP/s: 110 and 245. The dynamic linker finds these definitions of BLAS functions
 // before those of LibTorch, because this library comes first.
+#include "../core/libtorch_versions.h"
+
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/from_blob.h>
@@ -14,12 +16,6 @@
 #include <memory>
 #include <utility>
 
-namespace at::native {
-// Defined by LibTorch, declared in none of its headers: result = alpha a b + beta result, of
-// matrices or batches of them. Operands are contiguous or transposed.
-void mkldnn_matmul(const Tensor& a, const Tensor& b, const Tensor& result, float beta, float alpha);
-}  // namespace at::native
-
 namespace {
 
 void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& result, float beta,
@@ -28,9 +24,10 @@ void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& result
   at::native::mkldnn_matmul(a, b, result, beta, alpha);
 }
 
-// Whether oneDNN may use AVX-512: ONEDNN_MAX_CPU_ISA can forbid it, and LibTorch's function then
-// raises an error.
+// Whether there is LibTorch's function, and oneDNN may use AVX-512: ONEDNN_MAX_CPU_ISA can forbid
+// it, and the function then raises an error.
 bool allows_avx512() {
+  if (&at::native::mkldnn_matmul == nullptr) return false;
   float one = 1;
   const at::Tensor matrix = at::from_blob(&one, {1, 1}, at::kFloat);
   try {
