@@ -142,6 +142,7 @@ constexpr struct {
     {"could not infer output dtype", "; x:float() makes numbers with fractions of it"},
     {"have the same dtype", "; x:to \"float32\" converts"},
     {"expected scalar type Long", "; x:long() makes whole numbers, such as classes, of it"},
+    {"expected target dtype to be Long", "; x:long() makes whole numbers, such as classes, of it"},
     {"scalar types: Long, Int; but got",
      "; x:long() makes whole numbers, such as token ids, of it"},
     {"not implemented for 'Long'", "; x:float() makes numbers with fractions of it"},
