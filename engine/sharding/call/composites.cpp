@@ -40,8 +40,6 @@ const std::unordered_map<std::string_view, std::vector<std::string_view>> read_a
     {"rnn_tanh.data", {"batch_sizes"}},
     {"rnn_relu.data", {"batch_sizes"}},
     {"ctc_loss.Tensor", {"input_lengths", "target_lengths"}},
-    {"quantile", {"q"}},
-    {"nanquantile", {"q"}},
 };
 
 // Gathers these arguments. Their kernels ignore strides.
