@@ -35,6 +35,9 @@ local sound = merged(usual, { intermediate_size = 24, hidden_dropout = 0, activa
   conv_dim = { 8, 12 }, conv_kernel = { 4, 2 }, conv_stride = { 3, 2 }, num_conv_pos_embeddings = 4,
   num_conv_pos_embedding_groups = 4, ctc_loss_reduction = "mean", use_weighted_layer_sum = true,
   classifier_proj_size = 12 })
+local conformer = merged(usual, { intermediate_size = 24, dropout = 0, layerdrop = 0,
+  activation_dropout = 0, attention_dropout = 0, conv_kernel_size = 3, subsampling_factor = 4,
+  subsampling_conv_channels = 6, num_mel_bins = 8 })
 local patches = { image_size = 8, patch_size = 4, num_channels = 3 }
 local image = merged(usual, patches, { intermediate_size = 24 })
 local vit = merged(image, { model_type = "vit", hidden_dropout_prob = 0,
@@ -225,6 +228,8 @@ local configs = {
     dropout = 0 }),
   paligemma = merged(text_and_image, { image_token_index = 31, projection_dim = 16,
     text_config = merged(with_head_size, { vocab_size = 32 }) }),
+  parakeet_ctc = { encoder_config = conformer, pad_token_id = 0 },
+  parakeet_encoder = conformer,
   pegasus = bart,
   phi = merged(grouped, { qk_layernorm = true }),
   phi3 = merged(grouped, { resid_pdrop = 0, pad_token_id = 0 }),
@@ -343,7 +348,7 @@ end
 --- Returns whether a configuration needs a vocab_size.
 function tiny.reads_tokens(config)
   local reads_images = config.image_size or config.num_patches or config.backbone_config
-  return not (config.text_config or config.encoder or reads_images)
+  return not (config.text_config or config.encoder or config.subsampling_factor or reads_images)
 end
 
 --- Returns a new model, whose weights are large enough for gradients that differ from zero.
@@ -427,7 +432,7 @@ function tiny.inputs(name, model)
   elseif reads(model, "pixel_values") then
     inputs.pixel_values = numbers(3, 8, 8)
   elseif reads(model, "input_features") then
-    inputs.input_features = numbers(4, 12)
+    inputs.input_features = model_type:find "^parakeet" and numbers(60, 8) or numbers(4, 12)
   elseif reads(model, "input_values") then
     inputs.input_values = numbers(60)
   end
@@ -442,6 +447,10 @@ function tiny.inputs(name, model)
   if task == "features" and inputs.input_ids then
     inputs.attention_mask = torch.ones_like(inputs.input_ids)
     inputs.attention_mask:narrow(0, 1, 2):narrow(1, 0, 2):fill_(0)
+  end
+  if model_type:find "^parakeet" then
+    inputs.attention_mask = torch.ones({ n_rows, 60 }, { dtype = "int64" })
+    inputs.attention_mask:narrow(0, 1, 2):narrow(1, 53, 7):fill_(0)
   end
   if model.family.reads_images then  -- each row has one
     local n, is_image = 4, nil

@@ -165,7 +165,8 @@ test("feature_extractor refuses what it does not do", function()
   local function refuses(config, ...)
     expect_error(function() data.feature_extractor(config) end, "audio_spec.lua:", ...)
   end
-  refuses({ feature_extractor_type = "ClapFeatureExtractor" }, "ClapFeatureExtractor")
+  refuses({ feature_extractor_type = "SpeechT5FeatureExtractor" }, "SpeechT5FeatureExtractor",
+    "ParakeetFeatureExtractor")
   local samples = "Wav2Vec2FeatureExtractor"
   refuses({ feature_extractor_type = samples, feature_size = 2 }, "feature_size = 2")
   refuses({ feature_extractor_type = samples, hop_length = 160 }, "hop_length")

@@ -67,6 +67,18 @@ local config = { model_type = "wav2vec2", vocab_size = 5, hidden_size = 16,
   mask_feature_prob = 0.1, mask_feature_length = 2, ctc_loss_reduction = "mean",
   hidden_dropout = 0, attention_dropout = 0, activation_dropout = 0, final_dropout = 0 }
 
+local parakeet = { model_type = "parakeet_ctc", vocab_size = 6, pad_token_id = 5, encoder_config = {
+  hidden_size = 8, num_attention_heads = 2, num_hidden_layers = 2, intermediate_size = 12,
+  conv_kernel_size = 3, subsampling_factor = 2, subsampling_conv_channels = 4, num_mel_bins = 4 } }
+
+local function merged(...)
+  local c = {}
+  for _, list in ipairs { ... } do
+    for key, value in pairs(list) do c[key] = value end
+  end
+  return c
+end
+
 local function batch()
   return { input_values = torch.randn({ 4, 80 }, { generator = torch.Generator(1) }),
     labels = torch.tensor { { 2, 3, 2 }, { 3, 3, -100 }, { 2, -100, -100 }, { 1, 2, 3 } } }
@@ -123,11 +135,7 @@ end)
 
 test("refusals name the key and the way out", function()
   local function open(changes)
-    local c = {}
-    for _, list in ipairs { config, changes } do
-      for key, value in pairs(list) do c[key] = value end
-    end
-    return redco.models.from_config(c)
+    return redco.models.from_config(merged(config, changes))
   end
   local summed = open { ctc_loss_reduction = "sum" }
   expect_error(function() summed.loss(summed.params, batch()) end, "ctc_loss_reduction", "mean")
@@ -138,6 +146,84 @@ test("refusals name the key and the way out", function()
     "at least one frame")
   expect_error(function() summed(summed.params, { input_values = torch.zeros { 3 } }) end,
     "[batch, samples]")
+end)
+
+test("greedy decoding: the most probable of each frame, and blanks on padding", function()
+  local model = redco.models.from_config(parakeet, { generator = torch.Generator(1) })
+  local x = torch.randn({ 2, 12, 4 }, { generator = torch.Generator(2) })
+  local mask = torch.ones({ 2, 12 }, { dtype = "int64" })
+  mask:narrow(0, 1, 1):narrow(1, 7, 5):fill_(0)
+  local inputs = { input_features = x * mask:unsqueeze(-1), attention_mask = mask }
+  local ids = model.generate(model.params, inputs)
+  local expected = model(model.params, inputs):argmax(-1)
+  expect_equal(table.concat(ids.shape, ","), "2,6")
+  testing.expect_close(ids:narrow(0, 0, 1), expected:narrow(0, 0, 1), 0, 0)
+  testing.expect_close(ids[1]:narrow(0, 0, 4), expected[1]:narrow(0, 0, 4), 0, 0)
+  expect_equal(table.concat(ids[1]:narrow(0, 4, 2):tolist(), ","), "5,5")
+  -- Padding, which has no sound, changes nothing.
+  local alone = { input_features = x:narrow(0, 1, 1):narrow(1, 0, 7) }
+  testing.expect_close(model(model.params, alone), model(model.params, inputs):narrow(0, 1, 1)
+    :narrow(1, 0, 4), 1e-5, 1e-6)
+  expect_error(function() model.generate(model.params, inputs, { num_beams = 2 }) end,
+    "ctc_spec.lua:", "num_beams")
+  local samples = redco.models.from_config(config, { generator = torch.Generator(1) })
+  local written = samples.generate(samples.params, { input_values = torch.randn { 2, 80 } })
+  expect_equal(table.concat(written.shape, ","), "2,19")
+end)
+
+test("the layers of Parakeet that are left out in training", function()
+  local c = merged(parakeet)
+  c.encoder_config = merged(c.encoder_config, { layerdrop = 1 })
+  local model = redco.models.from_config(c, { generator = torch.Generator(1) })
+  local inputs = { input_features = torch.randn { 2, 12, 4 } }
+  local last, all = model.hidden_states(model.params, inputs, { train = true, rng = redco.Rng(1) })
+  testing.expect_close(last, all[1], 0, 0)
+  expect_equal(#all, 3)
+end)
+
+test("what Parakeet refuses", function()
+  local function opened(changes)
+    return redco.models.from_config(merged(parakeet,
+      { encoder_config = merged(parakeet.encoder_config, changes) }))
+  end
+  for _, case in ipairs {
+    { { conv_kernel_size = 4 }, "conv_kernel_size is 4", "odd" },
+    { { num_mel_bins = 5 }, "num_mel_bins (5)", "multiple of 2" },
+    { { subsampling_factor = 1 }, "subsampling_factor is 1" },
+    { { num_attention_heads = 3 }, "num_attention_heads (3)" },
+  } do
+    expect_error(function() opened(case[1]) end, "ctc_spec.lua:", unpack(case, 2))
+  end
+  local model = opened {}
+  for _, case in ipairs { { 2, 12, 5 }, { 2, 4 } } do
+    expect_error(function()
+      model(model.params, { input_features = torch.zeros(case) })
+    end, "ctc_spec.lua:", "[batch, frames, 4]", table.concat(case, ", "))
+  end
+  expect_error(function()
+    model.loss(model.params, { input_features = torch.zeros { 2, 12, 4 } })
+  end, "ctc_spec.lua:", "labels are missing")
+end)
+
+test("the tokens of a tokenizer.json", function()
+  local folder = testing.folder() .. "/parakeet"
+  os.execute(("mkdir -p '%s' && cp ../cases/llama/tokenizer.json '%s'"):format(folder, folder))
+  local function settings(text)
+    local file = assert(io.open(folder .. "/tokenizer_config.json", "w"))
+    file:write(text)
+    file:close()
+  end
+  settings '{"tokenizer_class": "ParakeetTokenizerFast", "pad_token": "<unk>"}'
+  local tokens = data.ctc_tokenizer(folder)
+  local ids = tokens.encode "the sea"
+  local written = {}
+  for _, id in ipairs(ids) do
+    for _, each in ipairs { id, id, tokens.pad_token_id } do written[#written + 1] = each end
+  end
+  expect_equal(tokens.pad_token_id, 0)
+  expect_equal(tokens.decode(written), "the sea")
+  settings '{"tokenizer_class": "ParakeetTokenizerFast"}'
+  expect_error(function() data.ctc_tokenizer(folder) end, "ctc_spec.lua:", "pad_token", "blank")
 end)
 
 testing.finish()

@@ -33,9 +33,10 @@ for _, folder in ipairs(cases.folders) do
     local function check(what, body) test(("%s/%s: %s"):format(folder, name, what), body) end
 
     check("logits", function()
-      local inputs = cases.forward_inputs(case)
-      expect_logits(model(model.params, inputs), case.arrays["fwd.logits"],
-        not is_seq2seq and case.arrays["fwd.logits"]:dim() == 3 and inputs.attention_mask)
+      local inputs, logits = cases.forward_inputs(case), case.arrays["fwd.logits"]
+      local mask = not is_seq2seq and logits:dim() == 3 and inputs.attention_mask
+      if mask and mask:size(1) ~= logits:size(1) then mask = nil end  -- of the frames of a sound
+      expect_logits(model(model.params, inputs), logits, mask)
     end)
 
     if case.arrays["fwd_left.logits"] then

@@ -33,7 +33,8 @@ local others = {
 
 -- Functions that others return: the texts of those describe the arguments.
 local returned = { feature_extractor = "redco.data.feature_extractor",
-  ["ctc_tokenizer.beam_search"] = "redco.data.ctc_tokenizer" }
+  ["ctc_tokenizer.beam_search"] = "redco.data.ctc_tokenizer",
+  ["model.generate with CTC"] = "Model.generate" }
 
 -- What Whisper takes besides; the models whose loss takes less; what the task "features" takes; and
 -- what some of the models that remove noise take.

@@ -28,7 +28,6 @@ OUTSIDE = {"gpt-sw3", "kimi_k2", "new"}
 # Well-known types that are not there, and what they need.
 NOT_YET = {
     "clap": "a Swin Transformer over spectra",
-    "parakeet_ctc": "a conformer over spectra",
     "rt_detr": "deformable attention, and matching of boxes",
     "sam2": "a model of images with stages, and masks",
 }

@@ -1,13 +1,15 @@
--- sound.lua FOLDER: what redco-lua makes of sounds and of characters, for sound_peer.py.
+-- sound.lua FOLDER: what redco-lua makes of sounds and of texts, for sound_peer.py.
 local redco = require "redco"
 
 local folder = arg[1]
 local jobs = redco.data.json(folder .. "/jobs.json")
-local tokenizer = redco.data.ctc_tokenizer(folder)
 local extract = redco.data.feature_extractor(folder)
 local arrays, results = redco.torch.load(folder .. "/sounds.safetensors"), { ids = {}, texts = {} }
-for i, text in ipairs(jobs.texts) do results.ids[i] = tokenizer.encode(text) end
-for i, ids in ipairs(jobs.ids) do results.texts[i] = tokenizer.decode(ids) end
+if jobs.texts[1] then
+  local tokenizer = redco.data.ctc_tokenizer(folder)
+  for i, text in ipairs(jobs.texts) do results.ids[i] = tokenizer.encode(text) end
+  for i, ids in ipairs(jobs.ids) do results.texts[i] = tokenizer.decode(ids) end
+end
 local sounds = {}
 for i = 1, jobs.n_sounds do sounds[i] = arrays["sound" .. i] end
 local values, mask = extract(sounds)

@@ -7,13 +7,13 @@ format of tests/cases/README.md:
 Models that return features have fwd.logits for these; their loss is the mean of the squares.
 """
 import copy
-import json
+import functools
 import sys
 from pathlib import Path
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from trained_case import STEPS, write_case
 
 TEXT = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
             num_attention_heads=2, max_position_embeddings=8, bos_token_id=38, eos_token_id=39,
@@ -35,8 +35,7 @@ CASES = {
     'vit': ('ViTForImageClassification', dict(ONE_LAYER, model_type='vit', num_labels=5)),
     'vit_features': ('ViTModel', dict(ONE_LAYER, model_type='vit')),
 }
-ADAMW = dict(lr=1e-3, betas=[0.9, 0.999], eps=1e-8, weight_decay=0.01)
-ROWS, STEPS = 4, 5
+ROWS = 4
 
 
 def new_model(name, generator):
@@ -88,49 +87,9 @@ def run(name, model, batch):
     return features, features.pow(2).mean()
 
 
-def norm(tensor):
-    return 0.0 if tensor is None else tensor.double().norm().item()
-
-
-def training(name, model, batches):
-    """Everything as a float64 run gives it."""
-    model = copy.deepcopy(model).double()
-    torch.set_default_dtype(torch.float64)  # masks are made in it
-    batches = [{key: value.double() if value.is_floating_point() else value
-                for key, value in batch.items()} for batch in batches]
-    optimizer = torch.optim.AdamW(model.parameters(), **dict(ADAMW, betas=tuple(ADAMW['betas'])))
-    losses, norms, total = [], {}, 0
-    for step, batch in enumerate(batches):
-        loss = run(name, model, batch)[1]
-        losses.append(loss.item())
-        optimizer.zero_grad()
-        loss.backward()
-        if step == 0:
-            norms = {key: norm(parameter.grad) for key, parameter in model.named_parameters()}
-            total = sum(value ** 2 for value in norms.values()) ** 0.5
-        optimizer.step()
-    torch.set_default_dtype(torch.float32)
-    after = {key: norm(parameter) for key, parameter in model.named_parameters()}
-    return dict(loss_fp64=losses[0], grad_norm_total_fp64=total, grad_norms_fp64=norms,
-                adamw=dict(ADAMW, steps=STEPS, losses_fp64=losses, param_norms_after_fp64=after))
-
-
-def write(name, folder):
-    generator = torch.Generator().manual_seed(sorted(CASES).index(name))
-    model = new_model(name, generator)
-    batches = [new_batch(name, model.config, generator) for _ in range(STEPS)]
-    model.save_pretrained(folder)
-    arrays = {f'batch{i}.{key}': value for i, batch in enumerate(batches)
-              for key, value in batch.items()}
-    with torch.no_grad():
-        arrays['fwd.logits'] = run(name, model, batches[0])[0].contiguous()
-    save_file(arrays, folder / 'expected.safetensors')
-    expected = dict(case=name, architecture=CASES[name][0], training=training(name, model, batches))
-    for file in folder.iterdir():
-        file.chmod(0o644)
-    (folder / 'expected.json').write_text(json.dumps(expected, indent=1) + '\n')
-
-
-for case in CASES:
-    (Path(sys.argv[1]) / case).mkdir(exist_ok=True)
-    write(case, Path(sys.argv[1]) / case)
+for number, case in enumerate(sorted(CASES)):
+    generator = torch.Generator().manual_seed(number)
+    made = new_model(case, generator)
+    write_case(Path(sys.argv[1]) / case, CASES[case][0], made,
+               [new_batch(case, made.config, generator) for _ in range(STEPS)],
+               functools.partial(run, case))

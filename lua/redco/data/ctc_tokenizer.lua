@@ -1,5 +1,5 @@
---- Texts as characters, for models of sound that write them (CTC): transformers'
---- Wav2Vec2CTCTokenizer.
+--- Texts of models of sound that write a token or a blank for each frame (CTC): characters, as of
+--- transformers' Wav2Vec2CTCTokenizer, or the tokens of a tokenizer.json.
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
 local hub = require "redco.hub"
@@ -106,27 +106,8 @@ end
 
 local beam_options = arguments("ctc_tokenizer.beam_search", { num_beams = 10 })
 
-return registry.define("redco.data.ctc_tokenizer", [[
-ctc_tokenizer(config: string or table) -> table
-Returns the characters of a model of sound that writes them: transformers' Wav2Vec2CTCTokenizer.
-`config` is a folder with `vocab.json`, or a table {vocab, pad_token = "<pad>", unk_token = "<unk>",
-word_delimiter_token = "|", do_lower_case = false}, where vocab has ids by character. The result has
-
-`encode(text)`: the list of ids, for the labels;
-`decode(ids)`: the text of a list or a tensor of ids [frames], such as `logits:argmax(-1)`: repeated
-ids are one, and the padding token separates and is removed;
-`beam_search(logits [frames, tokens], options)`: the `num_beams` (10) most probable texts, the best
-first, and the logarithms of their probabilities: Hannun et al., 2014, arXiv 1408.2873;
-`pad_token_id`, the model's blank.]],
-function(config)
-  local given, vocab, where = config, nil, "ctc_tokenizer"
-  if type(config) == "string" then
-    given, vocab, where = read_settings(hub.path("data.ctc_tokenizer", config, "tokenizer"))
-  end
-  if type(given) ~= "table" then
-    fail("ctc_tokenizer: expected a folder or a table, got %s", native.describe(config))
-  end
-  vocab = vocab or given.vocab
+-- Returns encode(text), text_of(ids) without blanks, and the blank, of characters.
+local function of_characters(where, given, vocab)
   if type(vocab) ~= "table" or next(vocab) == nil then
     fail("%s: vocab is %s, expected ids by character", where, native.describe(vocab))
   end
@@ -139,6 +120,17 @@ function(config)
   local blank = vocab[o.pad_token]
     or fail("%s: there is no '%s', the padding token", where, o.pad_token)
 
+  local function encode(text)
+    local ids = {}
+    if o.do_lower_case then text = native.upper_case(text) end
+    for letter in text:gmatch(character) do
+      local id = vocab[letter == " " and o.word_delimiter_token or letter] or vocab[o.unk_token]
+      ids[#ids + 1] = id or fail("ctc_tokenizer.encode: '%s' is not in the vocabulary, which has "
+        .. "no '%s'", letter, o.unk_token)
+    end
+    return ids
+  end
+
   local function text_of(ids)
     local words = {}
     for i, id in ipairs(ids) do
@@ -149,20 +141,51 @@ function(config)
     return o.do_lower_case and native.lower_case(text) or text
   end
 
+  return encode, text_of, blank
+end
+
+-- The same of a folder with a tokenizer.json.
+local function of_tokens(folder)
+  local tokens = native.read_tokenizer(folder)
+  local blank = tokens.pad_token_id
+    or fail("%s: the tokenizer has no pad_token, which is the blank", folder)
+  return function(text) return tokens:encode(text, { add_special_tokens = false }) end,
+    function(ids) return tokens:decode(ids) end, blank
+end
+
+local function open(config)
+  if type(config) == "table" then return of_characters("ctc_tokenizer", config, config.vocab) end
+  if type(config) ~= "string" then
+    fail("ctc_tokenizer: expected a folder or a table, got %s", native.describe(config))
+  end
+  local folder = hub.path("data.ctc_tokenizer", config, "tokenizer")
+  if native.file_exists(folder .. "/tokenizer.json") then return of_tokens(folder) end
+  local given, vocab, where = read_settings(folder)
+  return of_characters(where, given, vocab)
+end
+
+return registry.define("redco.data.ctc_tokenizer", [[
+ctc_tokenizer(config: string or table) -> table
+Returns the texts of a model of sound that writes a token or a blank for each frame: characters, as
+transformers' Wav2Vec2CTCTokenizer, or the tokens of ParakeetTokenizer. `config` is a folder with
+`tokenizer.json`, else `vocab.json`, or a table {vocab, pad_token = "<pad>", unk_token = "<unk>",
+word_delimiter_token = "|", do_lower_case = false}, where vocab has ids by character. The result has
+
+`encode(text)`: the list of ids, for the labels;
+`decode(ids)`: the text of a list or a tensor of ids [frames], such as `logits:argmax(-1)`: repeated
+ids are one, and the padding token separates and is removed;
+`beam_search(logits [frames, tokens], options)`: the `num_beams` (10) most probable texts, the best
+first, and the logarithms of their probabilities: Hannun et al., 2014, arXiv 1408.2873;
+`pad_token_id`, the model's blank.]],
+function(config)
+  local encode, text_of, blank = open(config)
   local tokenizer = { pad_token_id = blank }
 
   function tokenizer.encode(text)
     if type(text) ~= "string" then
       fail("ctc_tokenizer.encode: expected a text, got %s", native.describe(text))
     end
-    local ids = {}
-    if o.do_lower_case then text = native.upper_case(text) end
-    for letter in text:gmatch(character) do
-      local id = vocab[letter == " " and o.word_delimiter_token or letter] or vocab[o.unk_token]
-      ids[#ids + 1] = id or fail("ctc_tokenizer.encode: '%s' is not in the vocabulary, which has "
-        .. "no '%s'", letter, o.unk_token)
-    end
-    return ids
+    return encode(text)
   end
 
   function tokenizer.decode(ids)

@@ -158,6 +158,15 @@ function blocks.drop_path(x, p, options)
   return x * blocks.dropout(torch.ones_like(first), p, options)
 end
 
+--- Returns the output y of a layer, but in training, with the probability p, its input x in place
+--- of it: LayerDrop (Fan et al., 2019). For each example, not for the whole batch as in
+--- transformers, so that all layouts leave out the same.
+function blocks.layerdrop(x, y, p, options)
+  if not options.train or p == 0 then return y end
+  local first = torch.ones_like(x:narrow(1, 0, 1):narrow(2, 0, 1))
+  return torch.where(blocks.dropout(first, p, options):gt(0), y, x)
+end
+
 local function tanh_gelu(x) return torch.gelu(x, { approximate = "tanh" }) end
 
 local activations = {

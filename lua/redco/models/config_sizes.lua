@@ -25,8 +25,9 @@ for _, key in ipairs {
   "q_lora_rank", "qk_head_dim", "qk_nope_head_dim", "qk_rope_head_dim",
   "relative_attention_max_distance", "relative_attention_num_buckets", "rotary_dim",
   "scale_factor", "shared_expert_intermediate_size", "spatial_merge_size", "state_size",
-  "temporal_patch_size", "v_head_dim", "vocab_size",
-  "window_size", "word_embed_proj_dim",
+  "subsampling_conv_channels", "subsampling_conv_kernel_size", "subsampling_conv_stride",
+  "subsampling_factor", "temporal_patch_size", "v_head_dim", "vocab_size", "window_size",
+  "word_embed_proj_dim",
 } do sizes[key] = 1 end
 
 -- Those that may be smaller.

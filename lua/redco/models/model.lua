@@ -251,7 +251,9 @@ local function new_model(family, config, params, new_parameters)
   end
 
   function model.generate(p, inputs, options)
-    if family.task then fail("model.generate: a %s writes no text", family.architecture) end
+    if family.task and not family.generate then
+      fail("model.generate: a %s writes no text", family.architecture)
+    end
     return generate(model, p, inputs, options)
   end
 

@@ -158,14 +158,6 @@ local function new_positions(c)
   end
 end
 
--- Leaves out a layer for each example with the probability p: LayerDrop (Fan et al., 2019). Not
--- for the whole batch, as in transformers, so that all layouts leave out the same.
-local function with_layerdrop(c, x, y, o)
-  if not o.train or c.layerdrop == 0 then return y end
-  local kept = blocks.dropout(torch.ones_like(x:narrow(1, 0, 1):narrow(2, 0, 1)), c.layerdrop, o)
-  return torch.where(kept:gt(0), y, x)
-end
-
 --- function(params, inputs, o, kept) -> [B, T, size]. Appends the input of the first layer and the
 --- output of each to the list `kept`, if it is given.
 function encoder.new(facts, c)
@@ -207,7 +199,7 @@ function encoder.new(facts, c)
         y = norm(layer .. "layer_norm", y + drop(attend(i, y)))
         y = norm(layer .. "final_layer_norm", y + feed_forward(layer, y))
       end
-      return with_layerdrop(c, before, y, o)
+      return blocks.layerdrop(before, y, c.layerdrop, o)
     end
     for i = 0, c.num_hidden_layers - 1 do
       x = nn.block(apply_layer, i, x)

@@ -99,6 +99,10 @@ inputs.attention_mask. As in transformers, the sequences have neither the prompt
 and `temperature` means sampling. The second result is then a list of segments for each row, {start,
 end, tokens} in seconds.
 
+Models of sound with a task `ctc` return the most probable token or blank (pad_token_id) of each
+frame [batch, frames], with blanks on padding, and have no options: `redco.data.ctc_tokenizer`
+decodes a row.
+
   max_length: includes the prompt; by default, at most 20 new tokens
   max_new_tokens, min_new_tokens: limits of the new tokens alone; max_length and min_length count the
     prompt too, and are ignored if these are given

@@ -1,10 +1,10 @@
 --- Models of sound built as wav2vec 2.0 is. A family is a row of facts, with three classes: one
 --- that writes characters (CTC), one that classifies, and one without a head.
 local blocks = require "redco.models.blocks"
+local ctc = require "redco.models.ctc"
 local encoder = require "redco.models.sound_encoder"
 local fail = require "redco.fail"
 local losses = require "redco.models.task_losses"
-local nn = require "redco.nn"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 
@@ -71,23 +71,10 @@ local wav2vec2 = {
   end,
 }
 
--- Returns the loss of CTC of labels [B, n], padded with negative numbers.
-local function ctc_loss(c, logits, inputs)
-  local labels, mask = inputs.labels, inputs.attention_mask
-  if not labels then fail("%s: inputs.labels are missing", c.architectures[1]) end
-  if c.ctc_loss_reduction ~= "mean" then
-    fail("%s: ctc_loss_reduction is '%s': a sum depends on how a batch is split. Open the model "
-      .. "with config = { ctc_loss_reduction = \"mean\" }", c.model_type, c.ctc_loss_reduction)
-  end
-  local is_label = labels:ge(0)
-  local lengths = mask and encoder.n_frames(c, mask:sum(1))
-    or torch.full({ labels:size(0) }, logits:size(1), { dtype = "int64", device = labels.device })
-  local log_probs = logits:to(blocks.wide_dtype(logits)):log_softmax(-1):transpose(0, 1)
-  -- Labels stand first in their rows.
-  local order = is_label:logical_not():to "int64":argsort { stable = true, dim = 1 }
-  local loss = nn.ctc_loss(log_probs, labels:clamp_min(0):gather(1, order), lengths,
-    is_label:sum(1), { blank = c.pad_token_id, zero_infinity = c.ctc_zero_infinity })
-  return loss, torch.full({}, labels:size(0), { device = loss.device })
+-- Returns the number of frames of each row, or nil if all are sound.
+local function frames_of(c, inputs)
+  local mask = inputs.attention_mask
+  return mask and encoder.n_frames(c, mask:sum(1))
 end
 
 -- The mean over the frames of sound [B, size].
@@ -212,7 +199,7 @@ return function(row)
     return function(_, hidden, _, o) return blocks.dropout(hidden, c.final_dropout, o) end
   end
 
-  family.loss = ctc_loss
+  ctc.complete(family, frames_of)
   family.variants = { family, new_classifier(row, facts, shared), new_model(row, facts, shared) }
   return family
 end

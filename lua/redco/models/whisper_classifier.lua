@@ -14,6 +14,7 @@ return function(whisper)
     inputs = { "input_features" },
     task = "audio_classification",
     new_encoder = false,
+    generate = false,
     buffers = { ["encoder.embed_positions.weight"] = true },
     defaults = { classifier_proj_size = 256, use_weighted_layer_sum = false },
     optional = { "id2label", "label2id", "num_labels", "problem_type", unpack(whisper.optional) },

@@ -16,7 +16,7 @@ from .objects import OBJECTS
 from .pictures import (beit, classifier, clip, clip_image, clip_text, convnext, convnextv2, dinov2,
                        dinov2_with_registers, dinov3, resnet, segformer, segments, siglip, siglip2,
                        siglip2_image, siglip_image, siglip_text, swin, vit, vit_features)
-from .sound import classes, hubert, wav2vec2, wavlm
+from .sound import classes, hubert, parakeet, parakeet_encoder, wav2vec2, wavlm
 
 for _family in {*DECODERS} - {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}:
     del DECODERS[_family]  # which a newer version of the library has
@@ -70,7 +70,9 @@ for _family, (_draw, _class) in SOUND.items():
     OF_SAMPLES[f"{_family}.features"] = (_draw, _class + "Model")
     OF_SAMPLES[f"{_family}.audio_classification"] = (
         functools.partial(classes, of_sound=_draw), _class + "ForSequenceClassification")
-FAMILIES.update(OF_SAMPLES)
+OF_SPECTRA = {"parakeet_ctc.ctc": (parakeet, "ParakeetForCTC"),
+              "parakeet_encoder.features": (parakeet_encoder, "ParakeetEncoder")}
+FAMILIES.update({**OF_SAMPLES, **OF_SPECTRA})
 PAIRED = {"clip.similarity": (clip, "CLIPModel"), "siglip.similarity": (siglip, "SiglipModel"),
           "siglip2.similarity": (siglip2, "Siglip2Model")}
 OF_TEXTS = {

@@ -2,7 +2,8 @@
 import torch
 
 from .families import (ANY_SIZE, CLASSIFIERS, ENCODER_DECODERS, IMAGE_TEXT, OBJECTS, OF_IMAGES,
-                       OF_PIXELS, OF_SAMPLES, OF_TEXTS, PAIRED, is_encoder, takes_positions)
+                       OF_PIXELS, OF_SAMPLES, OF_SPECTRA, OF_TEXTS, PAIRED, is_encoder,
+                       takes_positions)
 from .images_with_text import INPUTS, image_token, with_images
 from .objects import object_inputs
 from .states import padding_leaks
@@ -131,6 +132,27 @@ def sound_inputs(draw, config, family):
     return inputs
 
 
+def spectrum_inputs(draw, config, family):
+    """Frames of spectra, with a mask beside labels, which the library needs."""
+    rows, generator = draw.randint(1, 3), torch.Generator().manual_seed(draw.randrange(2 ** 31))
+    own = config.get("encoder_config", config)
+    least = 6 * own["subsampling_factor"]  # enough for the labels
+    frames = least + draw.randint(0, 12)
+    inputs = dict(input_features=torch.randn(rows, frames, own["num_mel_bins"],
+                                             generator=generator))
+    if own is not config or draw.maybe():
+        inputs["attention_mask"] = mask = torch.ones(rows, frames, dtype=torch.int64)
+        for row in mask:
+            row[draw.randint(least, frames):] = 0
+    if family.endswith(".ctc"):
+        blank = config["pad_token_id"]
+        labels = torch.randint(config["vocab_size"] - 1, (rows, 3), generator=generator)
+        labels += labels >= blank
+        labels[torch.rand(rows, 3, generator=generator) < 0.2] = blank
+        inputs["labels"] = labels
+    return inputs
+
+
 def new_inputs(draw, config, vocab_size, family):
     if family in PAIRED or family in OF_TEXTS or family in OF_IMAGES:
         return image_and_text_inputs(draw, config, family)
@@ -138,6 +160,8 @@ def new_inputs(draw, config, vocab_size, family):
         return pixel_inputs(draw, config, family)
     if family in OBJECTS:
         return object_inputs(draw, config)
+    if family in OF_SPECTRA:
+        return spectrum_inputs(draw, config, family)
     if family in OF_SAMPLES:
         return sound_inputs(draw, config, family)
     rows, length = draw.randint(1, 3), draw.randint(3, 9)

@@ -33,6 +33,26 @@ def wavlm(draw):
     return dict(wav2vec2(draw), num_buckets=n, max_bucket_distance=n + draw.randint(1, 9))
 
 
+def parakeet_encoder(draw):
+    n_heads, width = heads(draw)
+    factor = draw.choice([2, 4, 8])
+    is_old = transformers.__version__.startswith("4.")  # without convolution_bias
+    more = {} if is_old else dict(convolution_bias=draw.maybe())
+    return dict(
+        more, hidden_size=width, num_attention_heads=n_heads, num_hidden_layers=draw.randint(1, 3),
+        intermediate_size=draw.randint(3, 30), hidden_act=draw.choice(ACTIVATIONS),
+        attention_bias=draw.maybe(), conv_kernel_size=draw.choice([1, 3, 5, 9]),
+        subsampling_factor=factor, subsampling_conv_channels=draw.randint(1, 6),
+        subsampling_conv_kernel_size=draw.choice([3, 5]), num_mel_bins=factor * draw.randint(1, 3),
+        scale_input=draw.maybe())
+
+
+def parakeet(draw):
+    size = draw.randint(6, 20)
+    return dict(vocab_size=size, encoder_config=dict(parakeet_encoder(draw)),
+                ctc_zero_infinity=draw.maybe(), pad_token_id=draw.randint(0, size - 1))
+
+
 def classes(draw, of_sound):
     config = of_sound(draw)
     config["id2label"] = {i: f"class {i}" for i in range(draw.randint(2, 7))}

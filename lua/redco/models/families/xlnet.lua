@@ -6,6 +6,7 @@ local blocks = require "redco.models.blocks"
 local masks = require "redco.models.masks"
 local native = require "redco.native"
 local nn = require "redco.nn"
+local relative_shift = require "redco.models.relative_shift"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 
@@ -104,13 +105,6 @@ local function distances(c, length, x)
   return torch.cat({ angles:sin(), angles:cos() }, -1):to(x.dtype)
 end
 
--- Returns scores of distances [B, H, T, 2 T] as those of pairs of tokens, [B, H, T, T].
-local function of_pairs(x)
-  local batch, n_heads, length = unpack(x.shape)
-  return x:flatten(2):narrow(2, length, length * (2 * length - 1))
-    :view { batch, n_heads, length, 2 * length - 1 }:narrow(3, 0, length)
-end
-
 -- Returns what is added to the scores of the first and of the second stream, [B, 1, T, T], or nil:
 -- in the first a token sees itself.
 local function new_masks(inputs, x)
@@ -145,7 +139,7 @@ local function new_attention(c)
     local types = given.types and params[name .. "seg_embed"]:permute { 1, 2, 0 }
 
     local function attend(q, mask)
-      local more = of_pairs((q + bias "r_r_bias"):matmul(r:transpose(2, 3)))
+      local more = relative_shift((q + bias "r_r_bias"):matmul(r:transpose(2, 3)))
       if types then
         local same, other = unpack((q + bias "r_s_bias"):matmul(types):split(1, -1))
         more = more + torch.where(given.types, other, same)
