@@ -38,6 +38,10 @@ local sound = merged(usual, { intermediate_size = 24, hidden_dropout = 0, activa
 local conformer = merged(usual, { intermediate_size = 24, dropout = 0, layerdrop = 0,
   activation_dropout = 0, attention_dropout = 0, conv_kernel_size = 3, subsampling_factor = 4,
   subsampling_conv_channels = 6, num_mel_bins = 8 })
+local clap_text = merged(encoder, { vocab_size = 32, pad_token_id = 1 })
+local clap_audio = { window_size = 2, num_mel_bins = 8, spec_size = 16, patch_size = 2,
+  patch_stride = { 2, 2 }, depths = { 1, 2 }, num_attention_heads = { 2, 4 }, hidden_size = 16,
+  patch_embeds_hidden_size = 8, enable_fusion = true, hidden_dropout_prob = 0 }
 local patches = { image_size = 8, patch_size = 4, num_channels = 3 }
 local image = merged(usual, patches, { intermediate_size = 24 })
 local vit = merged(image, { model_type = "vit", hidden_dropout_prob = 0,
@@ -96,6 +100,9 @@ local configs = {
   deepseek_v2 = deepseek,
   deepseek_v3 = deepseek,
   camembert = encoder,
+  clap = { text_config = clap_text, audio_config = clap_audio, projection_dim = 12 },
+  clap_audio_model = clap_audio,
+  clap_text_model = clap_text,
   clip = { text_config = text, vision_config = image, projection_dim = 12 },
   clip_text_model = text,
   clip_vision_model = image,
@@ -310,7 +317,8 @@ local configs = {
 
 -- Heads besides a family's own: each task, and each way that a family has to it.
 local heads = { "bart.sequence_classification", "bert.features", "bert.multiple_choice",
-  "clip.image_classification", "clip_text_model.projection", "deberta-v2.question_answering",
+  "clap_audio_model.projection", "clap_text_model.projection", "clip.image_classification",
+  "clip_text_model.projection", "deberta-v2.question_answering",
   "dinov2.features", "distilbert.sequence_classification", "electra.replaced_token_detection",
   "gpt2.token_classification", "llama.features", "llama.sequence_classification",
   "mixtral.features", "modernbert.features", "modernbert.sequence_classification",
@@ -348,7 +356,8 @@ end
 --- Returns whether a configuration needs a vocab_size.
 function tiny.reads_tokens(config)
   local reads_images = config.image_size or config.num_patches or config.backbone_config
-  return not (config.text_config or config.encoder or config.subsampling_factor or reads_images)
+  local reads_sound = config.subsampling_factor or config.spec_size
+  return not (config.text_config or config.encoder or reads_images or reads_sound)
 end
 
 --- Returns a new model, whose weights are large enough for gradients that differ from zero.
@@ -378,7 +387,7 @@ local function reads(model, name)
   return false
 end
 
-local are_compared = { clip = true, siglip = true, siglip2 = true }
+local are_compared = { clap = true, clip = true, siglip = true, siglip2 = true }
 local n_rows, length = 4, 5
 
 -- What a loss needs besides the model's inputs, by task; all others have labels of tokens.
@@ -432,7 +441,11 @@ function tiny.inputs(name, model)
   elseif reads(model, "pixel_values") then
     inputs.pixel_values = numbers(3, 8, 8)
   elseif reads(model, "input_features") then
-    inputs.input_features = model_type:find "^parakeet" and numbers(60, 8) or numbers(4, 12)
+    inputs.input_features = reads(model, "is_longer") and numbers(4, 32, 8)
+      or model_type:find "^parakeet" and numbers(60, 8) or numbers(4, 12)
+    if reads(model, "is_longer") then
+      inputs.is_longer = torch.tensor { { 1 }, { 0 }, { 0 }, { 1 } }
+    end
   elseif reads(model, "input_values") then
     inputs.input_values = numbers(60)
   end

@@ -442,4 +442,22 @@ test("distributions of numbers alone are float32 on the CPU", function()
   expect_equal(d:sample({ rng = torch.Generator(1) }).dtype, "float32")
 end)
 
+test("gradients of batch_norm where an image has one row", function()
+  local generator = torch.Generator(4)
+  for _, shape in ipairs { { 1, 1, 8, 3 }, { 2, 4, 1, 3 }, { 2, 2, 4, 3 } } do
+    local x = torch.randn(shape, { generator = generator })
+    local weights = torch.randn(shape, { generator = generator })
+    local norm = nn.BatchNorm(3)
+    local function gradient(normalised)
+      return redco.grad(function(bias) return (normalised(bias) * weights):sum() end)(norm.bias)
+    end
+    local found = gradient(function(bias)
+      local given = { weight = norm.weight, bias = bias, running_mean = norm.running_mean,
+        running_var = norm.running_var }
+      return nn.batch_norm(given, x:transpose(1, 3)):transpose(1, 3)
+    end)
+    testing.expect_close(found, weights:sum { 0, 1, 2 }, 1e-5, 1e-5)
+  end
+end)
+
 testing.finish()

@@ -26,7 +26,7 @@ local needs_gpu = {
 -- What the folder of an example has, from the tests: a folder of a tiny model, images, and so on.
 local fixture = {
   ["cases/gpt2"] = "gpt2", ["cases/t5_relu_tied"] = "t5", ["cases/lora_gpt2"] = "adapters",
-  ["cases/clip"] = "clip", ["cases/llava"] = "llava",
+  ["cases/clap"] = "clap", ["cases/clip"] = "clip", ["cases/llava"] = "llava",
   ["cases/stable_diffusion"] = "stable_diffusion",
   ["lua/script_module.pt"] = "module.pt", ["lua/image_cases/rgb.png"] = "images/cat/1.png",
   ["lua/image_cases/colour.jpg"] = "images/dog/1.jpg",

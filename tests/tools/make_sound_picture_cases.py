@@ -22,12 +22,31 @@ def parakeet(generator):
                 labels=labels[torch.randperm(ROWS, generator=generator)])
 
 
+def clap(generator):
+    return dict(input_features=torch.randn(ROWS, 4, 16, 4, generator=generator),
+                is_longer=torch.tensor([[True], [False], [True]]),
+                input_ids=torch.randint(4, 12, (ROWS, 5), generator=generator))
+
+
+def angles_and_loss(model, batch):
+    out = model(**batch, return_loss=True)
+    return out.logits_per_audio, out.loss
+
+
 def logits_and_loss(model, batch):
     out = model(**batch)
     return out.logits, out.loss
 
 
 CASES = {
+    'clap': ('ClapModel', dict(
+        model_type='clap', projection_dim=6, text_config=dict(
+            vocab_size=12, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+            intermediate_size=8, max_position_embeddings=8, pad_token_id=1), audio_config=dict(
+                window_size=2, num_mel_bins=4, spec_size=8, patch_size=2, patch_stride=[2, 2],
+                depths=[1, 1], num_attention_heads=[1, 2], hidden_size=8,
+                patch_embeds_hidden_size=4, enable_fusion=True, aff_block_r=2)),
+        clap, angles_and_loss),
     'parakeet_ctc': ('ParakeetForCTC', dict(
         model_type='parakeet_ctc', vocab_size=6, pad_token_id=0, encoder_config=dict(
             hidden_size=12, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
@@ -45,6 +64,8 @@ def new_model(architecture, config, generator):
         values = torch.randn(tensor.shape, generator=generator)
         is_norm = 'norm' in key and key.endswith('weight')
         values = values * 0.2 + 1 if is_norm else values * 0.3
+        if key.startswith('logit_scale'):
+            values = torch.tensor(1.5)
         tensor.data.copy_(values.abs() + 0.5 if key.endswith('running_var') else values)
     return model
 

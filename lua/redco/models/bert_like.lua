@@ -195,7 +195,9 @@ local function new_forward(c, facts)
   local feed_forward = encoder_layer.new_feed_forward(c, facts)
   local eps, layers = c.layer_norm_eps or facts.eps, layers_of(c, facts)
 
-  return function(params, inputs, o)
+  -- Appends the input of the first layer and the output of each to the list `kept`, if it is given.
+  return function(params, inputs, o, kept)
+    local function keep(x) if kept then kept[#kept + 1] = x end end
     local function drop(x) return blocks.dropout(x, c[facts.keys.dropout], o) end
     local x = embed(params, inputs, o)
     local mask = mask_of(params, inputs, x, o)
@@ -214,7 +216,11 @@ local function new_forward(c, facts)
         return feed_forward(params, layer, z, o)
       end)
     end
-    for _, layer in ipairs(layers) do x = nn.block(apply_layer, prefix .. layer, x) end
+    keep(x)
+    for _, layer in ipairs(layers) do
+      x = nn.block(apply_layer, prefix .. layer, x)
+      keep(x)
+    end
     return facts.last_norm and norm(prefix .. facts.last_norm, x) or x
   end
 end

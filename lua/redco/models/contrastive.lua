@@ -26,6 +26,16 @@ function contrastive.softmax_loss(c, logits)
   return (of_images + of_texts):mean() / 2 - logits:diagonal():mean(), count
 end
 
+--- CLAP's loss: the mean of the cross-entropies of a list of logits, of the column of each row.
+function contrastive.loss_of_rows(c, list)
+  local sum, count = 0, nil
+  for _, logits in ipairs(list) do
+    logits, count = pairs_of(c, logits)
+    sum = sum + (logits:logsumexp { 1 } - logits:diagonal()):mean()
+  end
+  return sum / #list, count
+end
+
 --- SigLIP's loss: the sum over texts of the mean logistic losses of all images.
 function contrastive.sigmoid_loss(c, logits)
   local count

@@ -62,7 +62,8 @@ local function shifted_right(family, c, labels)
   return shifted:masked_fill(shifted:eq(-100), padding)
 end
 
-local takes_inputs = { encode = true, generate = true, get_image_features = true,
+local takes_inputs = { encode = true, generate = true, get_audio_features = true,
+  get_image_features = true,
   get_text_features = true, hidden_states = true, logprobs = true, loss = true, output = true }
 
 -- Returns the inputs with decoder_input_ids added.

@@ -36,8 +36,8 @@ Question answering takes start_positions and end_positions [batch] instead of la
 [batch, length, 2].
 
 CLIP and SigLIP take input_ids of texts and pixel_values of images, not necessarily as many, and
-return logits [images, texts]. Their parts alone, and a ViT without a classifier, return features
-[batch, size].
+return logits [images, texts]. CLAP takes input_features of sounds in place of images. Their parts
+alone, and a ViT without a classifier, return features [batch, size].
 
 Text models without a head (the task "features") return hidden states [batch, length, size], or with
 `pooling` one vector for each text, [batch, size].
@@ -139,16 +139,23 @@ the same with any head. Encoder-decoders return that of the decoder, and without
 inputs.decoder_input_ids and inputs.labels that of the encoder. Of mixtures of experts the second
 result is a list of the routers' logits. Parts of CLIP and SigLIP and ViTs without a head also return
 a list: the input of the first layer, and the output of each layer before the last norm. CLIP and
-SigLIP return those of inputs.input_ids if there are some, else those of inputs.pixel_values.]],
+SigLIP return those of inputs.input_ids if there are some, else those of inputs.pixel_values; CLAP
+those of inputs.input_features.]],
 
   ["Model.get_text_features"] = [[
 get_text_features(params, inputs, {train = false, rng = nil}) -> features [batch, size]
 Returns the features of inputs.input_ids as CLIP and SigLIP compare them with those of images,
-before they are divided by their lengths. Only for these.]],
+before they are divided by their lengths, and as CLAP compares them with those of sounds, behind that
+division, as in transformers. Only for these.]],
 
   ["Model.get_image_features"] = [[
 get_image_features(params, inputs, {train = false, rng = nil}) -> features [batch, size]
 Returns the features of inputs.pixel_values, as `Model.get_text_features` does those of texts.]],
+
+  ["Model.get_audio_features"] = [[
+get_audio_features(params, inputs, {train = false, rng = nil}) -> features [batch, size]
+Returns the features of inputs.input_features and, if the model fuses them, inputs.is_longer, as
+CLAP compares them with those of texts. Only for CLAP.]],
 
   ["Model.logprobs"] = [[
 logprobs(params, inputs, {train = false, rng = nil, ignore_index = -100, shift = false,

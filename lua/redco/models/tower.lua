@@ -1,27 +1,45 @@
---- Models of texts or of images alone that end in features: families whose calls return one vector
---- for each text or image. A tower is a table of facts of a family, with the keys
----   prefix: of the names of its parameters, "text_model."
+--- Models of texts, images or sounds alone that end in features: families whose calls return one
+--- vector for each. A tower is a table of facts of a family, with the keys
+---   prefix: of the names of its parameters, "text_model."; also of those of the class without
+---     projection, unless own_prefix is another
 ---   add_parameters(c, add), new_tower(c): with names without the prefix. The latter returns
 ---     function(params, inputs, o, kept) -> hidden states [B, T, size], features [B, size]; the
 ---     inputs and outputs of all layers are appended to the list `kept`, if it is given
----   projection: the name of the layer behind the features in the class with projection, and
----     init(c) of its weight; or nil
+---   projection: of the class with projection, or nil: the layers behind the features, as add(c,
+---     add) and new(c), which returns function(params, features, o)
 local blocks = require "redco.models.blocks"
 
 local tower = {}
 
---- Declares the parameters of a tower as a part of another model.
-function tower.add_parameters(facts, c, add)
-  facts.add_parameters(c, blocks.add_with_prefix(add, facts.prefix))
+--- Returns a projection that is one linear layer. init(c) initialises its weight.
+function tower.linear_projection(name, init)
+  return {
+    name = name,
+    add = function(c, add)
+      blocks.add_linear(add, name, c.hidden_size, c.projection_dim, init(c), false)
+    end,
+    new = function()
+      return function(params, features, o) return blocks.linear(params, name, features, o) end
+    end,
+  }
 end
 
---- Returns the function of a tower as a part of another model.
-function tower.new(facts, c)
+local function add_parameters(facts, prefix, c, add)
+  facts.add_parameters(c, blocks.add_with_prefix(add, prefix))
+end
+
+local function new(facts, prefix, c)
   local run = facts.new_tower(c)
   return function(params, inputs, o, kept)
-    return run(blocks.with_prefix(params, facts.prefix), inputs, o, kept)
+    return run(blocks.with_prefix(params, prefix), inputs, o, kept)
   end
 end
+
+--- Declares the parameters of a tower as a part of another model.
+function tower.add_parameters(facts, c, add) add_parameters(facts, facts.prefix, c, add) end
+
+--- Returns the function of a tower as a part of another model.
+function tower.new(facts, c) return new(facts, facts.prefix, c) end
 
 local function functions_of(run, project)
   return {
@@ -39,31 +57,28 @@ end
 
 -- The class with a projection of the features.
 local function with_projection(facts, family)
-  local name, init = facts.projection.name, facts.projection.init
-  local result = { architecture = family.architecture .. "WithProjection", task = "projection" }
+  local own = facts.projection
+  local result = { architecture = family.architecture .. "WithProjection", task = "projection",
+    base_model_prefix = facts.prefix:gsub("%.$", "") }
 
   function result.add_parameters(c, add)
-    family.add_parameters(c, add)
-    blocks.add_linear(add, name, c.hidden_size, c.projection_dim, init(c), false)
+    tower.add_parameters(facts, c, add)
+    own.add(c, add)
   end
 
-  function result.new_functions(c)
-    return functions_of(tower.new(facts, c), function(params, features, o)
-      return blocks.linear(params, name, features, o)
-    end)
-  end
+  function result.new_functions(c) return functions_of(tower.new(facts, c), own.new(c)) end
 
   return setmetatable(result, { __index = family })
 end
 
 --- Returns the family of a tower alone.
 function tower.family(facts)
-  local family = { task = "features", base_model_prefix = facts.prefix:gsub("%.$", ""),
-    tower = facts }
+  local prefix = facts.own_prefix or facts.prefix
+  local family = { task = "features", base_model_prefix = prefix:gsub("%.$", ""), tower = facts }
 
-  function family.add_parameters(c, add) tower.add_parameters(facts, c, add) end
+  function family.add_parameters(c, add) add_parameters(facts, prefix, c, add) end
 
-  function family.new_functions(c) return functions_of(tower.new(facts, c)) end
+  function family.new_functions(c) return functions_of(new(facts, prefix, c)) end
 
   setmetatable(family, { __index = facts })
   family.variants = { family, facts.projection and with_projection(facts, family) }

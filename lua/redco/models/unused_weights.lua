@@ -7,7 +7,8 @@ local warn = require "redco.warn"
 -- numbers of batches that batch norms have seen, the layers of DeepSeek-V3 that predict a second
 -- token, and keys and values of Gemma 3n's last layers, which transformers does not use either.
 local useless = {
-  "position_ids$", "%.attn%.bias$", "%.attention%.bias$", "masked_bias$", "%.inv_freq$",
+  "position_ids$", "token_type_ids$", "%.attn%.bias$", "%.attention%.bias$", "masked_bias$",
+  "%.inv_freq$",
   "%.relative_position_index$", "%.num_batches_tracked$",
   "coder%.version$", "coder%.embed_positions%.weight$",
   "%.EncDecAttention%.relative_attention_bias%.weight$", "^model%.layers%.61%.",

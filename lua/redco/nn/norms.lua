@@ -53,6 +53,16 @@ local function check_statistics(params)
 end
 
 local use_batch = arguments("nn.batch_norm", { train = false, momentum = 0.1, eps = 1e-5 })
+-- Where a dimension behind the channels has the size 1, an image may be in either of two memory
+-- formats. LibTorch's gradients on the CPU are wrong if it takes x for one and the gradient of the
+-- output for the other.
+local function unambiguous(x)
+  for d = 2, x:dim() > 3 and x:dim() - 1 or 0 do
+    if x:size(d) == 1 then return x:flatten(2) end
+  end
+  return x
+end
+
 define("batch_norm", [[
 batch_norm(params, x [batch, channels, ...], {train = false, momentum = 0.1, eps = 1e-5}) -> like x
 Normalises each channel over the batch and all further dimensions: Ioffe and Szegedy, 2015. In
@@ -78,8 +88,9 @@ micro-batches the statistics are those of each micro-batch.]], function(params, 
   if o.train and mean and native.is_recomputing() then
     mean, var = torch.zeros_like(mean), torch.zeros_like(var)
   end
-  return torch.batch_norm(x, params.weight, params.bias, mean, var, o.train or not mean, o.momentum,
-    o.eps, false)
+  local y = torch.batch_norm(unambiguous(x), params.weight, params.bias, mean, var,
+    o.train or not mean, o.momentum, o.eps, false)
+  return y:dim() == x:dim() and y or y:view(x.shape)
 end)
 
 define("GroupNorm", [[

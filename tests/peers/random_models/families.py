@@ -16,7 +16,8 @@ from .objects import OBJECTS
 from .pictures import (beit, classifier, clip, clip_image, clip_text, convnext, convnextv2, dinov2,
                        dinov2_with_registers, dinov3, resnet, segformer, segments, siglip, siglip2,
                        siglip2_image, siglip_image, siglip_text, swin, vit, vit_features)
-from .sound import classes, hubert, parakeet, parakeet_encoder, wav2vec2, wavlm
+from .sound import (clap, clap_audio, clap_text, classes, hubert, parakeet, parakeet_encoder,
+                    wav2vec2, wavlm)
 
 for _family in {*DECODERS} - {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}:
     del DECODERS[_family]  # which a newer version of the library has
@@ -72,13 +73,18 @@ for _family, (_draw, _class) in SOUND.items():
         functools.partial(classes, of_sound=_draw), _class + "ForSequenceClassification")
 OF_SPECTRA = {"parakeet_ctc.ctc": (parakeet, "ParakeetForCTC"),
               "parakeet_encoder.features": (parakeet_encoder, "ParakeetEncoder")}
-FAMILIES.update({**OF_SAMPLES, **OF_SPECTRA})
+OF_SOUNDS = {"clap_audio_model.features": (clap_audio, "ClapAudioModel"),
+             "clap_audio_model.projection": (clap_audio, "ClapAudioModelWithProjection")}
+FAMILIES.update({**OF_SAMPLES, **OF_SPECTRA, **OF_SOUNDS})
 PAIRED = {"clip.similarity": (clip, "CLIPModel"), "siglip.similarity": (siglip, "SiglipModel"),
-          "siglip2.similarity": (siglip2, "Siglip2Model")}
+          "siglip2.similarity": (siglip2, "Siglip2Model"),
+          "clap.similarity": (clap, "ClapModel")}
 OF_TEXTS = {
     "clip_text_model.features": (clip_text, "CLIPTextModel"),
     "clip_text_model.projection": (clip_text, "CLIPTextModelWithProjection"),
     "siglip_text_model.features": (siglip_text, "SiglipTextModel"),
+    "clap_text_model.features": (clap_text, "ClapTextModel"),
+    "clap_text_model.projection": (clap_text, "ClapTextModelWithProjection"),
 }
 OF_IMAGES = {
     "vit.features": (vit_features, "ViTModel"),

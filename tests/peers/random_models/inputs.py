@@ -2,7 +2,7 @@
 import torch
 
 from .families import (ANY_SIZE, CLASSIFIERS, ENCODER_DECODERS, IMAGE_TEXT, OBJECTS, OF_IMAGES,
-                       OF_PIXELS, OF_SAMPLES, OF_SPECTRA, OF_TEXTS, PAIRED, is_encoder,
+                       OF_PIXELS, OF_SAMPLES, OF_SOUNDS, OF_SPECTRA, OF_TEXTS, PAIRED, is_encoder,
                        takes_positions)
 from .images_with_text import INPUTS, image_token, with_images
 from .objects import object_inputs
@@ -77,24 +77,37 @@ def patches(draw, config, rows, generator):
                 pixel_attention_mask=mask, spatial_shapes=torch.tensor(shapes))
 
 
+def sounds(draw, config, rows, generator):
+    """Spectra of CLAP, and which sounds are longer."""
+    most = config["spec_size"] * (config["spec_size"] // config["num_mel_bins"])
+    n = 4 if config["enable_fusion"] else 1
+    features = torch.randn(rows, n, draw.choice([most, draw.randint(2, most)]),
+                           config["num_mel_bins"], generator=generator)
+    is_longer = torch.rand(rows, 1, generator=generator) < 0.6
+    is_longer[0] = True  # without any, weights get no gradient
+    return dict(input_features=features, is_longer=is_longer)
+
+
 def image_and_text_inputs(draw, config, family):
     rows, length = draw.randint(1, 3), draw.randint(3, 9)
     generator = torch.Generator().manual_seed(draw.randrange(2 ** 31))
     inputs = {}
-    if family not in OF_TEXTS:
+    if family in OF_SOUNDS or "audio_config" in config:
+        inputs.update(sounds(draw, config.get("audio_config", config), rows, generator))
+    elif family not in OF_TEXTS:
         image = config.get("vision_config", config)
         if "num_patches" in image:
             inputs.update(patches(draw, image, rows, generator))
         else:
             inputs["pixel_values"] = pixels(draw, image, family, rows, generator)
-    if family not in OF_IMAGES:
+    if family not in OF_IMAGES and family not in OF_SOUNDS:
         text = config.get("text_config", config)
         ids = torch.randint(text["vocab_size"], (rows, length), generator=generator)
         ids[torch.rand(ids.shape, generator=generator) < 0.2] = text["eos_token_id"]
         inputs["input_ids"] = ids
         if draw.maybe(0.6):
             # With padding on the left CLIP in transformers has NaN.
-            sides = ["left", "right"] if family.startswith("siglip") else ["right"]
+            sides = ["left", "right"] if family.startswith(("siglip", "clap")) else ["right"]
             inputs["attention_mask"] = mask_of(draw, rows, length, draw.choice(sides))
     return inputs
 
@@ -154,7 +167,7 @@ def spectrum_inputs(draw, config, family):
 
 
 def new_inputs(draw, config, vocab_size, family):
-    if family in PAIRED or family in OF_TEXTS or family in OF_IMAGES:
+    if any(family in kind for kind in (PAIRED, OF_TEXTS, OF_IMAGES, OF_SOUNDS)):
         return image_and_text_inputs(draw, config, family)
     if family in OF_PIXELS:
         return pixel_inputs(draw, config, family)

@@ -6,6 +6,7 @@ import torch
 import transformers
 from huggingface_hub import errors
 from transformers import AutoConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from .families import FAMILIES, IMAGE_TEXT, implementations_of
 
@@ -108,10 +109,10 @@ def model_of(draw, family):
         parts = {kind: AutoConfig.for_model(**given.pop(kind)) for kind in ("encoder", "decoder")}
         made = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
             parts["encoder"], parts["decoder"], **given)
-    elif family.startswith("siglip_text_model"):  # which AutoConfig does not know
-        made = transformers.SiglipTextConfig(**given)
-    else:
+    elif family.partition(".")[0] in CONFIG_MAPPING_NAMES:
         made = AutoConfig.for_model(family.partition(".")[0], **given)
+    else:  # which AutoConfig does not know
+        made = getattr(transformers, FAMILIES[family][1]).config_class(**given)
     for key, value in implementations_of(family).items():
         setattr(made, "_" + key, value)
     model = getattr(transformers, FAMILIES[family][1])(made)

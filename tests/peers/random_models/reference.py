@@ -25,6 +25,7 @@ def used(model):
     use, and without the token of masked images."""
     return [(name, parameter) for name, parameter in model.named_parameters()
             if ("pooler" not in name or model.config.model_type in ENCODERS
+                or model.config.model_type.startswith("clap")
                 or name.startswith("pooler") or "pooler.layernorm" in name)
             and "mask_token" not in name and not is_shared(model, name)
             and parameter.requires_grad]
@@ -92,8 +93,8 @@ def in_double(inputs):
 
 def features_of(out):
     """What models of texts, images and sound return in redco-lua."""
-    for key in ("logits_per_image", "text_embeds", "image_embeds", "pooler_output",
-                "last_hidden_state"):
+    for key in ("logits_per_image", "logits_per_audio", "text_embeds", "image_embeds",
+                "audio_embeds", "pooler_output", "last_hidden_state"):
         if out.get(key) is not None:
             # That of ResNet has the rows and columns of its image, of which there is one.
             return out[key].flatten(1) if out[key].dim() == 4 and key == "pooler_output" else out[key]

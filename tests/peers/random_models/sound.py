@@ -2,6 +2,7 @@
 import transformers
 
 from .draw import ACTIVATIONS, heads
+from .pictures import clip_text
 
 
 def wav2vec2(draw):
@@ -51,6 +52,41 @@ def parakeet(draw):
     size = draw.randint(6, 20)
     return dict(vocab_size=size, encoder_config=dict(parakeet_encoder(draw)),
                 ctc_zero_infinity=draw.maybe(), pad_token_id=draw.randint(0, size - 1))
+
+
+def clap_text(draw):
+    config = clip_text(draw)
+    config.update(projection_hidden_act=draw.choice(ACTIVATIONS), pad_token_id=draw.randint(0, 3),
+                  type_vocab_size=draw.randint(1, 2))
+    config["max_position_embeddings"] += 4
+    return config
+
+
+def clap_audio(draw):
+    """Spectra that fill their squares, or are shorter."""
+    n, patch, window = draw.randint(1, 3), draw.randint(2, 3), draw.randint(2, 3)
+    stride = draw.choice([patch, patch - 2 if patch > 2 else patch])
+    side = 2 ** (n - 1) * window * stride
+    while side < 3 * patch:  # three parts stand beside each other
+        side *= 2
+    pieces = draw.choice([k for k in (1, 2, 4) if k * side <= 48])
+    side *= pieces
+    n_heads = [draw.choice([1, 2]) for _ in range(n)]
+    size = 2 * draw.randint(1, 4)
+    return dict(
+        window_size=window, num_mel_bins=side // pieces, spec_size=side, patch_size=patch,
+        patch_stride=[stride, stride], hidden_act=draw.choice(ACTIVATIONS), depths=[
+            draw.randint(1, 2) for _ in range(n)], num_attention_heads=n_heads,
+        patch_embeds_hidden_size=size, hidden_size=size * 2 ** (n - 1),
+        aff_block_r=draw.choice([1, 2]), enable_fusion=draw.maybe(), enable_patch_layer_norm=draw.maybe(0.7),
+        qkv_bias=draw.maybe(0.7), mlp_ratio=draw.choice([1.0, 2.0]),
+        layer_norm_eps=draw.choice([1e-5, 0.1]), projection_dim=draw.randint(2, 12),
+        projection_hidden_act=draw.choice(ACTIVATIONS))
+
+
+def clap(draw):
+    return dict(text_config=clap_text(draw), audio_config=clap_audio(draw),
+                projection_dim=draw.randint(2, 12), projection_hidden_act=draw.choice(ACTIVATIONS))
 
 
 def classes(draw, of_sound):

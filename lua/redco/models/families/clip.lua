@@ -7,19 +7,13 @@ local new_family = require "redco.models.text_and_image"
 local text = require "redco.models.families.clip_text_model"
 local vision = require "redco.models.families.clip_vision_model"
 
-local function projection_of(facts)
-  return function(params, features, o)
-    return blocks.linear(params, facts.projection.name, features, o)
-  end
-end
-
 local clip = new_family {
   model_type = "clip",
   models = "CLIP, OpenCLIP in CLIP's form",
   architecture = "CLIPModel",
   defaults = { projection_dim = 512, logit_scale_init_value = 2.6592, initializer_factor = 1.0 },
   text = text, image = vision,
-  project_text = projection_of(text.tower), project_image = projection_of(vision.tower),
+  project_text = text.tower.projection.new(), project_image = vision.tower.projection.new(),
   classifier = { architecture = "CLIPForImageClassification", first_patch = 1 },
   ignored = { "position_ids$" },
   loss = contrastive.softmax_loss,

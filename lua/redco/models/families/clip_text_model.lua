@@ -51,10 +51,12 @@ function text.inits(c)
   }
 end
 
-text.projection = {
-  name = "text_projection",
-  init = function(c) return blocks.normal(c.hidden_size ^ -0.5 * c.initializer_factor) end,
-}
+--- Returns the initialiser of the projection.
+function text.init_of_projection(c)
+  return blocks.normal(c.hidden_size ^ -0.5 * c.initializer_factor)
+end
+
+text.projection = tower.linear_projection("text_projection", text.init_of_projection)
 
 function text.add_parameters(c, add)
   local normal = blocks.normal(0.02 * c.initializer_factor)

@@ -33,7 +33,7 @@ local vision = {
 
 function vision.check(c) blocks.check_multiple(c, "hidden_size", "num_attention_heads") end
 
-vision.projection = { name = "visual_projection", init = text.projection.init }
+vision.projection = tower.linear_projection("visual_projection", text.init_of_projection)
 
 function vision.add_parameters(c, add)
   local size, normal = c.hidden_size, blocks.normal(c.initializer_range * c.initializer_factor)

@@ -98,6 +98,15 @@ print(sequences.shape)  --> torch.Size([2, 11])
 local options = { skip_special_tokens = true }
 print(tokenizer:batch_decode(sequences, options)[1])  --> a red heart...
 
+--- Model.get_audio_features
+local clap = redco.models.from_pretrained "clap"
+local inputs = {
+  input_features = torch.randn { 2, 4, 16, 4 },
+  is_longer = torch.zeros { 2, 1 },
+}
+local features = clap.get_audio_features(clap.params, inputs)
+print(features.shape)  --> torch.Size([2, 6])
+
 --- Model.get_image_features
 local clip = redco.models.from_pretrained "clip"
 local inputs = { pixel_values = torch.rand { 2, 3, 12, 12 } }
