@@ -324,6 +324,7 @@ local heads = { "bart.sequence_classification", "bert.features", "bert.multiple_
   "mixtral.features", "modernbert.features", "modernbert.sequence_classification",
   "roberta.sequence_classification", "segformer.semantic_segmentation",
   "siglip.image_classification", "siglip2.image_classification", "t5.features",
+  "t5gemma.sequence_classification", "t5gemma.token_classification",
   "umt5.token_classification", "vit.features", "wav2vec2.audio_classification",
   "wav2vec2.features", "whisper.audio_classification" }
 

@@ -288,4 +288,34 @@ test("the bias of an untied masked language model has both names in a file", fun
   end
 end)
 
+test("T5Gemma classifies by its decoder, or by its encoder alone", function()
+  local part = { vocab_size = 20, hidden_size = 8, intermediate_size = 12, num_hidden_layers = 1,
+    num_attention_heads = 2, num_key_value_heads = 2, head_dim = 4, pad_token_id = 0,
+    bos_token_id = 1, eos_token_id = 2 }
+  local ids = torch.tensor { { 5, 6, 7, 0 }, { 8, 9, 10, 11 } }
+  for _, has_decoder in ipairs { true, false } do
+    for _, task in ipairs { "sequence_classification", "token_classification" } do
+      local model = redco.models.from_config({ model_type = "t5gemma", encoder = part,
+        decoder = part, num_labels = 3, is_encoder_decoder = has_decoder },
+        { task = task, generator = torch.Generator(1) })
+      expect_equal(model.params["model.decoder.norm.weight"] ~= nil, has_decoder)
+      local function run(tokens)
+        return model(model.params, { input_ids = tokens, attention_mask = tokens:ne(0):long() })
+      end
+      local logits = run(ids)
+      local is_of_rows = task == "sequence_classification"
+      expect_equal(table.concat(logits.shape, ","), is_of_rows and "2,3" or "2,4,3")
+      if is_of_rows then  -- padding changes nothing
+        local alone = run(ids:narrow(0, 0, 1):narrow(1, 0, 3))
+        testing.expect_close(run(torch.tensor { { 5, 6, 7, 0, 0 } }), logits:narrow(0, 0, 1), 1e-5,
+          1e-6)
+        -- The decoder reads the token one place further, which is not there without padding.
+        if not has_decoder then
+          testing.expect_close(alone, logits:narrow(0, 0, 1), 1e-5, 1e-6)
+        end
+      end
+    end
+  end
+end)
+
 testing.finish()

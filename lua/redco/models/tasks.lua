@@ -1,5 +1,5 @@
 --- Tasks: models of a family with another head than its own. A family lists them in `tasks`, by
---- name:
+--- name. A row may be a function of the configuration that a folder or a script gives:
 ---   architecture: the name of the class in transformers
 ---   head: the name of the last layer; bias = false if it has none
 ---   weight, bias: instead, the names of its parameters, the latter if the configuration has
@@ -12,16 +12,20 @@
 ---   base_model_prefix: if it differs from the family's
 ---   prefix: what stands before the names of a family without prefix
 ---   has_encoder_only: of an encoder-decoder, whether the decoder is not there
+---   size: a function of the configuration to the size of what the head reads; by default it is the
+---   model's
+---   complete_inputs: a function(c, inputs) that returns the inputs with those that are missing
+---   has_dropout: whether there is a dropout before the head, where other families have none
 ---   ignored: weights of a folder that the task does not have
 ---   is_base: whether it is the model without a head, and its names have no prefix
 ---   pooler: of such a model, the layers of its pooler, as `layers`
---- The decoder of an encoder-decoder reads the tokens of the encoder, shifted right.
---- The loss of a task is the same for all families. `default_task` of a family without a head of
---- its own is the one it has if nothing says which; `size_key` is the key of its size;
---- `head_inits(c, task)` returns the initialisers of the layers and of the last one. `lm_head` is
---- the name of a decoder's own head, whose task is "causal_lm"; `head_parameters` is a pattern of
---- the other parameters of a family's own head. `variants` lists complete families of the same
---- model_type, each with its `task`.
+--- The decoder of an encoder-decoder reads the tokens of the encoder, shifted right. The loss of a
+--- task is the same for all families. `default_task` of a family without a head of its own is the
+--- one it has if nothing says which; `size_key` is the key of its size; `head_inits(c, task)`
+--- returns the initialisers of the layers and of the last one. `lm_head` is the name of a decoder's
+--- own head, whose task is "causal_lm"; `decoder_parameters` is a pattern of the parameters of an
+--- encoder-decoder's decoder; `head_parameters` is a pattern of the other parameters of a family's
+--- own head. `variants` lists complete families of the same model_type, each with its `task`.
 local blocks = require "redco.models.blocks"
 local encoder_heads = require "redco.models.encoder_heads"
 local fail = require "redco.fail"
@@ -46,7 +50,9 @@ function tasks.complete_labels(c)
   end
 end
 
--- Returns the hidden states [B, size] of the last token of each row that is no padding.
+-- Returns the hidden states [B, size] of the last token of each row that is no padding. In a
+-- decoder that reads the encoder's tokens shifted right, it stands one place further, if there is
+-- one.
 local function of_last_token(hidden, inputs, c)
   local ids, length = inputs.input_ids, hidden:size(1)
   if not c.pad_token_id then
@@ -56,8 +62,9 @@ local function of_last_token(hidden, inputs, c)
     end
     return hidden:select(1, length - 1)
   end
-  local places = torch.arange(length, { device = hidden.device })
+  local places = torch.arange(ids:size(1), { device = hidden.device })
   local last = (ids:ne(c.pad_token_id) * places):amax { 1 }
+  if inputs.decoder_input_ids then last = (last + 1):clamp_max(length - 1) end
   return hidden:gather(1, last:view { -1, 1, 1 }:expand { -1, 1, hidden:size(2) }):squeeze(1)
 end
 
@@ -124,7 +131,9 @@ function tasks.names(family)
 end
 
 -- The dropout before a head, by the first of these keys.
-local function dropout_of(c) return c.classifier_dropout or c.hidden_dropout or 0.1 end
+local function dropout_of(c)
+  return c.classifier_dropout or c.classifier_dropout_rate or c.hidden_dropout or 0.1
+end
 
 local function complete(family, c, is_file)
   if family.complete then family.complete(c, is_file) end
@@ -149,7 +158,8 @@ local function is_untied(row, c) return row.untied ~= nil and c.tie_word_embeddi
 
 -- Declares the parameters of a head.
 local function add_head(family, row, kind, c, task, add)
-  local size = c[family.size_key] or c.word_embed_proj_dim or c.hidden_size or c.n_embd
+  local size = row.size and row.size(c) or c[family.size_key] or c.word_embed_proj_dim
+    or c.hidden_size or c.n_embd
   local layers_init = blocks.normal(c.initializer_range or c.init_std)
   local last_init = layers_init
   if family.head_inits then layers_init, last_init = family.head_inits(c, task) end
@@ -187,7 +197,7 @@ local function with_head(family, task, general)
   local function is_kept(name)
     return not name:find(lm_head)
       and not (family.head_parameters and name:find(family.head_parameters))
-      and not (general.has_encoder_only and name:find "^decoder%.")
+      and not (general.has_encoder_only and name:find(family.decoder_parameters or "^decoder%."))
   end
   result.ignored = { lm_head, family.head_parameters or lm_head, unpack(family.ignored or {}) }
   for _, name in ipairs(general.ignored or {}) do table.insert(result.ignored, name) end
@@ -248,6 +258,7 @@ local function with_head(family, task, general)
     local forward = general.has_encoder_only and family.new_encoder(c) or family.new_forward(c)
     return function(params, inputs, o, memory)
       if kind.has_choices then inputs = with_choices_as_rows(inputs, result.architecture) end
+      if general.complete_inputs then inputs = general.complete_inputs(c, inputs) end
       return forward(with_own_names(params), inputs, o, memory)
     end
   end
@@ -264,7 +275,9 @@ local function with_head(family, task, general)
         hidden = layers(params, hidden, o, inputs)
         return shape and hidden:view(shape) or hidden
       end
-      if kind.has_dropout then hidden = blocks.dropout(hidden, dropout_of(c), o) end
+      if kind.has_dropout or general.has_dropout then
+        hidden = blocks.dropout(hidden, dropout_of(c), o)
+      end
       return kind.read and kind.read(hidden, inputs, c) or hidden
     end
   end
@@ -310,6 +323,7 @@ function tasks.choose(family, task, config)
     return result
   end
   for name, row in pairs(family.tasks or {}) do
+    if type(row) == "function" then row = row(config) end
     if task == name or not task and row.architecture == architecture then
       return with_head(family, name, row)
     end

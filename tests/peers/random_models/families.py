@@ -41,8 +41,7 @@ HEADS = {"sequence_classification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICAT
          "question_answering": modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES}
 for _family, (_draw, _) in list(FAMILIES.items()):
     for _task, _names in HEADS.items():
-        # T5Gemma's heads for classes are not there.
-        if _family in _names and _family not in IMAGE_TEXT and _family != "t5gemma":
+        if _family in _names and _family not in IMAGE_TEXT:
             FAMILIES[f"{_family}.{_task}"] = (_draw, _names[_family])
 CLASSIFIERS = {"beit": (beit, "BeitForImageClassification"),
                "data2vec-vision": (beit, "Data2VecVisionForImageClassification"),

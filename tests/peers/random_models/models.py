@@ -20,6 +20,11 @@ def labelled(draw, config, task):
     elif ("num_key_value_heads" in config and task == "features"
           and transformers.__version__.startswith("5.") and draw.maybe(0.3)):
         config["is_causal"] = False
+    if config.get("dropout_rate") is not None and "encoder" in config and task:  # of T5Gemma
+        config["is_encoder_decoder"] = draw.maybe()
+        first = config["decoder"]  # a token, not padding, which would attend to none
+        if first["bos_token_id"] == first["pad_token_id"]:
+            first["bos_token_id"] = (first["pad_token_id"] + 1) % first["vocab_size"]
     if task == "sequence_classification":
         config["num_labels"] = draw.choice([1, 2, 4])
         config["problem_type"] = draw.choice([None, None, "multi_label_classification",

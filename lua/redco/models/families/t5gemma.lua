@@ -19,10 +19,32 @@ local part = setmetatable({
     unpack(gemma2.optional) },
 }, { __index = gemma2 })
 
+-- Returns the inputs with the mask of the decoder's tokens: as in transformers, padding is known
+-- without it. In a model that writes, it is not.
+local function with_decoder_mask(c, inputs)
+  local ids, pad = inputs.decoder_input_ids, c.decoder.pad_token_id
+  if not ids or inputs.decoder_attention_mask or not pad then return inputs end
+  local all = { decoder_attention_mask = ids:ne(pad) }
+  for name, value in pairs(inputs) do all[name] = value end
+  return all
+end
+
+-- Returns the row of a task: a head behind the decoder, or behind the encoder alone.
+local function classifier(kind)
+  return function(config)
+    local has_encoder_only = config.is_encoder_decoder == false
+    return {
+      architecture = "T5GemmaFor" .. kind, head = "score.out_proj", has_dropout = true,
+      has_encoder_only = has_encoder_only, complete_inputs = with_decoder_mask,
+      ignored = has_encoder_only and { "^model%.decoder%." } or nil,
+      size = function(c) return (has_encoder_only and c.encoder or c.decoder).hidden_size end,
+    }
+  end
+end
+
 local t5gemma = {
   model_type = "t5gemma",
   models = "T5Gemma",
-  remarks = "without heads for classes",
   architecture = "T5GemmaForConditionalGeneration",
   base_model_prefix = "model",
   inputs = { "input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask",
@@ -32,13 +54,23 @@ local t5gemma = {
     decoder = {},
     vocab_size = 256000,
     dropout_rate = 0,
+    classifier_dropout_rate = 0.0,
     attention_dropout = 0,
     is_encoder_decoder = true,
     tie_word_embeddings = true,
   },
-  optional = { "classifier_dropout_rate", "initializer_range" },
+  optional = { "initializer_range" },
   only = { is_encoder_decoder = true },
   ignored = { "%.rotary_emb%.inv_freq$", "^score%." },
+  tasks = {
+    sequence_classification = classifier "SequenceClassification",
+    token_classification = classifier "TokenClassification",
+  },
+  decoder_parameters = "^model%.decoder%.",
+  head_inits = function(c)
+    local normal = blocks.normal((c.initializer_range or 0.02) * c.num_labels ^ -0.5)
+    return normal, normal
+  end,
   lm_head = "lm_head.out_proj",
   head = blocks.tied_head("model.decoder.embed_tokens.weight", "lm_head.out_proj.weight"),
   logits_cap = function(c) return c.decoder.final_logit_softcapping end,
