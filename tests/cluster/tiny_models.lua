@@ -42,6 +42,13 @@ local clap_text = merged(encoder, { vocab_size = 32, pad_token_id = 1 })
 local clap_audio = { window_size = 2, num_mel_bins = 8, spec_size = 16, patch_size = 2,
   patch_stride = { 2, 2 }, depths = { 1, 2 }, num_attention_heads = { 2, 4 }, hidden_size = 16,
   patch_embeds_hidden_size = 8, enable_fusion = true, hidden_dropout_prob = 0 }
+local real_time = { num_labels = 2, d_model = 8, encoder_hidden_dim = 8, num_queries = 3,
+  encoder_in_channels = { 8, 12 }, decoder_in_channels = { 8, 8 }, feat_strides = { 8, 16 },
+  encode_proj_layers = { 1 }, num_feature_levels = 2, encoder_attention_heads = 2,
+  decoder_attention_heads = 2, encoder_ffn_dim = 12, decoder_ffn_dim = 12, decoder_layers = 2,
+  decoder_n_points = 2, hidden_expansion = 0.5, num_denoising = 0,
+  backbone_config = { model_type = "rt_detr_resnet", embedding_size = 8, layer_type = "basic",
+    hidden_sizes = { 8, 8, 12 }, depths = { 1, 1, 1 }, out_features = { "stage2", "stage3" } } }
 local patches = { image_size = 8, patch_size = 4, num_channels = 3 }
 local image = merged(usual, patches, { intermediate_size = 24 })
 local vit = merged(image, { model_type = "vit", hidden_dropout_prob = 0,
@@ -266,6 +273,8 @@ local configs = {
     hidden_act = "tanh" },
   roberta = encoder,
   ["roberta-prelayernorm"] = encoder,
+  rt_detr = real_time,
+  rt_detr_v2 = merged(real_time, { decoder_n_levels = 2, decoder_offset_scale = 0.3 }),
   seed_oss = merged(with_head_size, { attention_dropout = 0, residual_dropout = 0 }),
   segformer = { num_encoder_blocks = 2, depths = { 1, 1 }, sr_ratios = { 2, 1 },
     hidden_sizes = { 8, 16 }, patch_sizes = { 3, 3 }, strides = { 2, 1 }, mlp_ratios = { 2, 2 },
@@ -440,7 +449,7 @@ function tiny.inputs(name, model)
     inputs.pixel_attention_mask = torch.arange(6):view { 1, 6 }
       :lt(inputs.spatial_shapes:prod(1, true)):to "int64"
   elseif reads(model, "pixel_values") then
-    inputs.pixel_values = numbers(3, 8, 8)
+    inputs.pixel_values = model_type:find "^rt_detr" and numbers(3, 32, 32) or numbers(3, 8, 8)
   elseif reads(model, "input_features") then
     inputs.input_features = reads(model, "is_longer") and numbers(4, 32, 8)
       or model_type:find "^parakeet" and numbers(60, 8) or numbers(4, 12)

@@ -109,6 +109,14 @@ test("SigLIP 2's images of different sizes", function()
   end
 end)
 
+local real_time = { model_type = "rt_detr", num_labels = 3, d_model = 8, encoder_hidden_dim = 8,
+  num_queries = 4, encoder_in_channels = { 8, 12 }, decoder_in_channels = { 8, 8 },
+  feat_strides = { 8, 16 }, encode_proj_layers = { 1 }, num_feature_levels = 2,
+  encoder_attention_heads = 2, decoder_attention_heads = 2, encoder_ffn_dim = 12,
+  decoder_ffn_dim = 12, decoder_layers = 2,
+  backbone_config = { model_type = "rt_detr_resnet", embedding_size = 8, layer_type = "basic",
+    hidden_sizes = { 8, 8, 12 }, depths = { 1, 1, 1 }, out_features = { "stage2", "stage3" } } }
+
 local detr = { model_type = "detr", use_timm_backbone = false, num_labels = 3, d_model = 16,
   backbone_config = { model_type = "resnet", embedding_size = 4, hidden_sizes = { 4, 8 },
     depths = { 1, 1 }, layer_type = "basic", out_features = { "stage2" } },
@@ -190,6 +198,13 @@ test("what was found: scores, labels and boxes", function()
   local function expect_wrong(l, b, o, ...)
     expect_error(function() redco.models.detections(l, b, o) end, where, ...)
   end
+  -- Classes that are yes or no each: a query may be two objects.
+  local focal = redco.models.detections(logits:narrow(2, 0, 2) - 1, boxes,
+    { threshold = 0.6, use_focal_loss = true })
+  expect_equal(table.concat(focal[1].labels:tolist()), "0")
+  expect_equal(table.concat(focal[2].labels:tolist()), "11")
+  expect_close(focal[2].scores, torch.tensor { 2, 1 }:float():sigmoid(), 0, 1e-6)
+  expect_close(focal[2].boxes, torch.tensor { { 0, 0, 1, 1 }, { 0, 0, 0.5, 0.5 } }, 0, 1e-6)
   expect_wrong(logits[0], boxes, {}, "logits", "[images, queries, classes + 1]")
   expect_wrong(logits, boxes:narrow(2, 0, 3), {}, "boxes", "[images, queries, 4]")
   expect_wrong(logits, boxes, { sizes = { { 1, 1 } } }, "1 sizes for 2 images")
@@ -257,6 +272,51 @@ test("DETR: wrong labels, masks and backbones", function()
     "resnet50")
   expect_refused("auxiliary_loss", true, "auxiliary_loss")
   expect_refused("d_model", 18, "d_model is 18", "multiple of 4")
+end)
+
+test("RT-DETR: the losses of all layers, and padding", function()
+  local x = pixels(2, 3, 32, 48)
+  local function loss_of(auxiliary_loss, objects)
+    local given = { auxiliary_loss = auxiliary_loss }
+    for key, value in pairs(real_time) do given[key] = value end
+    local model = new(given)
+    objects.pixel_values = x
+    return model.loss(model.params, objects), model
+  end
+  local boxes = torch.rand({ 2, 3, 4 }, { generator = torch.Generator(3) }) * 0.4 + 0.2
+  local function objects(last) return { boxes = last, labels = torch.tensor {
+    { 0, 1, -100 }, { 2, -100, -100 } } } end
+  local all, model = loss_of(true, objects(boxes))
+  assert((all - loss_of(false, objects(boxes))):item() > 0)
+  local other = boxes:clone()
+  other:narrow(1, 2, 1):fill_(7)  -- of padding
+  expect_close(loss_of(true, objects(other)), all, 0, 0)
+  local none = { labels = torch.full({ 2, 1 }, -100, { dtype = "int64" }),
+    boxes = torch.zeros { 2, 1, 4 } }
+  assert(loss_of(true, none):item() > 0)
+  local last, states = model.hidden_states(model.params, { pixel_values = x })
+  expect_equal(table.concat(last.shape, ","), "2,4,8")
+  expect_equal(#states, 3)
+end)
+
+test("RT-DETR: what is refused", function()
+  local function expect_refused(key, value, ...)
+    local given = {}
+    for name, old in pairs(real_time) do given[name] = old end
+    given[key] = value
+    expect_error(function() new(given) end, where, ...)
+  end
+  expect_refused("backbone_config", { model_type = "resnet" }, "'resnet'", "only 'rt_detr_resnet'")
+  expect_refused("encoder_in_channels", { 8, 8 }, "encoder_in_channels are 8, 8", "8, 12")
+  expect_refused("num_feature_levels", 3, "num_feature_levels is 3", "expected 2")
+  expect_refused("encode_proj_layers", { 2 }, "encode_proj_layers has 2")
+  expect_refused("learn_initial_query", true, "learn_initial_query")
+  expect_refused("encoder_hidden_dim", 6, "encoder_hidden_dim (6)", "multiple of 4")
+  local model = new(real_time)
+  expect_error(function() model(model.params, { pixel_values = pixels(1, 3, 40, 32) }) end, where,
+    "[6, 4]", "[5, 4]", "multiples of 16")
+  expect_error(function() model(model.params, { pixel_values = pixels(1, 1, 32, 32) }) end, where,
+    "[batch, 3, height, width]")
 end)
 
 testing.finish()

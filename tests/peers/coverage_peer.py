@@ -27,7 +27,6 @@ KINDS = {
 OUTSIDE = {"gpt-sw3", "kimi_k2", "new"}
 # Well-known types that are not there, and what they need.
 NOT_YET = {
-    "rt_detr": "deformable attention, and matching of boxes",
     "sam2": "a model of images with stages, and masks",
 }
 

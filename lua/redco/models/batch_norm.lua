@@ -17,8 +17,8 @@ end
 
 --- Normalises x [B, channels, ...]. In training the statistics are those of the whole batch, and
 --- move the running ones.
-function batch_norm.apply(params, name, x, o)
-  return nn.batch_norm(blocks.with_prefix(params, name .. "."), x, { train = o.train })
+function batch_norm.apply(params, name, x, o, eps)
+  return nn.batch_norm(blocks.with_prefix(params, name .. "."), x, { train = o.train, eps = eps })
 end
 
 return batch_norm

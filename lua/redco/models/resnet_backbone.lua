@@ -23,9 +23,9 @@ local nets = {
 }
 
 local timm_names = {
-  stem = { "conv1", "bn1" },
+  stem = function() return "conv1", "bn1" end,
   layer = function(stage, i) return ("layer%d.%d."):format(stage + 1, i) end,
-  shortcut = { "downsample.0", "downsample.1" },
+  shortcut = function() return "downsample.0", "downsample.1" end,
   convolution = function(k) return "conv" .. k, "bn" .. k end,
 }
 

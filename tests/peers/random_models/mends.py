@@ -129,6 +129,7 @@ def objects_without_packages():
     """Their loss needs scipy, for the cheapest of all assignments of a few objects to a few queries,
     and Pillow, for a function that does not use it."""
     from transformers.loss import loss_for_object_detection as losses
+    from transformers.loss import loss_rt_detr as real_time_losses
 
     def assigned(costs):
         n, m = costs.shape
@@ -142,8 +143,9 @@ def objects_without_packages():
     def corners(boxes):
         x, y, width, height = boxes.unbind(-1)
         return torch.stack([x - width / 2, y - height / 2, x + width / 2, y + height / 2], -1)
-    losses.linear_sum_assignment, losses.center_to_corners_format = assigned, corners
-    losses.requires_backends = lambda *given: None
+    for module in (losses, real_time_losses):
+        module.linear_sum_assignment, module.center_to_corners_format = assigned, corners
+        module.requires_backends = lambda *given: None
 
 
 def scores_of_padding():

@@ -115,7 +115,7 @@ def logits_of(out):
 
 
 # Not all inputs use all of their weights.
-PARTLY_USED = {"gemma3n_text", "led", "xlnet"}
+PARTLY_USED = {"gemma3n_text", "led", "rt_detr", "rt_detr_v2", "xlnet"}
 
 
 def reference(model, inputs, family):
