@@ -28,19 +28,6 @@ def clap(generator):
                 input_ids=torch.randint(4, 12, (ROWS, 5), generator=generator))
 
 
-def real_time(generator):
-    return dict(pixel_values=torch.randn(2, 3, 32, 32, generator=generator),
-                labels=torch.tensor([[0, 1], [1, -100]]),
-                boxes=torch.rand(2, 2, 4, generator=generator) * 0.4 + 0.2)
-
-
-def objects_and_loss(model, batch):
-    labels = [dict(class_labels=row[row >= 0], boxes=boxes[row >= 0])
-              for row, boxes in zip(batch['labels'], batch['boxes'])]
-    out = model(pixel_values=batch['pixel_values'], labels=labels)
-    return out.logits, out.loss
-
-
 def angles_and_loss(model, batch):
     out = model(**batch, return_loss=True)
     return out.logits_per_audio, out.loss
@@ -52,15 +39,6 @@ def logits_and_loss(model, batch):
 
 
 CASES = {
-    'rt_detr': ('RTDetrForObjectDetection', dict(
-        model_type='rt_detr', d_model=4, encoder_hidden_dim=4, num_queries=3,
-        encoder_in_channels=[4, 4], decoder_in_channels=[4, 4], feat_strides=[8, 16],
-        encode_proj_layers=[1], num_feature_levels=2, encoder_attention_heads=1,
-        decoder_attention_heads=2, encoder_ffn_dim=4, decoder_ffn_dim=4, decoder_layers=1,
-        hidden_expansion=0.5, num_denoising=0, num_labels=2, backbone_config=dict(
-            model_type='rt_detr_resnet', embedding_size=4, layer_type='basic',
-            hidden_sizes=[4, 4, 4], depths=[1, 1, 1], out_features=['stage2', 'stage3'])),
-        real_time, objects_and_loss),
     'clap': ('ClapModel', dict(
         model_type='clap', projection_dim=6, text_config=dict(
             vocab_size=12, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,

@@ -106,9 +106,9 @@ local function assigned(c, costs, labels, n_queries)
   return queries, has_query, classes
 end
 
--- Returns these as tensors [B, N], [B, N] and [B, Q]; queries count from 0. costs_of(c, logits,
+-- Returns these as tensors [B, N], [B, N] and [B, Q]; queries count from 0. find_costs(c, logits,
 -- boxes, labels, known boxes) returns costs [B, N, Q].
-local function matches(c, logits, boxes, inputs, costs_of)
+local function matches(c, logits, boxes, inputs, find_costs)
   local device, labels, n_queries = logits.device, inputs.labels, logits:size(1)
   if logits:to_local().device == "meta" then  -- the layout is found with tensors without values
     local none = torch.zeros_like(labels)
@@ -116,7 +116,7 @@ local function matches(c, logits, boxes, inputs, costs_of)
       { dtype = "int64", device = device })
   end
   labels = labels:full():cpu()
-  local costs = costs_of(c, logits:full():cpu(), boxes:full():cpu(), labels,
+  local costs = find_costs(c, logits:full():cpu(), boxes:full():cpu(), labels,
     inputs.boxes:full():cpu():to(boxes.dtype))
   local queries, has_query, classes = assigned(c, costs:tolist(), labels:tolist(), n_queries)
   return torch.tensor(queries, { dtype = "int64", device = device }) - 1,
@@ -209,12 +209,14 @@ height} in pixels, {(left + width / 2) / image_width, (upper + height / 2) / ima
 image_width, height / image_height}.
 
 RT-DETR needs `use_focal_loss = true`: its logits [images, queries, classes] have no place for no
-object, and a query may be several objects. They stand in the order of their scores.]], function(logits, boxes, given)
+object, and a query may be several objects. They stand in the order of their scores.]],
+function(logits, boxes, given)
   local o = options(given)
   for name, t in pairs { logits = logits, boxes = boxes } do
     if not torch.is_tensor(t) or t:dim() ~= 3 or name == "boxes" and t:size(2) ~= 4 then
+      local last = o.use_focal_loss and "classes" or "classes + 1"
       fail("models.detections: expected %s [images, queries, %s], got %s", name,
-        name == "boxes" and "4" or o.use_focal_loss and "classes" or "classes + 1", native.describe(t))
+        name == "boxes" and "4" or last, native.describe(t))
     end
   end
   if o.sizes and #o.sizes ~= logits:size(0) then
