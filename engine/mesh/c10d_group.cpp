@@ -55,7 +55,7 @@ struct Label {
   std::vector<int64_t> sizes;
 
   std::string text(const GroupParts& group) const {
-    std::string text = Group::name(kind);
+    std::string text = group.is_link ? "a message" : Group::name(kind);
     append_type(text += " of ", type, sizes);
     return text.append(" over group \"").append(group.name).append("\"");
   }

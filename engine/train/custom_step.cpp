@@ -52,8 +52,9 @@ std::vector<at::Tensor> TrainStep::gradients_of(const at::Tensor& value,
   const std::vector<at::Tensor>& leaves = params_->leaves();
   GradientReducer* reducer = deployer_->zero() >= 2 ? params_->reducer() : nullptr;
   StagedPass::Running running(pass, /*is_backward=*/true);
+  const at::Tensor gradient = first_gradient_of(value, first_gradient);
   if (!reducer)
-    return torch::autograd::grad({value}, leaves, {first_gradient}, std::nullopt, false,
+    return torch::autograd::grad({value}, leaves, {gradient}, std::nullopt, false,
                                  /*allow_unused=*/true);
   // As in a step of the Trainer's own: no process keeps whole gradients of parameters whose
   // gradients ZeRO splits.
@@ -63,7 +64,7 @@ std::vector<at::Tensor> TrainStep::gradients_of(const at::Tensor& value,
     params_->set_gradients(std::move(own));
   });
   reducer->begin();
-  torch::autograd::backward({value}, {first_gradient}, false, false, leaves);
+  torch::autograd::backward({value}, {gradient}, false, false, leaves);
   reducer->finish();
   return params_->take_gradients();
 }

@@ -369,7 +369,9 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
       RECORD_USER_SCOPE("backward");
       run_conversions_early(result.loss);
       StagedPass::Running running(*pass, /*is_backward=*/true);
-      torch::autograd::backward({result.loss}, {first_gradient.gradient}, false, false, leaves);
+      torch::autograd::backward({result.loss},
+                                {first_gradient_of(result.loss, first_gradient.gradient)}, false,
+                                false, leaves);
     }
     if (is_reduced) reducer->finish();
     std::map<std::string, at::Tensor> values = std::move(result.metrics);

@@ -27,8 +27,8 @@ local gpt = { n_embd = 16, n_layer = 2, n_head = 4, n_positions = 32, resid_pdro
 local bart = { d_model = 16, encoder_layers = 1, decoder_layers = 1, encoder_attention_heads = 4,
   decoder_attention_heads = 4, encoder_ffn_dim = 24, decoder_ffn_dim = 24, dropout = 0,
   max_position_embeddings = 32, decoder_start_token_id = 2, pad_token_id = 1, eos_token_id = 2 }
-local t5 = { d_model = 16, d_kv = 4, d_ff = 24, num_layers = 1, num_heads = 4, dropout_rate = 0,
-  decoder_start_token_id = 0 }
+local t5 = { d_model = 16, d_kv = 4, d_ff = 24, num_layers = 2, num_decoder_layers = 1,
+  num_heads = 4, dropout_rate = 0, decoder_start_token_id = 0 }
 local text = merged(decoder, { vocab_size = 32, eos_token_id = 2 })
 local sound = merged(usual, { intermediate_size = 24, hidden_dropout = 0, activation_dropout = 0,
   attention_dropout = 0, final_dropout = 0, layerdrop = 0, mask_time_prob = 0,

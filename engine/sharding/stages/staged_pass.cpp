@@ -268,6 +268,12 @@ at::Tensor from_stage(const at::Tensor& tensor) {
   return stage_of(tensor) ? FromStage::apply(tensor) : tensor;
 }
 
+at::Tensor first_gradient_of(const at::Tensor& value, const at::Tensor& gradient) {
+  return stage_of(value) && !stage_of(gradient)
+             ? seen_by_stage(gradient, sharded_impl(value)->mesh())
+             : gradient;
+}
+
 StagedPass::StagedPass(const std::shared_ptr<const Mesh>& run, Order order, StageSends& sends)
     : run_(run), order_(order), sends_(sends) {}
 

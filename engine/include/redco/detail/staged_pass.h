@@ -80,4 +80,7 @@ class REDCO_API StagedPass {
   std::map<Key, MovedTensor> moved_;
 };
 
+/// The first gradient of a backward pass from `value`, on the stage of that.
+REDCO_API at::Tensor first_gradient_of(const at::Tensor& value, const at::Tensor& gradient);
+
 }  // namespace redco
