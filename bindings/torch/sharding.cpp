@@ -377,7 +377,8 @@ void add_sharding(lua_State* L) {
   register_functions(
       L, "redco.",
       {{"shard", shard,
-        "shard(tensor, {dp = nil, ep = nil, cp = nil, mp = nil, pp = nil, dp_replicate = nil}) -> like "
+        "shard(tensor, {dp = nil, ep = nil, cp = nil, mp = nil, pp = nil, dp_replicate = nil}) -> "
+        "like "
         "tensor\n"
         "Shards a tensor over the processes of the newest Deployer. All processes pass the same "
         "tensor and each keeps its part; the result stands for the whole tensor. `dp`, `ep`, `cp` "
@@ -418,7 +419,8 @@ void add_sharding(lua_State* L) {
         "`is_backward`, `group`, `kind`, `calls`, `collectives`, `bytes` and `cause`. The cause "
         "is \"operator\" (its arguments were redistributed), \"operator without rule\" (one that "
         "needs whole tensors), \"within operator\" (partial results were summed), \"request\" "
-        "(shard, full), \"parameters\" (of zero), \"gradients\", \"checkpoint\", \"stage\" or \"other\". "
+        "(shard, full), \"parameters\" (of zero), \"gradients\", \"checkpoint\", \"stage\" or "
+        "\"other\". "
         "`is_gather` is true if arguments of an operator were gathered or redistributed; "
         "`advice` then says what to do. `gathered_bytes` is the sum of their bytes.\n"
         "\n"

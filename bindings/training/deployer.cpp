@@ -500,7 +500,8 @@ void add_deployer(lua_State* L) {
       "Deployer {workdir, n_processes, process_id, mesh: table}\n"
       "The processes, random numbers and log of a run.\n"
       "  mesh: {dp = copies of the model, mp = shards of each, cp = shards of the positions of "
-      "each example, ep = copies that share the experts of mixtures, pp = stages of a pipeline, dp_replicate = groups of "
+      "each example, ep = copies that share the experts of mixtures, pp = stages of a pipeline, "
+      "dp_replicate = groups of "
       "copies}; dp counts those of one group, see zero_group, with the same experts",
       {{"gen_rng", gen_rng,
         "gen_rng(self) -> Generator\n"

@@ -154,8 +154,8 @@ int is_planning_of(lua_State* L) {
 }  // namespace
 
 std::shared_ptr<Deployer> make_planned_deployer(DeployerOptions options) {
-  require(options.n_pipeline_stages == 1,
-          "plan: n_pipeline_stages = ", options.n_pipeline_stages, " is not planned: plan with 1");
+  require(options.n_pipeline_stages == 1, "plan: n_pipeline_stages = ", options.n_pipeline_stages,
+          " is not planned: plan with 1");
   planned->options.n_model_shards = options.n_model_shards;
   planned->options.n_context_shards = options.n_context_shards;
   planned->options.n_expert_shards = options.n_expert_shards;

@@ -1,5 +1,6 @@
-// LibTorch registers nothing on the dispatch key TESTING_ONLY_GenericMode, which is above all keys it
-// uses: while it is included, every operator call on the thread passes through the fallback here.
+// LibTorch registers nothing on the dispatch key TESTING_ONLY_GenericMode, which is above all keys
+// it uses: while it is included, every operator call on the thread passes through the fallback
+// here.
 
 #include <redco/detail/operator_interceptor.h>
 

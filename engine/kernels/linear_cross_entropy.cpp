@@ -5,8 +5,8 @@
 #include "cross_entropy_kernel.h"
 
 #include <redco/autocast.h>
-#include <redco/detail/planned_device.h>
 #include <redco/detail/operator_interceptor.h>
+#include <redco/detail/planned_device.h>
 #include <redco/error.h>
 #include <redco/linear_cross_entropy.h>
 
@@ -392,8 +392,8 @@ at::Tensor on_rows(const char* name, const at::Tensor& x, const at::Tensor& weig
   require(labels.scalar_type() == at::kLong && labels.sizes() == x.sizes().slice(0, x.dim() - 1),
           name, ": expected Long labels of shape ", x.sizes().slice(0, x.dim() - 1), ", got ",
           labels.scalar_type(), " ", labels.sizes());
-  const auto tensors = intercepted({x.reshape({-1, x.size(-1)}), weight, labels.reshape({-1}),
-                                    bias.value_or(at::Tensor())});
+  const auto tensors = intercepted(
+      {x.reshape({-1, x.size(-1)}), weight, labels.reshape({-1}), bias.value_or(at::Tensor())});
   return apply(tensors[0], tensors[1], bias ? std::optional(tensors[3]) : std::nullopt, tensors[2]);
 }
 

@@ -159,10 +159,10 @@ void C10dGroup::record(const Label& label, ReduceOp op) {
                        .value();
   uint64_t in_group = Digest().add(uint64_t(label.type)).add(label.sizes).value();
   // Those over a link are made by two processes, between different ones of their other collectives.
-  uint64_t digest =
-      parts_.is_link
-          ? Digest().add(alike).add(in_group).value()
-          : SpmdLog::get().add_collective(std::move(text), alike, parts_.processes.front(), in_group);
+  uint64_t digest = parts_.is_link
+                        ? Digest().add(alike).add(in_group).value()
+                        : SpmdLog::get().add_collective(std::move(text), alike,
+                                                        parts_.processes.front(), in_group);
   // Only after the recording: the group may have to connect, and a process that diverged does not.
   const Backend& backend = line_->parts()->backend;
   if (backend.expect) backend.expect(digest);

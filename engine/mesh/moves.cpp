@@ -25,8 +25,8 @@ static_assert(Group::n_kinds * (Mesh::n_dims + 1) <= 32, "one bit for each kind 
 }  // namespace
 
 const char* Move::name(Cause cause) {
-  static constexpr const char* names[] = {"other",           "operator",  "operator without rule",
-                                          "within operator", "request",   "parameters",
+  static constexpr const char* names[] = {"other",           "operator",   "operator without rule",
+                                          "within operator", "request",    "parameters",
                                           "gradients",       "checkpoint", "stage"};
   return names[cause];
 }

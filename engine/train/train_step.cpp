@@ -253,9 +253,10 @@ Loss TrainStep::loss_of(const Dataset& examples, std::span<const int64_t> indice
   if (result.weight.defined()) {
     require(result.weight.numel() == 1, "loss_fn returned a weight of shape ",
             result.weight.sizes(), "; it must be one number: the count the loss is a mean over");
-    require(!mesh_of(result.weight) || !mesh_of(result.weight)->stage(),
-            "loss_fn returned a weight that one stage of n_pipeline_stages computed: compute it from "
-            "the batch, as the number of its labels");
+    require(
+        !mesh_of(result.weight) || !mesh_of(result.weight)->stage(),
+        "loss_fn returned a weight that one stage of n_pipeline_stages computed: compute it from "
+        "the batch, as the number of its labels");
     result.weight = result.weight.detach().reshape({}).to(for_sums(result.loss).options());
   } else {
     result.weight = at::scalar_tensor(double(indices.size()), for_sums(result.loss).options());

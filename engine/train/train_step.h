@@ -6,8 +6,8 @@
 #include "step_meter.h"
 #include "trained_params.h"
 
-#include <redco/trainer.h>
 #include <redco/detail/staged_pass.h>
+#include <redco/trainer.h>
 
 #include <ATen/core/Generator.h>
 

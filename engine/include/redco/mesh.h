@@ -95,11 +95,11 @@ class REDCO_API Mesh : public std::enable_shared_from_this<Mesh> {
   /// The purpose of a dimension of the mesh. Code outside of mesh/ and sharding/ names roles, not
   /// dimensions.
   enum Role : uint8_t {
-    batch = 1,    ///< its ranks have different examples
-    zero = 2,     ///< its ranks share the state that ZeRO splits
-    model = 4,    ///< its ranks share one copy of the model, and its work on each example
-    context = 8,  ///< its ranks have different positions of the same examples
-    expert = 16,  ///< its ranks have different experts of a mixture
+    batch = 1,      ///< its ranks have different examples
+    zero = 2,       ///< its ranks share the state that ZeRO splits
+    model = 4,      ///< its ranks share one copy of the model, and its work on each example
+    context = 8,    ///< its ranks have different positions of the same examples
+    expert = 16,    ///< its ranks have different experts of a mixture
     pipeline = 32,  ///< its ranks have different blocks of the model, which compute in turn
     data = batch | context,  ///< its ranks have different data: gradients are summed over it
   };

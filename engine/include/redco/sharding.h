@@ -134,8 +134,8 @@ REDCO_API std::shared_ptr<const Mesh> mesh_of(const at::Tensor& tensor);
 /// A copy of the full tensor as a plain one on every process: a collective unless it is replicated.
 /// Its incoming gradient is that of the full tensor.
 REDCO_API at::Tensor full(const at::Tensor& tensor);
-/// A tensor that one stage of a pipeline has computed, on the processes of all stages, with the same
-/// placements: all of them must call it. Returns any other tensor itself. Differentiable.
+/// A tensor that one stage of a pipeline has computed, on the processes of all stages, with the
+/// same placements: all of them must call it. Returns any other tensor itself. Differentiable.
 REDCO_API at::Tensor from_stage(const at::Tensor& tensor);
 /// This process's part as a plain tensor: a view, or a copy if it is a term of a partial sum.
 /// Differentiable.

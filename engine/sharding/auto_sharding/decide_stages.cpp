@@ -86,7 +86,8 @@ class BlockWatcher final : public WithoutValues {
   double counted_ = 0;
   std::vector<double> work_;
   std::map<int, std::set<size_t>> uses_;
-  std::unordered_map<const void*, std::set<int>> parameters_of_;  // what is computed from these alone
+  std::unordered_map<const void*, std::set<int>>
+      parameters_of_;              // what is computed from these alone
   std::vector<at::Tensor> alive_;  // keeps the tensors in the map alive
 };
 
@@ -129,8 +130,8 @@ StageDecisions decide_stages(const Tree& params, int64_t n_stages, const TracedF
           "warning before");
   std::vector<double> work = watcher.work();
   work.resize(watcher.n_blocks());
-  require(int64_t(work.size()) >= n_stages, "n_pipeline_stages = ", n_stages,
-          ": the function has ", work.size(), work.size() == 1 ? " block" : " blocks",
+  require(int64_t(work.size()) >= n_stages, "n_pipeline_stages = ", n_stages, ": the function has ",
+          work.size(), work.size() == 1 ? " block" : " blocks",
           " (redco.nn.block), and each stage needs one",
           work.size() > 1 ? ": use at most " + std::to_string(work.size()) : "");
   const std::vector<size_t> firsts = even_parts(work, size_t(n_stages));

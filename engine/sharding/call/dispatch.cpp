@@ -9,8 +9,8 @@
 #include "../tensor/last_redistribution.h"
 #include "check_calls.h"
 #include "execution.h"
-#include "on_meta.h"
 #include "expert_calls.h"
+#include "on_meta.h"
 #include "results.h"
 
 #include <redco/detail/zero3_store.h>

@@ -68,7 +68,9 @@ class StagedCalls {
   static StageSends& sends() { return pass().sends_; }
   static const std::shared_ptr<const Mesh>& run() { return pass().run_; }
   static int64_t& current() { return pass().current_; }
-  static bool is_scheduled() { return running != nullptr && running->order_ == StagedPass::scheduled; }
+  static bool is_scheduled() {
+    return running != nullptr && running->order_ == StagedPass::scheduled;
+  }
   static bool is_backward() { return running != nullptr && running->is_backward_; }
   static void set_backward(StagedPass& pass, bool is_backward) { pass.is_backward_ = is_backward; }
   static bool has_stages(const StagedPass& pass) { return pass.run_->size(stages) > 1; }
@@ -77,8 +79,7 @@ class StagedCalls {
   template <class Move>
   static at::Tensor once(const at::Tensor& tensor, int64_t to, const Move& move) {
     const bool is_recorded = at::GradMode::is_enabled() && tensor.requires_grad();
-    auto& [from, version, result] =
-        pass().moved_[{tensor.unsafeGetTensorImpl(), to, is_recorded}];
+    auto& [from, version, result] = pass().moved_[{tensor.unsafeGetTensorImpl(), to, is_recorded}];
     if (!result.defined() || version != version_of(tensor)) {
       result = move();
       from = tensor;
@@ -101,8 +102,8 @@ void check_is_backward_of_step() {
           Calls::run()->size(stages), " does not support: use n_pipeline_stages = 1");
 }
 
-// The gradient of a tensor that all stages have, as the part of it that the stage of `gradient` adds:
-// nothing on other processes. In a pass that all run at the same point, all get it.
+// The gradient of a tensor that all stages have, as the part of it that the stage of `gradient`
+// adds: nothing on other processes. In a pass that all run at the same point, all get it.
 at::Tensor as_part_of_stage(const at::Tensor& gradient, const std::shared_ptr<const Mesh>& run) {
   ShardedTensorImpl* impl = sharded_impl(gradient);
   if (!impl || !impl->mesh()->stage()) return gradient;
@@ -200,7 +201,8 @@ class Moved : public torch::autograd::Function<Moved> {
 // Replaces the tensors among the arguments, which are last on the stack.
 template <class Function>
 void replace_tensors(Stack& stack, size_t n_arguments, const Function& function) {
-  for (size_t i = stack.size() - n_arguments; i < stack.size(); ++i) map_tensors(stack[i], function);
+  for (size_t i = stack.size() - n_arguments; i < stack.size(); ++i)
+    map_tensors(stack[i], function);
 }
 
 // The same tensor, on the processes of all stages.
@@ -214,8 +216,8 @@ class FromStage : public torch::autograd::Function<FromStage> {
     if (impl->gathered_view()) refresh(*impl);
     keep(ctx, "stage", impl->mesh());
     const Geometry geometry = dense_geometry(tensor.sizes(), tensor.strides());
-    return wrap(laid_out(on_all_stages(impl->local(), *impl->mesh()), geometry),
-                impl->placements(), impl->mesh()->of_run(), geometry);
+    return wrap(laid_out(on_all_stages(impl->local(), *impl->mesh()), geometry), impl->placements(),
+                impl->mesh()->of_run(), geometry);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     if (!gradients[0].defined()) return {{}};
@@ -233,8 +235,7 @@ at::Tensor staged(const at::Tensor& tensor) {
 
 at::Tensor on_stage(const at::Tensor& tensor, int64_t to) {
   if (stage_of(tensor) == to) return tensor;
-  if (stage_of(tensor))
-    return Calls::once(tensor, to, [&] { return Moved::apply(tensor, to); });
+  if (stage_of(tensor)) return Calls::once(tensor, to, [&] { return Moved::apply(tensor, to); });
   // Others are seen by the call itself.
   if (!tensor.requires_grad()) return tensor;
   return Calls::once(tensor, to, [&] { return Seen::apply(tensor, Calls::run()->of_stage(to)); });
@@ -289,8 +290,8 @@ struct StagedPass::Running::Scope final : OperatorInterceptor {
     return torch::autograd::get_current_node() && !Recomputing::is_on();
   }
   bool before(const c10::OperatorHandle& op, Stack& stack) override {
-    return !is_of_backward() && bring_together(stack, op.schema().arguments().size(),
-                                               known_operator(op).is_written);
+    return !is_of_backward() &&
+           bring_together(stack, op.schema().arguments().size(), known_operator(op).is_written);
   }
   void before_function(std::vector<at::Tensor>& tensors) override {
     if (is_of_backward()) return;

@@ -191,8 +191,9 @@ void ShardedTensorImpl::be_read_as(const ShardedTensorImpl& base) {
   if (mesh_->is_absent()) {
     if (!base.stored_) return;
     const StoredPart& part = *base.stored_;
-    stored_ = std::make_shared<const StoredPart>(StoredPart{
-        part.store, part.param, part.order, part.version, part.store->owns(part.param, base.local_)});
+    stored_ = std::make_shared<const StoredPart>(
+        StoredPart{part.store, part.param, part.order, part.version,
+                   part.store->owns(part.param, base.local_)});
     return;
   }
   share_memory_of(base);

@@ -2,8 +2,8 @@
 //
 // Every process runs the whole function, and computes what its own stage has. A tensor that a stage
 // computes lies on that stage's mesh (Mesh::of_stage): on the processes of other stages it has its
-// shape, its placements and its part in autograd's graph, but no values, and an operator on it costs
-// microseconds. A parameter at rest is on the rank of its stage along pp.
+// shape, its placements and its part in autograd's graph, but no values, and an operator on it
+// costs microseconds. A parameter at rest is on the rank of its stage along pp.
 
 #pragma once
 
