@@ -29,14 +29,11 @@ std::string LuaDeployer::described() const {
   std::ostringstream text;
   text << "seed = " << seed << ", n_processes = " << mesh.world().size();
   if (!deployer->has_layout()) text << ", layout = \"auto\"";
-  if (int64_t n_shards = mesh.size(Mesh::model); n_shards > 1)
-    text << ", n_model_shards = " << n_shards;
-  if (int64_t n_shards = mesh.size(Mesh::context); n_shards > 1)
-    text << ", n_context_shards = " << n_shards;
-  if (int64_t n_shards = mesh.size(Mesh::expert); n_shards > 1)
-    text << ", n_expert_shards = " << n_shards;
-  if (int64_t n_stages = mesh.size(Mesh::pipeline); n_stages > 1)
-    text << ", n_pipeline_stages = " << n_stages;
+  for (auto [role, name] : {std::pair(Mesh::model, "n_model_shards"),
+                            {Mesh::context, "n_context_shards"},
+                            {Mesh::expert, "n_expert_shards"},
+                            {Mesh::pipeline, "n_pipeline_stages"}})
+    if (int64_t n = mesh.size(role); n > 1) text << ", " << name << " = " << n;
   if (deployer->zero() > 0) text << ", zero = " << deployer->zero();
   text << ", device = \"" << mesh.device() << "\"";
   if (!deployer->workdir().empty()) text << ", workdir = \"" << deployer->workdir() << "\"";

@@ -74,8 +74,7 @@ ValueAndGrad TrainStep::value_and_grad(
   BackwardOnThisThread on_this_thread;
   at::AutoGradMode with_grad(true);
   at::Tensor value;
-  StageSends sends;
-  StagedPass pass(deployer_->mesh(), StagedPass::as_written, sends);
+  StagedPass pass(deployer_->mesh(), StagedPass::as_written);
   {
     Autocast region = precision_.autocast(device().type());
     RecomputeBlocks recompute(recompute_blocks_);
@@ -100,7 +99,7 @@ ValueAndGrad TrainStep::value_and_grad(
     for (at::Tensor& grad : grads)  // not in place: two leaves may have one gradient
       if (grad.defined()) grad = grad / divisor;
   }
-  sends.wait();
+  pass.wait();
   return {number.reshape({}), params_->in_tree(grads)};
 }
 

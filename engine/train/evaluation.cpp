@@ -46,14 +46,13 @@ double eval_loss(TrainStep& step, const Dataset& examples, int64_t per_device_ba
     auto indices = std::span(order).subspan(size_t(first),
                                             size_t(std::min(batch_size, examples.size - first)));
     at::Generator rng = step.batch_rng(eval_stream, size_t(first), indices.size());
-    StageSends sends;
-    StagedPass pass(deployer.mesh(), StagedPass::as_written, sends);
+    StagedPass pass(deployer.mesh(), StagedPass::as_written);
     Loss batch = step.loss_of(ahead, indices, params, rng, /*is_training=*/false, pass);
     at::Tensor weight = batch.weight.to(at::kDouble);
     at::Tensor loss = batch.loss.to(at::kDouble) * weight;
     loss_sum = loss_sum.defined() ? loss_sum + loss : loss;
     weight_sum = weight_sum.defined() ? weight_sum + weight : weight;
-    sends.wait();
+    pass.wait();
     progress->advance(int64_t(indices.size()), {});
   }
   return (loss_sum / divisor(weight_sum)).item<double>();

@@ -118,14 +118,13 @@ std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device
     counter_generator(rng)->set_batch({first, last - first});
     WithRng with_rng(rng);
     LogDraws record_draws;
-    StageSends sends;
-    StagedPass pass(deployer.mesh(), StagedPass::as_written, sends);
+    StagedPass pass(deployer.mesh(), StagedPass::as_written);
     auto predicted = [&] {
       StagedPass::Running running(pass);
       return gathered(call(options_, rng, computed, batch));
     };
     Tree preds = to_device(predicted(), at::kCPU);
-    sends.wait();
+    pass.wait();
     std::vector<Tree> batch_outputs =
         options_.output_fn ? options_.output_fn(preds) : split_examples(preds, last - first);
     require(int64_t(batch_outputs.size()) == last - first, "Predictor: output_fn returned ",

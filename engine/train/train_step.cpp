@@ -313,8 +313,7 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
   };
   auto collect = [&] {
     at::NoGradGuard no_grad;
-    StageSends none;
-    StagedPass pass(deployer_->mesh(), StagedPass::as_written, none);
+    StagedPass pass(deployer_->mesh(), StagedPass::as_written);
     for (size_t i = 0; i < n_batches; ++i) loss_of_micro(i, /*collects=*/true, pass);
   };
   if (gathered && gathers_) collect();
@@ -323,14 +322,14 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
   const int64_t n_stages = mesh.size(Mesh::pipeline);
   std::optional<PausedLog> paused;  // stages call other collectives
   if (n_stages > 1) paused.emplace();
-  StageSends sends;
+  std::unique_ptr<StagedPass> last;  // whose gradients are on their way
   struct Forward {
     std::unique_ptr<StagedPass> pass;
     Loss result;
   };
   std::vector<Forward> forwards(n_batches);  // those that wait for backward
   auto run_forward = [&](size_t i) {
-    auto pass = std::make_unique<StagedPass>(deployer_->mesh(), StagedPass::scheduled, sends);
+    auto pass = std::make_unique<StagedPass>(deployer_->mesh(), StagedPass::scheduled);
     Loss result = loss_of_micro(i, /*collects=*/false, *pass);
     if (gathered && gathered->is_used()) {
       require(n_stages == 1, "gather_micro_batches: with n_pipeline_stages = ", n_stages,
@@ -355,7 +354,7 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
     bool is_reduced = reducer && (is_shared || i + 1 == n_batches);
     if (is_reduced) reducer->begin();
     at::Tensor loss = for_sums(result.loss);
-    at::Tensor weight = n_batches == 1 ? at::ones_like(loss) : result.weight;
+    at::Tensor weight = n_batches == 1 ? at::ones_like(result.weight) : result.weight;
     at::Tensor factor = weight;
     if (state_.loss_scale) {
       // Weights are divided by the first one: token counts would overflow float16.
@@ -374,6 +373,8 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
                                 {first_gradient_of(result.loss, first_gradient.gradient)}, false,
                                 false, leaves);
     }
+    if (last) last->wait();
+    last = std::move(pass);
     if (is_reduced) reducer->finish();
     std::map<std::string, at::Tensor> values = std::move(result.metrics);
     values["loss"] = loss;
@@ -400,7 +401,7 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
     turn.is_backward ? run_backward(turn.micro_batch) : run_forward(turn.micro_batch);
   at::NoGradGuard no_grad;
   if (n_stages > 1) {
-    sends.wait();
+    last->wait();
     reducer->reduce_over_stages();
     for (auto& [name, mean] : means) mean = full(mean);
     paused.reset();

@@ -4,6 +4,7 @@
 #include "../../mesh/spmd_log.h"
 #include "../operators/rules.h"
 #include "../report/advice.h"
+#include "../stages/running_pass.h"
 #include "../stages/staged_calls.h"
 #include "../tensor/gathered_view.h"
 #include "../tensor/last_redistribution.h"
@@ -300,6 +301,8 @@ void run_sharded(const c10::OperatorHandle& handle, Stack* stack) {
   if (call.mesh->stage()) {
     paused.emplace();
     put_on_stage(call);
+  } else if (call.mesh->size(Mesh::pipeline) > 1) {
+    check_stages_are_together(call);
   }
   InCall in_call(call);
   last_redistribution().drop_unreachable();

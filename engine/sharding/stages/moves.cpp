@@ -16,14 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace redco {
-
-void StageSends::wait() {
-  for (const auto& send : under_way_) send->wait();
-  under_way_.clear();
-}
-
-namespace sharding {
+namespace redco::sharding {
 
 namespace {
 
@@ -34,12 +27,12 @@ at::Tensor in_memory_order(const at::Tensor& local, const Geometry& geometry) {
 
 // Sends or receives the local part, if the own stage is one of the two.
 at::Tensor passed_on(const at::Tensor& local, const Geometry& geometry, const Sizes& sizes,
-                     int64_t from, int64_t to, const Mesh& run, StageSends& sends) {
+                     int64_t from, int64_t to, const Mesh& run, Sends& sends) {
   const int64_t own = run.coordinate(stages);
   at::TensorOptions options = local.options().device(run.device());
   if (own == from) {
     at::Tensor sent = in_memory_order(local.resolve_conj().resolve_neg(), geometry);
-    sends.add(run.link(from, to).start_exchange({sent.narrow(0, 0, 0), sent}, {0, 0}));
+    sends.push_back(run.link(from, to).start_exchange({sent.narrow(0, 0, 0), sent}, {0, 0}));
   }
   if (own != to) return on_meta(local);
   int64_t n = c10::multiply_integers(sizes);
@@ -62,7 +55,7 @@ std::optional<int64_t> resting_stage_of(const at::Tensor& tensor) {
   return placement.is_on_rank() ? std::optional<int64_t>(placement.rank) : std::nullopt;
 }
 
-at::Tensor moved_to_stage(const at::Tensor& tensor, int64_t to, StageSends& sends) {
+at::Tensor moved_to_stage(const at::Tensor& tensor, int64_t to, Sends& sends) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   at::NoGradGuard no_grad;
   Moving moving(Move::stage, "move");
@@ -116,6 +109,4 @@ at::Tensor on_all_stages(const at::Tensor& local, const Mesh& stage) {
   return stage.of_run()->group(stages).all_reduce(term, ReduceOp::sum);
 }
 
-}  // namespace sharding
-
-}  // namespace redco
+}  // namespace redco::sharding

@@ -4,12 +4,17 @@
 
 #include "../tensor/sharded_tensor.h"
 
-#include <redco/detail/staged_pass.h>
+#include <redco/group.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <vector>
 
 namespace redco::sharding {
+
+/// What was sent to other stages, and may be on its way.
+using Sends = std::vector<std::unique_ptr<Pending>>;
 
 /// The dimension of the mesh that stages are along.
 constexpr Mesh::Dim stages = Mesh::dim_of(Mesh::pipeline);
@@ -22,7 +27,7 @@ std::optional<int64_t> resting_stage_of(const at::Tensor& tensor);
 
 /// The tensor on the mesh of another stage, of which one process for each that holds a part of it
 /// receives that part: from stage to stage, for each that lies between. Not differentiable.
-at::Tensor moved_to_stage(const at::Tensor& tensor, int64_t to, StageSends& sends);
+at::Tensor moved_to_stage(const at::Tensor& tensor, int64_t to, Sends& sends);
 
 /// What all processes have, as a tensor of a stage. Shares memory. Not differentiable.
 at::Tensor seen_by_stage(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& stage);

@@ -2,11 +2,14 @@
 
 #pragma once
 
-#include <redco/detail/staged_pass.h>
+#include "../call/call_plan.h"
+
+#include <redco/mesh.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 
 namespace redco::sharding {
 
@@ -14,8 +17,11 @@ namespace redco::sharding {
 /// where the other stage may not be.
 at::Tensor moved_within_call(const at::Tensor& tensor, int64_t to);
 
-/// Before a parameter at rest is gathered over the stages. Throws Error if they are at different
-/// points of a step.
-void check_stages_are_together(const char* what);
+/// Before a call on tensors that all stages have. Throws Error if it would gather a parameter over
+/// stages that are at different points of a step.
+void check_stages_are_together(const Call& call);
+
+/// The end of the error for a parameter that no pass has put on its stage.
+std::string in_transform(const Mesh& mesh);
 
 }  // namespace redco::sharding

@@ -56,10 +56,7 @@ void put_on_stage(Call& call) {
             "that stage (x:new_zeros)");
     if (!stage && !argument.impl && argument.tensor.dim() == 0) continue;  // a wrapped number
     require(!resting_stage_of(argument.tensor), call.op.name, ": a parameter of stage ",
-            resting_stage_of(argument.tensor).value_or(0),
-            " is read inside of a transform such as "
-            "vmap, which n_pipeline_stages = ",
-            run->size(stages), " does not support");
+            resting_stage_of(argument.tensor).value_or(0), in_transform(*run));
     argument.tensor = stage ? moved_within_call(argument.tensor, last)
                             : seen_by_stage(argument.tensor, call.mesh);
     argument.impl = sharded_impl(argument.tensor);

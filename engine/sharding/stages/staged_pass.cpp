@@ -65,7 +65,7 @@ class StagedCalls {
             "computed it: return it as a metric, or as a prediction");
     return *running;
   }
-  static StageSends& sends() { return pass().sends_; }
+  static Sends& sends() { return pass().sends_; }
   static const std::shared_ptr<const Mesh>& run() { return pass().run_; }
   static int64_t& current() { return pass().current_; }
   static bool is_scheduled() {
@@ -73,6 +73,7 @@ class StagedCalls {
   }
   static bool is_backward() { return running != nullptr && running->is_backward_; }
   static void set_backward(StagedPass& pass, bool is_backward) { pass.is_backward_ = is_backward; }
+  static void forget(StagedPass& pass) { pass.moved_.clear(); }
   static bool has_stages(const StagedPass& pass) { return pass.run_->size(stages) > 1; }
 
   // The result of `move`, which is made once for each tensor and stage.
@@ -275,16 +276,24 @@ at::Tensor first_gradient_of(const at::Tensor& value, const at::Tensor& gradient
              : gradient;
 }
 
-StagedPass::StagedPass(const std::shared_ptr<const Mesh>& run, Order order, StageSends& sends)
-    : run_(run), order_(order), sends_(sends) {}
+StagedPass::StagedPass(const std::shared_ptr<const Mesh>& run, Order order)
+    : run_(run), order_(order) {}
 
 StagedPass::~StagedPass() = default;
+
+void StagedPass::wait() {
+  for (const auto& send : sends_) send->wait();
+  sends_.clear();
+}
 
 struct StagedPass::Running::Scope final : OperatorInterceptor {
   Scope(StagedPass& pass, bool is_backward) : outer(std::exchange(running, &pass)) {
     Calls::set_backward(pass, is_backward);
   }
-  ~Scope() override { running = outer; }
+  ~Scope() override {
+    if (Calls::is_backward()) Calls::forget(*running);  // it is not computed again
+    running = outer;
+  }
   // Backward calls operators on what forward has brought together.
   static bool is_of_backward() {
     return torch::autograd::get_current_node() && !Recomputing::is_on();
@@ -326,10 +335,16 @@ void check_values_are_readable(const Mesh& stage) {
           "metric, or compute with tensors (torch.where, a product with a mask)");
 }
 
-void check_stages_are_together(const char* what) {
-  require(!Calls::is_scheduled(), what, ": a parameter of one stage is needed by all of ",
-          "n_pipeline_stages in the middle of a training step. Use it in an operator with a tensor "
-          "of that stage");
+void check_stages_are_together(const Call& call) {
+  if (!Calls::is_scheduled() || Calls::is_backward()) return;
+  for (const TensorArgument& argument : call.tensors)
+    require(!resting_stage_of(argument.tensor), call.op.name, ": a parameter of stage ",
+            resting_stage_of(argument.tensor).value_or(0), in_transform(*call.mesh));
+}
+
+std::string in_transform(const Mesh& mesh) {
+  return " is read inside of a transform such as vmap, which n_pipeline_stages = " +
+         std::to_string(mesh.of_run()->size(stages)) + " does not support";
 }
 
 }  // namespace sharding

@@ -25,16 +25,6 @@ namespace sharding {
 class StagedCalls;
 }
 
-/// What was sent to other stages, and may be on its way.
-class REDCO_API StageSends {
- public:
-  void add(std::unique_ptr<Pending> send) { under_way_.push_back(std::move(send)); }
-  void wait();
-
- private:
-  std::vector<std::unique_ptr<Pending>> under_way_;
-};
-
 /// A forward pass of a function, and its backward pass. An operator on tensors of several stages
 /// gets them at the last of these, which is differentiable: backward sends the gradients to where
 /// the tensors came from. With one stage it does nothing.
@@ -44,10 +34,13 @@ class REDCO_API StagedPass {
     as_written,  ///< all processes run it at the same point: a value that is read is sent to all
     scheduled,   ///< stages run it, and its backward, at different times: values cannot be read
   };
-  StagedPass(const std::shared_ptr<const Mesh>& run, Order order, StageSends& sends);
+  StagedPass(const std::shared_ptr<const Mesh>& run, Order order);
   ~StagedPass();
   StagedPass(const StagedPass&) = delete;
   StagedPass& operator=(const StagedPass&) = delete;
+
+  /// Waits until other stages have received what the pass has sent them.
+  void wait();
 
   /// The thread runs the pass while it exists.
   class REDCO_API Running {
@@ -67,7 +60,7 @@ class REDCO_API StagedPass {
 
   std::shared_ptr<const Mesh> run_;
   Order order_;
-  StageSends& sends_;
+  std::vector<std::unique_ptr<Pending>> sends_;
   bool is_backward_ = false;
   int64_t current_ = 0;  // the stage of the last operator that had one
   // What was moved: the tensor, the stage, and whether autograd recorded it.
