@@ -224,7 +224,8 @@ std::shared_ptr<Mesh> make_imagined_mesh(const MeshSize& size, Library library,
                                          c10::Device device) {
   Mesh::Shape shape;
   for (Mesh::Dim dim : Mesh::dims)
-    shape[dim] = Mesh::has(dim, Mesh::model)     ? size.model
+    shape[dim] = Mesh::has(dim, Mesh::pipeline)  ? 1
+                 : Mesh::has(dim, Mesh::model)   ? size.model
                  : Mesh::has(dim, Mesh::context) ? size.context
                  : Mesh::has(dim, Mesh::expert)  ? size.experts
                  : Mesh::has(dim, Mesh::zero)    ? size.zero

@@ -82,8 +82,8 @@ local one = train(1, 1, all)
 
 --- The run of one process that a run must equal.
 local function reference(name)
-  return (name:gsub("zero%d", "zero0"):gsub("-group%d", ""):gsub("-context%d", ""):gsub("-stages%d", "")
-    :gsub("-sequence", ""):gsub("-recompute", ""))
+  return (name:gsub("zero%d", "zero0"):gsub("-group%d", ""):gsub("-context%d", "")
+    :gsub("-stages%d", ""):gsub("-sequence", ""):gsub("-recompute", ""))
 end
 
 local tolerances = { float64 = 1e-9, float32 = 1e-4, bfloat16 = 0.05, float16 = 1e-3,

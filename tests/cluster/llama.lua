@@ -53,8 +53,8 @@ local function logits(params, input_ids, n_kv_heads)
   local function heads(name, x, n)
     return linear(name, x):view { batch, length, n, head_size }:transpose(1, 2)
   end
-  local x = torch.embedding(params["embed_tokens.weight"], input_ids)
-  local angle = angles(x)
+  local hidden = torch.embedding(params["embed_tokens.weight"], input_ids)
+  local angle = angles(hidden)
   local cos, sin = angle:cos(), angle:sin()
   local function apply_layer(i, x)
     local layer = ("layers.%d."):format(i)
@@ -69,8 +69,8 @@ local function logits(params, input_ids, n_kv_heads)
     local gate = torch.silu(linear(layer .. "mlp.gate_proj", y))
     return x + linear(layer .. "mlp.down_proj", gate * linear(layer .. "mlp.up_proj", y))
   end
-  for i = 0, n_layers - 1 do x = nn.block(apply_layer, i, x) end
-  return linear("lm_head", norm("norm", x))
+  for i = 0, n_layers - 1 do hidden = nn.block(apply_layer, i, hidden) end
+  return linear("lm_head", norm("norm", hidden))
 end
 
 return function(generator, options)

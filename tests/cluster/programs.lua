@@ -17,17 +17,19 @@ local found = require "programs.found"
 local minimize = require "programs.minimize"
 
 local options = redco.options { n_model_shards = 1, n_context_shards = 1,
-  n_expert_shards = 1, zero = 0,
+  n_expert_shards = 1, n_pipeline_stages = 1, zero = 0,
   zero_group = 0, seed = 1, sequence_parallel = false, count = 100, log = "", lines = "",
   found = 0, minimize = true, prefixes = false, print = false, timeout = 20, without = "" }
 local deployer = redco.Deployer { seed = 1, n_model_shards = options.n_model_shards,
   n_context_shards = options.n_context_shards, n_expert_shards = options.n_expert_shards,
+  n_pipeline_stages = options.n_pipeline_stages,
   sequence_parallel = options.sequence_parallel, zero = options.zero,
   zero_group = options.zero_group > 0 and options.zero_group or nil,
   zero_min_size = 1, verbose = false, collective_timeout = options.timeout }
 local layout = ("%dx%d"):format(deployer.mesh.dp * deployer.mesh.dp_replicate, deployer.mesh.mp)
   .. (options.n_context_shards > 1 and "-context" .. options.n_context_shards or "")
   .. (options.n_expert_shards > 1 and "-experts" .. options.n_expert_shards or "")
+  .. (options.n_pipeline_stages > 1 and "-stages" .. options.n_pipeline_stages or "")
   .. (options.sequence_parallel and "-sp" or "")
   .. (options.zero > 0 and "-zero" .. options.zero or "")
   .. (options.zero_group > 0 and "-group" .. options.zero_group or "")
@@ -115,7 +117,7 @@ for i = options.found > 0 and options.found or #found + 1, #found do
   run("found program " .. i, lines)
 end
 for seed = options.seed, options.seed + options.count - 1 do
-  local is_training = seed % (options.zero > 0 and 2 or 10) == 0
+  local is_training = options.n_pipeline_stages > 1 or seed % (options.zero > 0 and 2 or 10) == 0
   note("seed " .. seed, { "-- It failed while it was drawn, on plain tensors." })
   run("seed " .. seed, draw(seed, is_training, options.without).steps)
   n_run = n_run + 1

@@ -200,7 +200,8 @@ for _, options in ipairs { { n_model_shards = 2 }, { zero = 3 }, { n_context_sha
     if is_chosen then
       local name = row[1] .. (row[4] and " for " .. row[4] or "")
       testing.test(("%d: %s, %s"):format(i, name, table.concat(words, ", ")), function()
-        check(row, deployer, options.n_expert_shards and 0.9 or options.n_pipeline_stages and 1 or 0.6)
+        local most = options.n_expert_shards and 0.9 or options.n_pipeline_stages and 1 or 0.6
+        check(row, deployer, most)
         for operator, calls in pairs(traffic.gathered_without_rule()) do
           error(("%s was gathered %d times"):format(operator, calls))
         end

@@ -63,7 +63,7 @@ local function forward(params, batch)
     return linear(name .. ".o", y:transpose(1, 2):reshape { x:size(0), x:size(1), width })
   end
   local function stack(name, ids, memory)
-    local x = torch.embedding(params["shared.weight"], ids)
+    local hidden = torch.embedding(params["shared.weight"], ids)
     local bias = position_bias(params[name .. ".relative_attention_bias.weight"], ids:size(1),
       memory ~= nil)
     local function apply_block(i, x)
@@ -77,8 +77,8 @@ local function forward(params, batch)
       y = torch.relu(linear(block .. "wi", norm(block .. "feed_forward_norm", x)))
       return x + linear(block .. "wo", y)
     end
-    for i = 0, n_layers - 1 do x = nn.block(apply_block, i, x) end
-    return norm(name .. ".final_layer_norm", x)
+    for i = 0, n_layers - 1 do hidden = nn.block(apply_block, i, hidden) end
+    return norm(name .. ".final_layer_norm", hidden)
   end
   local memory = stack("encoder", batch.input_ids)
   local hidden = stack("decoder", batch.decoder_input_ids, memory)

@@ -4,8 +4,8 @@
 --
 -- A run is named <model>-<dtype>-zero<0 to 3>, with "-sequence" for sequence parallelism,
 -- "-groupN" for groups of N processes that share the state of zero, "-contextN" for N context
--- shards, "-stagesN" for N stages of a pipeline, "-recompute" for activations that backward computes
--- again, "-dropout" where the model drops and "-mqa" for one head of keys and values.
+-- shards, "-stagesN" for N stages of a pipeline, "-recompute" for activations that backward
+-- computes again, "-dropout" where the model drops and "-mqa" for one head of keys and values.
 --
 -- With save_every it writes checkpoints, and goes on from what it finds. At the step signal_at the
 -- process signal_rank sends itself `signal`. With `whole`, a folder, it then trains each once

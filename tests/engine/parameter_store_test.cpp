@@ -99,9 +99,9 @@ TEST_CASE("one block at a time is whole, forward and backward") {
       CHECK(alive.count() == 0);
     }
   };
-  on_threads({3, 1, 1, 1, 1}, body);
+  on_threads({3, 1, 1, 1, 1, 1}, body);
   // Two groups of processes, each of which gathers from its own copy.
-  on_threads({2, 2, 1, 1, 1}, body);
+  on_threads({2, 2, 1, 1, 1, 1}, body);
 }
 
 TEST_CASE("a step that takes another way than the recorded one is right too") {

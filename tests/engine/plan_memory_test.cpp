@@ -111,7 +111,7 @@ int64_t measured(const Step& step) {
   // No plan has the scratch memory of oneDNN, which LibTorch 2.15 takes from the allocator.
   at::globalContext().setUserEnabledMkldnn(false);
   int64_t result = 0;
-  testing::on_threads({1, 1, 1, 1, 1}, [&](const std::shared_ptr<const Mesh>& given) {
+  testing::on_threads({1, 1, 1, 1, 1, 1}, [&](const std::shared_ptr<const Mesh>& given) {
     auto mesh = std::const_pointer_cast<Mesh>(given);
     plan::TracedProgram program = program_of(step, Deployer::on_mesh({.verbose = false}, mesh));
     program.options.accumulate_grad_batches = step.n_accumulated;

@@ -120,8 +120,8 @@ Counted counted(const Mesh& mesh) {
 // The counters of rank 0 for steps 2 and 3, on threads.
 std::vector<Counted> measured(const Model& model, const TracedLayout& layout) {
   std::vector<Counted> steps;
-  Mesh::Shape shape{layout.mesh.zero, layout.mesh.replicated, 1, layout.mesh.context,
-                    layout.mesh.model};
+  Mesh::Shape shape{layout.mesh.zero,    layout.mesh.replicated, 1,
+                    layout.mesh.context, layout.mesh.model,      1};
   testing::on_threads(shape, [&](const std::shared_ptr<const Mesh>& given) {
     auto mesh = std::const_pointer_cast<Mesh>(given);
     auto deployer = Deployer::on_mesh(

@@ -210,11 +210,11 @@ void run_case(const Case& c) {
   for (size_t i = 0; i < c.inputs.size(); ++i)
     inputs.push_back(c.inputs[i].make ? c.inputs[i].make() : fixed_noise(c.inputs[i].sizes, i + 1));
   Results expected = evaluate(c, inputs);
-  run_layouts(c, inputs, expected, {1, 1, 1, 1, 2}, sample(all_layouts(inputs, false), 64));
-  run_layouts(c, inputs, expected, {1, 1, 1, 1, 4}, sample(all_layouts(inputs, false), 8));
-  run_layouts(c, inputs, expected, {2, 1, 1, 1, 2}, sample(all_layouts(inputs, true), 8));
-  for (const Mesh::Shape& shape :
-       {Mesh::Shape{2, 2, 1, 1, 1}, Mesh::Shape{2, 2, 1, 1, 2}, Mesh::Shape{1, 1, 1, 2, 2}})
+  run_layouts(c, inputs, expected, {1, 1, 1, 1, 2, 1}, sample(all_layouts(inputs, false), 64));
+  run_layouts(c, inputs, expected, {1, 1, 1, 1, 4, 1}, sample(all_layouts(inputs, false), 8));
+  run_layouts(c, inputs, expected, {2, 1, 1, 1, 2, 1}, sample(all_layouts(inputs, true), 8));
+  for (const Mesh::Shape& shape : {Mesh::Shape{2, 2, 1, 1, 1, 1}, Mesh::Shape{2, 2, 1, 1, 2, 1},
+                                   Mesh::Shape{1, 1, 1, 2, 2, 1}})
     run_layouts(c, inputs, expected, shape,
                 some_layouts(inputs, shape, shape[Mesh::mp] == 1 ? 8 : 2));
 }

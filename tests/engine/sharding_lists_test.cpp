@@ -188,7 +188,7 @@ TEST_CASE("lists") { run_all(lists); }
 TEST_CASE("optimizers") { run_all(optimizers); }
 
 TEST_CASE("norms of a list move one number for each, in one collective for a mesh dimension") {
-  testing::on_threads({2, 2, 1, 1, 2}, [](const std::shared_ptr<const Mesh>& mesh) {
+  testing::on_threads({2, 2, 1, 1, 2, 1}, [](const std::shared_ptr<const Mesh>& mesh) {
     Placement r, s = Placement::shard(0);
     auto ones = [&](Placements placements) {
       return shard(at::ones({6, 2}, at::kDouble), mesh, placements);

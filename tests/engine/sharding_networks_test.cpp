@@ -74,14 +74,14 @@ void check_close(const at::Tensor& actual, const at::Tensor& expected, const std
 
 void check(const Network& network) {
   Results expected = run(network, [](const at::Tensor& tensor, auto&) { return tensor; });
-  for (const Mesh::Shape& shape : {Mesh::Shape{1, 1, 1, 1, 2},
-                                   {2, 1, 1, 1, 1},
-                                   {2, 1, 1, 1, 2},
-                                   {1, 2, 1, 1, 1},
-                                   {2, 2, 1, 1, 1},
-                                   {1, 2, 1, 1, 2},
-                                   {1, 1, 1, 2, 1},
-                                   {1, 1, 1, 2, 2}}) {
+  for (const Mesh::Shape& shape : {Mesh::Shape{1, 1, 1, 1, 2, 1},
+                                   {2, 1, 1, 1, 1, 1},
+                                   {2, 1, 1, 1, 2, 1},
+                                   {1, 2, 1, 1, 1, 1},
+                                   {2, 2, 1, 1, 1, 1},
+                                   {1, 2, 1, 1, 2, 1},
+                                   {1, 1, 1, 2, 1, 1},
+                                   {1, 1, 1, 2, 2, 1}}) {
     std::string mesh_name = redco::testing::shape_text(shape);
     try {
       on_threads(shape, [&](const std::shared_ptr<const Mesh>& mesh) {

@@ -56,13 +56,13 @@ TEST_CASE("random numbers do not depend on the layout") {
     at::Generator plain = make_rng(7);
     at::Tensor first = draw(whole, plain), second = draw(whole, plain);
     REQUIRE_FALSE(at::equal(first, second));
-    for (const Mesh::Shape& shape : {Mesh::Shape{1, 1, 1, 1, 2},
-                                     {2, 1, 1, 1, 1},
-                                     {1, 1, 1, 1, 4},
-                                     {2, 1, 1, 1, 2},
-                                     {2, 2, 1, 1, 1},
-                                     {1, 2, 1, 1, 2},
-                                     {1, 1, 1, 2, 2}}) {
+    for (const Mesh::Shape& shape : {Mesh::Shape{1, 1, 1, 1, 2, 1},
+                                     {2, 1, 1, 1, 1, 1},
+                                     {1, 1, 1, 1, 4, 1},
+                                     {2, 1, 1, 1, 2, 1},
+                                     {2, 2, 1, 1, 1, 1},
+                                     {1, 2, 1, 1, 2, 1},
+                                     {1, 1, 1, 2, 2, 1}}) {
       on_threads(shape, [&, name = name, &draw = draw](const std::shared_ptr<const Mesh>& mesh) {
         Placement r, s0 = Placement::shard(0), s1 = Placement::shard(1);
         for (const Placement& a : {r, s0, s1})

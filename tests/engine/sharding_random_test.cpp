@@ -229,12 +229,12 @@ TEST_CASE("random expressions") {
   const char* one = std::getenv("REDCO_TEST_SEED");
   uint64_t first = one ? std::strtoull(one, nullptr, 10) : 1;
   uint64_t n = one ? 1 : (runs_all() ? 5000 : 200);
-  for (const Mesh::Shape& shape : {Mesh::Shape{1, 1, 1, 1, 2},
-                                   {1, 1, 1, 1, 3},
-                                   {2, 1, 1, 1, 2},
-                                   {2, 2, 1, 1, 1},
-                                   {1, 2, 1, 1, 2},
-                                   {1, 1, 1, 2, 2}}) {
+  for (const Mesh::Shape& shape : {Mesh::Shape{1, 1, 1, 1, 2, 1},
+                                   {1, 1, 1, 1, 3, 1},
+                                   {2, 1, 1, 1, 2, 1},
+                                   {2, 2, 1, 1, 1, 1},
+                                   {1, 2, 1, 1, 2, 1},
+                                   {1, 1, 1, 2, 2, 1}}) {
     CAPTURE(redco::testing::shape_text(shape));
     CHECK_NOTHROW(on_threads(shape, [&](const std::shared_ptr<const Mesh>& mesh) {
       for (uint64_t seed = first; seed < first + n; ++seed) run_seed(seed, mesh);

@@ -16,9 +16,9 @@ using redco::testing::on_threads;
 namespace {
 
 const std::vector<Mesh::Shape> meshes = {
-    {1, 1, 1, 1, 1}, {2, 1, 1, 1, 1}, {1, 1, 1, 1, 2}, {1, 1, 1, 1, 3}, {4, 1, 1, 1, 1},
-    {2, 1, 1, 1, 2}, {1, 3, 1, 1, 1}, {2, 2, 1, 1, 1}, {2, 2, 1, 1, 2}, {1, 1, 1, 2, 2},
-    {2, 1, 1, 2, 1}, {1, 1, 3, 1, 1}, {2, 1, 2, 1, 1}};
+    {1, 1, 1, 1, 1, 1}, {2, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 2, 1}, {1, 1, 1, 1, 3, 1}, {4, 1, 1, 1, 1, 1},
+    {2, 1, 1, 1, 2, 1}, {1, 3, 1, 1, 1, 1}, {2, 2, 1, 1, 1, 1}, {2, 2, 1, 1, 2, 1}, {1, 1, 1, 2, 2, 1},
+    {2, 1, 1, 2, 1, 1}, {1, 1, 3, 1, 1, 1}, {2, 1, 2, 1, 1, 1}};
 
 void check_close(const at::Tensor& actual, const at::Tensor& expected, const std::string& what) {
   if (actual.sizes() == expected.sizes() &&
@@ -113,7 +113,7 @@ TEST_CASE("a block by columns and rows has the whole one's gradients") {
 }
 
 TEST_CASE("weak references do not hold the memory of a local tensor") {
-  on_threads({2, 1, 1, 1, 1}, [](const auto& mesh) {
+  on_threads({2, 1, 1, 1, 1, 1}, [](const auto& mesh) {
     at::Tensor sharded = shard(at::ones({4}), mesh, {Placement::shard(0)});
     at::Tensor local = to_local(sharded);
     const c10::weak_intrusive_ptr<c10::StorageImpl> memory(local.storage().getWeakStorageImpl());
@@ -164,7 +164,7 @@ TEST_CASE("dimensions of the mesh by role") {
   CHECK(Mesh::dims_of(Mesh::batch) == std::vector{Mesh::dp, Mesh::dp_replicate, Mesh::ep});
   CHECK(Mesh::dims_of(Mesh::zero) == std::vector{Mesh::dp, Mesh::ep, Mesh::cp});
   CHECK(Mesh::dim_of(Mesh::model) == Mesh::mp);
-  on_threads({2, 2, 1, 1, 3}, [](const std::shared_ptr<const Mesh>& mesh) {
+  on_threads({2, 2, 1, 1, 3, 1}, [](const std::shared_ptr<const Mesh>& mesh) {
     CHECK(mesh->size(Mesh::batch) == 4);
     CHECK(mesh->size(Mesh::model) == 3);
     CHECK(mesh->size(Mesh::zero) == 2);
@@ -189,7 +189,7 @@ TEST_CASE("an optional dimension of the mesh is shown where a tensor differs on 
 
 TEST_CASE("a mesh dimension splits blocks of a dimension that others split between them") {
   at::Tensor whole = at::arange(24 * 2, at::kDouble).reshape({24, 2});
-  on_threads({2, 2, 1, 1, 2}, [&](const std::shared_ptr<const Mesh>& mesh) {
+  on_threads({2, 2, 1, 1, 2, 1}, [&](const std::shared_ptr<const Mesh>& mesh) {
     Placement r, s = Placement::shard(0), blocks = Placement::shard(0, 6);
     for (const Placements& placements :
          {Placements{s, r, r, r, blocks}, Placements{r, s, r, r, blocks},
@@ -205,7 +205,7 @@ TEST_CASE("a mesh dimension splits blocks of a dimension that others split betwe
 
 TEST_CASE("blocks of several lengths are each split") {
   at::Tensor whole = at::arange(12 * 3, at::kDouble).reshape({12, 3});
-  on_threads({1, 1, 1, 1, 2}, [&](const std::shared_ptr<const Mesh>& mesh) {
+  on_threads({1, 1, 1, 1, 2, 1}, [&](const std::shared_ptr<const Mesh>& mesh) {
     Placement r, blocks = Placement::shard_blocks(0, {8, 2, 2});
     CHECK(to_string(blocks) == "shard(0, block = {8, 2, 2})");
     CHECK(blocks == Placement::shard_blocks(0, {8, 2, 2}));
@@ -238,7 +238,7 @@ TEST_CASE("blocks of several lengths are each split") {
 
 TEST_CASE("of a block with fewer units than ranks all get the piece") {
   at::Tensor whole = at::arange(12 * 3, at::kDouble).reshape({12, 3});
-  on_threads({1, 1, 1, 1, 2}, [&](const std::shared_ptr<const Mesh>& mesh) {
+  on_threads({1, 1, 1, 1, 2, 1}, [&](const std::shared_ptr<const Mesh>& mesh) {
     Placement r, blocks = Placement::shard_blocks(0, {8, 2, 2}, 2);
     at::Tensor x = shard(whole, mesh, {r, r, {}, {}, blocks});
     CHECK(to_local(x).size(0) == (mesh->group(Mesh::mp).rank() == 0 ? 4 : 8));
@@ -260,7 +260,7 @@ TEST_CASE("of a block with fewer units than ranks all get the piece") {
 
 TEST_CASE("a view keeps the rows of an unevenly split batch where they are") {
   at::Tensor whole = at::arange(5 * 4 * 3, at::kDouble).reshape({5, 4, 3});
-  on_threads({2, 2, 1, 1, 1}, [&](const std::shared_ptr<const Mesh>& mesh) {
+  on_threads({2, 2, 1, 1, 1, 1}, [&](const std::shared_ptr<const Mesh>& mesh) {
     at::Tensor x = shard(whole, mesh, placements_on(Mesh::batch, Placement::shard(0)));
     at::Tensor rows = x.view({20, 3}) * 2, back = rows.view({5, 4, 3}) + x;
     for (Mesh::Dim dim : Mesh::dims)

@@ -247,7 +247,7 @@ inline void on_threads(const Mesh::Shape& shape,
 /// The same on a mesh of dp and mp.
 inline void on_threads(int64_t n_dp, int64_t n_mp,
                        const std::function<void(const std::shared_ptr<const Mesh>&)>& body) {
-  on_threads({n_dp, 1, 1, 1, n_mp}, body);
+  on_threads({n_dp, 1, 1, 1, n_mp, 1}, body);
 }
 
 /// "2x1" for dp and mp, or "2x1x2" with dp_replicate, "2x1-context2" with cp.

@@ -15,6 +15,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/functorch/DynamicLayer.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -294,16 +295,18 @@ struct StagedPass::Running::Scope final : OperatorInterceptor {
     if (Calls::is_backward()) Calls::forget(*running);  // it is not computed again
     running = outer;
   }
-  // Backward calls operators on what forward has brought together.
-  static bool is_of_backward() {
-    return torch::autograd::get_current_node() && !Recomputing::is_on();
+  // Backward calls operators on what forward has brought together. Transforms such as vmap cannot
+  // record a move: put_on_stage checks their calls.
+  static bool is_left_out() {
+    const bool is_of_backward = torch::autograd::get_current_node() && !Recomputing::is_on();
+    return is_of_backward || at::functorch::maybeCurrentDynamicLayer();
   }
   bool before(const c10::OperatorHandle& op, Stack& stack) override {
-    return !is_of_backward() &&
+    return !is_left_out() &&
            bring_together(stack, op.schema().arguments().size(), known_operator(op).is_written);
   }
   void before_function(std::vector<at::Tensor>& tensors) override {
-    if (is_of_backward()) return;
+    if (is_left_out()) return;
     Stack stack(tensors.begin(), tensors.end());
     bring_together(stack, stack.size(), std::vector<bool>(stack.size()));
     for (size_t i = 0; i < tensors.size(); ++i) tensors[i] = stack[i].toTensor();

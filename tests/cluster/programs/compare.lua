@@ -10,9 +10,15 @@ local bit = require "bit"
 local Compare = {}
 Compare.__index = Compare
 
---- What redco documents that it refuses: on sharded tensors, and where a block is computed again,
---- which a plain run does not do.
+--- What redco documents that it refuses: on sharded tensors, where a block is computed again, which
+--- a plain run does not do, and in the stages of a pipeline.
 local refusals = {
+  "a gradient is computed inside of the loss_fn",
+  "a value is read that only stage",
+  "the shape of its result depends on values that only stage",
+  "writes values of stage",
+  "is read inside of a transform such as vmap",
+  "redco.checkpoint of a function that several stages of a pipeline compute",
   "reaches memory outside of the elements of this sharded tensor",
   "modified in place since the function read it",
   "exists outside of the function, which modifies it in place",
@@ -35,7 +41,7 @@ end
 function Compare:everyone(numbers)
   local row = torch.tensor(numbers, { dtype = "float64" }):unsqueeze(0)
   local rows = redco.shard(row:expand { self.n, #numbers },
-    { dp = 0, mp = 0, dp_replicate = 0, ep = 0, cp = 0 })
+    { dp = 0, mp = 0, dp_replicate = 0, ep = 0, cp = 0, pp = 0 })
   return rows:full():tolist()
 end
 
@@ -91,11 +97,16 @@ local function run_plain(steps, new_env, orders)
 end
 
 --- Runs as plain tensors did; ends at the first line that fails where they do not, or the other way
---- round. Returns the kind and the place of that, or nothing, and the message.
-local function run_lines(steps, env, errors, first)
+--- round. Returns the kind and the place of that, or nothing, and the message. With `in_blocks`
+--- each line is a block, which a stage of a pipeline may begin with.
+local function run_lines(steps, env, errors, first, in_blocks)
   for i, chunk in ipairs(compiled(steps)) do
     local ok, message = true, nil
-    if i >= first then ok, message = pcall(setfenv(chunk, env)) end
+    if i >= first and in_blocks then
+      ok, message = redco.nn.block(pcall, setfenv(chunk, env))
+    elseif i >= first then
+      ok, message = pcall(setfenv(chunk, env))
+    end
     if i >= first and ok and errors[i] then return "no error", i, errors[i] end
     if not ok and not errors[i] then
       return is_refusal(tostring(message)) and "refused" or "error", i, tostring(message)
@@ -109,7 +120,9 @@ function Compare:run_sharded(steps, env, errors)
   local head = environment.plain()
   run_some(steps, head, 1, training.n_head)
   local orders, kind, line, message = training.step(self.deployer, head, env, steps, errors,
-    function(own) return run_lines(steps, own, errors, training.n_head + 1) end,
+    function(own)
+      return run_lines(steps, own, errors, training.n_head + 1, self.mesh.pp > 1)
+    end,
     function() return environment.sharded(self.mesh) end)
   -- Backward and the step have no line that could be left out.
   if kind == "step" then kind = is_refusal(message) and "refused" or "error" end
@@ -278,7 +291,8 @@ function Compare:run_once(steps)
   for i = 1, #calls do calls[i] = calls[i] - before[i] end
   local names = results_of(plain)
   local allowed = closeness.tolerance_of(plain, names)
-  local numbers = fingerprint(kind, line, names, env, calls)
+  -- Stages of a pipeline make different calls.
+  local numbers = fingerprint(kind, line, names, env, self.mesh.pp == 1 and calls or {})
   numbers[#numbers + 1] = kind and 0 or first_off(names, env, plain, allowed, false)
   for _, count in ipairs(calls) do numbers[#numbers + 1] = count end
   local rows = self:everyone(numbers)

@@ -38,8 +38,8 @@ local predictor = redco.Predictor {
     return y:argmax(-1)  -- on all stages
   end,
 }
-local preds = predictor:predict { examples = { torch.ones(3) }, params = nn.Linear(3, 1),
-  per_device_batch_size = 1 }
+local preds = predictor:predict { examples = { torch.ones(3) },
+  params = nn.Linear(3, 1), per_device_batch_size = 1 }
 print(preds[1])  --> tensor(0)
 
 --- redco.gather_micro_batches
