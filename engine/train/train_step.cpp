@@ -354,7 +354,8 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
     bool is_reduced = reducer && (is_shared || i + 1 == n_batches);
     if (is_reduced) reducer->begin();
     at::Tensor loss = for_sums(result.loss);
-    at::Tensor weight = n_batches == 1 ? at::ones_like(result.weight) : result.weight;
+    at::Tensor weight = result.weight;
+    if (n_batches == 1) weight = at::ones_like(n_stages > 1 ? weight : loss);  // of all stages
     at::Tensor factor = weight;
     if (state_.loss_scale) {
       // Weights are divided by the first one: token counts would overflow float16.

@@ -1,6 +1,6 @@
 -- A training step of a GPT-2 whose blocks are on several processes, one behind the other. Prints
--- one JSON line. Run it with as many processes as stages; with --folder= it first saves the model and
--- the tokens there, for peer_pipeline.py.
+-- one JSON line. Run it with as many processes as stages; with --folder= it saves the model and the
+-- tokens there, for peer_pipeline.py.
 local clock = require "clock"
 local redco = require "redco"
 local torch = redco.torch
