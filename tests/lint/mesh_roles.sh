@@ -3,7 +3,7 @@
 # the repository's folder.
 set -eu
 
-if grep -rEn --include='*.h' --include='*.cpp' 'Mesh::(dp|cp|mp|dp_replicate)\b' \
+if grep -rEn --include='*.h' --include='*.cpp' 'Mesh::(dp|ep|cp|mp|pp|dp_replicate)\b' \
   engine bindings program module fuzz |
   grep -Ev '^engine/(mesh|sharding)/|^engine/include/redco/(mesh|sharding)\.h:'; then
   echo 'name the role of the dimension: Mesh::batch, Mesh::context, Mesh::zero, Mesh::model (redco/mesh.h)'

@@ -45,7 +45,7 @@ function pretty.tensor_kind(t)
   if t.device ~= "cpu" then parts[#parts + 1] = t.device end
   if t:is_sharded() then
     local placement = t:placement()
-    for _, dim in ipairs { "dp", "cp", "mp", "dp_replicate" } do
+    for _, dim in ipairs { "dp", "ep", "cp", "mp", "pp", "dp_replicate" } do
       if placement[dim] then parts[#parts + 1] = dim .. " " .. placement[dim] end
     end
   end
