@@ -366,9 +366,9 @@ std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
     if (i > 0)
       change_missing_factor(is_shared ? sums : params_->gradients(), missing, first_gradient.rest);
     missing = first_gradient.rest;
+    RECORD_USER_SCOPE("backward");
+    run_conversions_early(result.loss);
     {
-      RECORD_USER_SCOPE("backward");
-      run_conversions_early(result.loss);
       StagedPass::Running running(*pass, /*is_backward=*/true);
       torch::autograd::backward({result.loss},
                                 {first_gradient_of(result.loss, first_gradient.gradient)}, false,

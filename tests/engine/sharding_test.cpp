@@ -15,10 +15,11 @@ using redco::testing::on_threads;
 
 namespace {
 
-const std::vector<Mesh::Shape> meshes = {
-    {1, 1, 1, 1, 1, 1}, {2, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 2, 1}, {1, 1, 1, 1, 3, 1}, {4, 1, 1, 1, 1, 1},
-    {2, 1, 1, 1, 2, 1}, {1, 3, 1, 1, 1, 1}, {2, 2, 1, 1, 1, 1}, {2, 2, 1, 1, 2, 1}, {1, 1, 1, 2, 2, 1},
-    {2, 1, 1, 2, 1, 1}, {1, 1, 3, 1, 1, 1}, {2, 1, 2, 1, 1, 1}};
+const std::vector<Mesh::Shape> meshes = {{1, 1, 1, 1, 1, 1}, {2, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 2, 1},
+                                         {1, 1, 1, 1, 3, 1}, {4, 1, 1, 1, 1, 1}, {2, 1, 1, 1, 2, 1},
+                                         {1, 3, 1, 1, 1, 1}, {2, 2, 1, 1, 1, 1}, {2, 2, 1, 1, 2, 1},
+                                         {1, 1, 1, 2, 2, 1}, {2, 1, 1, 2, 1, 1}, {1, 1, 3, 1, 1, 1},
+                                         {2, 1, 2, 1, 1, 1}};
 
 void check_close(const at::Tensor& actual, const at::Tensor& expected, const std::string& what) {
   if (actual.sizes() == expected.sizes() &&

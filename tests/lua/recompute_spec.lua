@@ -22,7 +22,9 @@ end
 
 local function gradients(model, params, inputs)
   local tracked = {}
-  for name, tensor in pairs(params) do tracked[name] = tensor:clone():requires_grad_() end
+  for name, tensor in pairs(params) do
+    tracked[name] = tensor:clone():requires_grad_(not redco.nn.is_running_statistic(name))
+  end
   local loss = cases.loss(model, tracked, inputs, { train = true, rng = torch.Generator(3) })
   loss:backward()
   local grads = { loss = loss:detach() }

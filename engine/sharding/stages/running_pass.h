@@ -17,6 +17,9 @@ namespace redco::sharding {
 /// where the other stage may not be.
 at::Tensor moved_within_call(const at::Tensor& tensor, int64_t to);
 
+/// Whether this is how a stage sees a tensor that all have, or a view of it.
+bool is_of_all_stages(const ShardedTensorImpl& impl);
+
 /// Before a call on tensors that all stages have. Throws Error if it would gather a parameter over
 /// stages that are at different points of a step.
 void check_stages_are_together(const Call& call);

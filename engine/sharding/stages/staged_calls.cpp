@@ -48,10 +48,11 @@ void put_on_stage(Call& call) {
           " has. Keep the shape, as torch.where or a mask does");
   for (TensorArgument& argument : call.tensors) {
     const auto stage = argument.impl ? argument.impl->mesh()->stage() : std::nullopt;
-    if (stage == last) continue;
+    const bool is_of_all = !stage || is_of_all_stages(*argument.impl);
+    if (stage == last && !(argument.is_written && is_of_all)) continue;
     require(!argument.is_written, call.op.name, ": writes values of stage ", last,
             " of n_pipeline_stages = ", run->size(stages), " to a tensor that ",
-            stage ? "stage " + std::to_string(*stage) + " has" : "all processes have",
+            is_of_all ? "all processes have" : "stage " + std::to_string(*stage) + " has",
             ". Make a new tensor (torch.cat, torch.stack, x + y), or make it from a tensor of "
             "that stage (x:new_zeros)");
     if (!stage && !argument.impl && argument.tensor.dim() == 0) continue;  // a wrapped number

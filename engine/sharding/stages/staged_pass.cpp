@@ -25,6 +25,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -39,6 +40,10 @@ using torch::autograd::variable_list;
 using torch::jit::Stack;
 
 thread_local StagedPass* running = nullptr;
+
+bool is_recorded(const at::Tensor& tensor) {
+  return at::GradMode::is_enabled() && tensor.requires_grad();
+}
 
 struct MeshHolder : torch::CustomClassHolder {
   explicit MeshHolder(std::shared_ptr<const Mesh> mesh) : mesh(std::move(mesh)) {}
@@ -75,13 +80,14 @@ class StagedCalls {
   static bool is_backward() { return running != nullptr && running->is_backward_; }
   static void set_backward(StagedPass& pass, bool is_backward) { pass.is_backward_ = is_backward; }
   static void forget(StagedPass& pass) { pass.moved_.clear(); }
+  static std::set<uint64_t>& seen() { return pass().seen_; }
   static bool has_stages(const StagedPass& pass) { return pass.run_->size(stages) > 1; }
 
   // The result of `move`, which is made once for each tensor and stage.
   template <class Move>
   static at::Tensor once(const at::Tensor& tensor, int64_t to, const Move& move) {
-    const bool is_recorded = at::GradMode::is_enabled() && tensor.requires_grad();
-    auto& [from, version, result] = pass().moved_[{tensor.unsafeGetTensorImpl(), to, is_recorded}];
+    auto& [from, version, result] =
+        pass().moved_[{tensor.unsafeGetTensorImpl(), to, is_recorded(tensor)}];
     if (!result.defined() || version != version_of(tensor)) {
       result = move();
       from = tensor;
@@ -125,7 +131,9 @@ class Seen : public torch::autograd::Function<Seen> {
                             const std::shared_ptr<const Mesh>& stage) {
     ctx->set_materialize_grads(false);
     keep(ctx, "run", stage->of_run());
-    return seen_by_stage(tensor, stage);
+    at::Tensor seen = seen_by_stage(tensor, stage);
+    Calls::seen().insert(sharded_impl(seen)->memory_id());
+    return seen;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     check_is_backward_of_step();
@@ -239,7 +247,7 @@ at::Tensor on_stage(const at::Tensor& tensor, int64_t to) {
   if (stage_of(tensor) == to) return tensor;
   if (stage_of(tensor)) return Calls::once(tensor, to, [&] { return Moved::apply(tensor, to); });
   // Others are seen by the call itself.
-  if (!tensor.requires_grad()) return tensor;
+  if (!is_recorded(tensor)) return tensor;
   return Calls::once(tensor, to, [&] { return Seen::apply(tensor, Calls::run()->of_stage(to)); });
 }
 
@@ -250,7 +258,7 @@ bool bring_together(Stack& stack, size_t n, const std::vector<bool>& is_written)
   bool is_of_shared_parameters = false;
   auto see = [&](const at::Tensor& tensor) {
     if (const auto stage = stage_of(tensor)) last = std::max(last.value_or(0), *stage);
-    is_of_shared_parameters |= tensor.requires_grad();
+    is_of_shared_parameters |= is_recorded(tensor);
     return tensor;
   };
   replace_tensors(stack, n, staged);
@@ -324,6 +332,10 @@ StagedPass::Running::Running(StagedPass& pass, bool is_backward) {
 StagedPass::Running::~Running() = default;
 
 namespace sharding {
+
+bool is_of_all_stages(const ShardedTensorImpl& impl) {
+  return running != nullptr && Calls::seen().contains(impl.memory_id());
+}
 
 at::Tensor moved_within_call(const at::Tensor& tensor, int64_t to) {
   require(!Calls::is_scheduled(), "an operator has arguments of several stages of a pipeline. ",

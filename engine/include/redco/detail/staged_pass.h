@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -71,6 +72,7 @@ class REDCO_API StagedPass {
     at::Tensor result;
   };
   std::map<Key, MovedTensor> moved_;
+  std::set<uint64_t> seen_;  // the memory of tensors that all stages have, as one sees them
 };
 
 /// The first gradient of a backward pass from `value`, on the stage of that.

@@ -18,6 +18,10 @@ local roberta = new_encoder {
   tasks = {},
 }
 
+-- Its configuration has initializer_factor instead.
+roberta.defaults.initializer_range = nil
+local range = 0.02
+
 local text = setmetatable({
   models = "the texts' half of CLAP",
   prefix = prefix .. ".",
@@ -35,9 +39,10 @@ local function with_prefix(params)
 end
 
 function text.add_parameters(c, add)
-  local embedded = blocks.normal(0.02 * c.initializer_factor)
+  local embedded = blocks.normal(range * c.initializer_factor)
   local normal = blocks.normal(projection.deviation(c))
-  roberta.add_parameters(c, function(name, sizes, init, kind)
+  local with_range = setmetatable({ initializer_range = range }, { __index = c })
+  roberta.add_parameters(with_range, function(name, sizes, init, kind)
     if name:find "_embeddings%.weight$" then init = embedded end
     add(name:sub(#prefix + 2), sizes, kind == "linear" and normal or init, kind)
   end)

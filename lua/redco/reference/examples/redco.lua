@@ -32,9 +32,10 @@ print(samples.sums[1].arguments[1][1]:gsub("\n", "|"))
 --- redco.from_stage
 local deployer = redco.Deployer { seed = 42, n_pipeline_stages = 1 }
 local predictor = redco.Predictor {
-  deployer = deployer, collate_fn = torch.stack,
-  pred_fn = function(_, params, x)
-    local y = redco.from_stage(nn.block(nn.linear, params, x))
+  deployer = deployer,
+  collate_fn = function(examples) return { x = torch.stack(examples) } end,
+  pred_fn = function(_, params, batch)
+    local y = redco.from_stage(nn.block(nn.linear, params, batch.x))
     return y:argmax(-1)  -- on all stages
   end,
 }
