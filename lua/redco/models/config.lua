@@ -87,7 +87,7 @@ local function refuse_unknown(family, given)
   end
 end
 
-local largest = 2 ^ 31 - 1
+local largest, largest_float = 2 ^ 31 - 1, 3.4e38
 local may_be_negative = { clamp_len = true, length_penalty = true, vision_feature_layer = true }
 
 -- Returns a description of the expected value if this one is not valid, else nil or false.
@@ -111,7 +111,7 @@ local function mismatch(family, key, value, default)
   elseif is_number and key:find "drop" then
     return not (value >= 0 and value <= 1) and "a probability, from 0 to 1"
   elseif is_number and not key:find "_index$" and not may_be_negative[key] then
-    return not (value >= 0 and value < math.huge) and "a number that is not negative"
+    return not (value >= 0 and value < largest_float) and "a number from 0 to 3.4e38"
   end
 end
 
