@@ -41,8 +41,9 @@ struct Context : std::enable_shared_from_this<Context> {
   int depth = 0;
   /// The console of training runs of this state; may be null.
   std::shared_ptr<Console> console;
-  /// The mesh of the newest Deployer, over which a script's tensors are sharded.
-  std::weak_ptr<const Mesh> mesh;
+  /// The mesh of the newest Deployer, over which a script's tensors are sharded. It is kept, since
+  /// the collector frees a Deployer at a different time on each process.
+  std::shared_ptr<const Mesh> mesh;
   /// The last result of redco.options, which checkpoints store.
   Tree config = Tree::Dict{};
   bool is_strict = false;

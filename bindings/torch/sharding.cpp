@@ -278,7 +278,7 @@ int counters(lua_State* L) {
 
 }  // namespace
 
-std::shared_ptr<const Mesh> current_mesh(lua_State* L) { return context(L).mesh.lock(); }
+std::shared_ptr<const Mesh> current_mesh(lua_State* L) { return context(L).mesh; }
 
 at::Tensor readable(const at::Tensor& tensor, const char* function) {
   if (!redco::is_sharded(tensor)) return tensor;

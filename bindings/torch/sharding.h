@@ -20,7 +20,7 @@ void add_sharding_methods(lua_State* L);
 /// Adds redco.shard, redco.parameter and redco.sharding_counters to the table on top of the stack.
 void add_sharding(lua_State* L);
 
-/// Returns the mesh of the newest Deployer of this state, or null if that no longer exists.
+/// Returns the mesh of the newest Deployer of this state, or null if there was none.
 std::shared_ptr<const Mesh> current_mesh(lua_State* L);
 
 /// Reads a list of `{pattern, placement}`; `what` names it in errors.
