@@ -113,7 +113,7 @@ int shard(lua_State* L) {
   std::shared_ptr<const Mesh> mesh = is_sharded(tensor) ? mesh_of(tensor) : current_mesh(L);
   require(
       mesh != nullptr,
-      "redco.shard: the processes are not connected: create a redco.Deployer first, and keep it");
+      "redco.shard: the processes are not connected: create a redco.Deployer first");
   const char* what = "redco.shard: placement";
   NamedArguments args(L, 2, what);
   Placements placements;
@@ -252,9 +252,15 @@ int text_of_first(lua_State* L) {
   return 1;
 }
 
+// forget_mesh(): the next script of this state has no Deployer yet. For tests that run several.
+int forget_mesh(lua_State* L) {
+  context(L).mesh.reset();
+  return 0;
+}
+
 int counters(lua_State* L) {
   std::shared_ptr<const Mesh> mesh = current_mesh(L);
-  require(mesh != nullptr, "redco.sharding_counters: create a redco.Deployer first, and keep it");
+  require(mesh != nullptr, "redco.sharding_counters: create a redco.Deployer first");
   lua_createtable(L, 0, 4);
   lua_createtable(L, 0, Mesh::n_dims + 1);
   for (Mesh::Dim dim : Mesh::dims) {
@@ -374,6 +380,8 @@ void add_sharding_methods(lua_State* L) {
 void add_sharding(lua_State* L) {
   lua_pushcfunction(L, text_of_first);
   lua_setfield(L, -2, "text_of_first");
+  lua_pushcfunction(L, forget_mesh);
+  lua_setfield(L, -2, "forget_mesh");
   register_functions(
       L, "redco.",
       {{"shard", shard,

@@ -1,6 +1,8 @@
 -- in_turn.lua SCRIPT ARGUMENT... [-- SCRIPT ARGUMENT...]...: runs scripts one after another in one
 -- process, each as if it was the program's, because the start of a process takes longer than they.
 -- If one fails the others do not run, but with IN_TURN_MARK, which ends what each has written.
+local native = require "redco.native"
+
 local mark = os.getenv "IN_TURN_MARK"
 
 local runs = { {} }
@@ -24,6 +26,7 @@ for _, run in ipairs(runs) do
   for name in pairs(package.loaded) do
     if package.searchpath(name, package.path) then package.loaded[name] = nil end
   end
+  native.forget_mesh()
   collectgarbage()
   collectgarbage()
 end

@@ -18,8 +18,9 @@ local roberta = new_encoder {
   tasks = {},
 }
 
--- Its configuration has initializer_factor instead.
+-- Its configuration has initializer_factor instead, and it has no head.
 roberta.defaults.initializer_range = nil
+roberta.defaults.tie_word_embeddings = nil
 local range = 0.02
 
 local text = setmetatable({
