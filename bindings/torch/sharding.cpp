@@ -111,9 +111,8 @@ void push_rule_placement(lua_State* L, const Placement& placement) {
 int shard(lua_State* L) {
   const at::Tensor& tensor = check_tensor(L, 1);
   std::shared_ptr<const Mesh> mesh = is_sharded(tensor) ? mesh_of(tensor) : current_mesh(L);
-  require(
-      mesh != nullptr,
-      "redco.shard: the processes are not connected: create a redco.Deployer first");
+  require(mesh != nullptr,
+          "redco.shard: the processes are not connected: create a redco.Deployer first");
   const char* what = "redco.shard: placement";
   NamedArguments args(L, 2, what);
   Placements placements;
