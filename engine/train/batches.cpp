@@ -129,6 +129,8 @@ Tree gathered(const Tree& tree) {
                      [](const std::string&, const at::Tensor& tensor) { return full(tensor); });
 }
 
+bool is_ratio(const at::Tensor& metric) { return metric.dim() == 1 && metric.size(0) == 2; }
+
 at::Tensor divisor(const at::Tensor& weight_sum) {
   return weight_sum.masked_fill(weight_sum == 0, 1);
 }

@@ -57,6 +57,9 @@ Tree copied(const Tree& tree);
 /// Gathers the tensors, so that every process has them as plain ones.
 Tree gathered(const Tree& tree);
 
+/// Whether a metric is a sum and a count, [2], which add up over micro-batches. Others are means.
+bool is_ratio(const at::Tensor& metric);
+
 /// The divisor of sums over batches: the sum of their weights, or 1 if that is 0, so that a loss of
 /// 0 stays 0.
 at::Tensor divisor(const at::Tensor& weight_sum);

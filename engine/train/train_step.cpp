@@ -1,4 +1,4 @@
-// One optimizer step of a Trainer: micro-batches, backward, update.
+// One optimizer step of a Trainer: its losses, its update and its state.
 
 #include "train_step.h"
 
@@ -8,13 +8,11 @@
 #include "backward.h"
 #include "batches.h"
 #include "loss_scaler.h"
-#include "pipeline.h"
 #include "random.h"
 #include "shard_params.h"
 
 #include "../mesh/spmd_log.h"
 
-#include <redco/detail/micro_batches.h>
 #include <redco/detail/recomputing.h>
 #include <redco/detail/staged_pass.h>
 #include <redco/detail/without_statistics.h>
@@ -22,15 +20,10 @@
 #include <redco/random.h>
 #include <redco/sharding.h>
 
-#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/ones_like.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/record_function.h>
-#include <c10/util/ScopeExit.h>
-#include <torch/csrc/autograd/autograd.h>
 
-#include <algorithm>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -55,11 +48,6 @@ std::vector<at::Tensor> untrained_vectors(const Tree& params) {
       found.push_back(param);
   return found;
 }
-
-// Whether a metric is a sum and a count, [2], which add up over micro-batches. Others are means.
-bool is_ratio(const at::Tensor& metric) { return metric.dim() == 1 && metric.size(0) == 2; }
-
-at::Tensor quotient(const at::Tensor& ratio) { return ratio[0] / divisor(ratio[1]); }
 
 // What expert shards split of the parameters.
 std::string text_of_experts(const Tree& params, const Mesh& mesh) {
@@ -177,10 +165,10 @@ void TrainStep::lay_out(const Dataset& examples, int64_t per_device_batch_size) 
 }
 
 void TrainStep::shard_params(const TracedForward& forward) {
-  auto [over_model, over_stages] = params_->lay_out(params_sharding_rules_, forward);
-  decisions_ = std::move(over_model);
+  decisions_ = params_->lay_out(params_sharding_rules_, forward);
+  const auto& [over_model, over_stages] = decisions_;
   if (deployer_->mesh()->size(Mesh::model) > 1)
-    deployer_->log_info(to_string(decisions_), "Sharding");
+    deployer_->log_info(to_string(over_model), "Sharding");
   if (deployer_->mesh()->size(Mesh::expert) > 1)
     deployer_->log_info(text_of_experts(params_->tree(), *deployer_->mesh()), "Sharding");
   if (!over_stages.stages.empty()) deployer_->log_info(to_string(over_stages), "Sharding");
@@ -272,147 +260,6 @@ Loss TrainStep::loss_of(const Dataset& examples, std::span<const int64_t> indice
     value = value.detach().to(for_sums(result.loss).options());
   }
   return result;
-}
-
-void TrainStep::add_up(std::vector<at::Tensor>& sums, bool is_last) {
-  at::NoGradGuard no_grad;
-  for (size_t i = 0; i < sums.size(); ++i) {
-    at::Tensor& grad = params_->leaves()[i].mutable_grad();
-    if (grad.defined()) sums[i] = sums[i].defined() ? sums[i].add_(grad) : grad;
-    grad = is_last ? sums[i] : at::Tensor();
-  }
-}
-
-// A step's metrics are means over its micro-batches by their weights, or quotients of sums.
-std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
-                                                        std::span<const int64_t> indices,
-                                                        int64_t micro) {
-  BackwardOnThisThread on_this_thread;
-  at::AutoGradMode with_grad(true);
-  GradientReducer* reducer = params_->reducer();
-  const std::vector<at::Tensor>& leaves = params_->leaves();
-  auto abandon_at_error = c10::make_scope_exit([reducer] {
-    if (reducer) reducer->abandon();
-  });
-  params_->clear_gradients();
-  size_t n_batches = (indices.size() + size_t(micro) - 1) / size_t(micro);
-  at::Tensor weight_sum, unit;
-  at::Tensor missing;                       // of the gradients so far: see FirstGradient::rest
-  std::map<std::string, at::Tensor> means;  // sums until the last micro-batch
-  std::vector<at::Tensor> sums(leaves.size());
-  std::optional<MicroBatches> gathered;
-  if (n_batches > 1) gathered.emplace(n_batches);
-  auto loss_of_micro = [&](size_t i, bool collects, StagedPass& pass) {
-    check_interrupt();
-    if (before_batch_) before_batch_();
-    size_t first = i * size_t(micro);
-    auto batch = indices.subspan(first, std::min(size_t(micro), indices.size() - first));
-    at::Generator rng = batch_rng(train_stream, first, batch.size());
-    if (gathered) gathered->begin(i, collects);
-    return loss_of(examples, batch, computed_params(), rng, /*is_training=*/true, pass);
-  };
-  auto collect = [&] {
-    at::NoGradGuard no_grad;
-    StagedPass pass(deployer_->mesh(), StagedPass::as_written);
-    for (size_t i = 0; i < n_batches; ++i) loss_of_micro(i, /*collects=*/true, pass);
-  };
-  if (gathered && gathers_) collect();
-  const bool is_weighted = n_batches > 1 || state_.loss_scale;
-  const Mesh& mesh = *deployer_->mesh();
-  const int64_t n_stages = mesh.size(Mesh::pipeline);
-  std::optional<PausedLog> paused;  // stages call other collectives
-  if (n_stages > 1) paused.emplace();
-  std::unique_ptr<StagedPass> last;  // whose gradients are on their way
-  struct Forward {
-    std::unique_ptr<StagedPass> pass;
-    Loss result;
-  };
-  std::vector<Forward> forwards(n_batches);  // those that wait for backward
-  auto run_forward = [&](size_t i) {
-    auto pass = std::make_unique<StagedPass>(deployer_->mesh(), StagedPass::scheduled);
-    Loss result = loss_of_micro(i, /*collects=*/false, *pass);
-    if (gathered && gathered->is_used()) {
-      require(n_stages == 1, "gather_micro_batches: with n_pipeline_stages = ", n_stages,
-              " a micro-batch ends before others begin: make per_device_batch_size larger");
-      if (!gathered->is_collected()) {  // the first step learns that the loss gathers
-        gathers_ = true;
-        result = {};
-        collect();
-        result = loss_of_micro(i, /*collects=*/false, *pass);
-      }
-      result.weight = at::ones_like(result.weight);  // each loss is that of the whole batch
-    }
-    check_has_graph(result.loss);
-    forwards[i] = {std::move(pass), std::move(result)};
-  };
-  auto run_backward = [&](size_t i) {
-    auto [pass, result] = std::move(forwards[i]);
-    // Gradients accumulate in the leaves: the first is taken over without a zero fill or a copy, so
-    // that only one set exists. With ZeRO 2 and 3 each micro-batch's gradients are reduced to their
-    // ranks at once and accumulated there.
-    bool is_shared = reducer && deployer_->zero() >= 2;
-    bool is_reduced = reducer && (is_shared || i + 1 == n_batches);
-    if (is_reduced) reducer->begin();
-    at::Tensor loss = for_sums(result.loss);
-    at::Tensor weight = result.weight;
-    if (n_batches == 1) weight = at::ones_like(n_stages > 1 ? weight : loss);  // of all stages
-    at::Tensor factor = weight;
-    if (state_.loss_scale) {
-      // Weights are divided by the first one: token counts would overflow float16.
-      if (!unit.defined()) unit = divisor(weight) / state_.loss_scale->scale;
-      factor = weight / unit;
-    }
-    FirstGradient first_gradient(factor, result.loss.scalar_type());
-    if (i > 0)
-      change_missing_factor(is_shared ? sums : params_->gradients(), missing, first_gradient.rest);
-    missing = first_gradient.rest;
-    RECORD_USER_SCOPE("backward");
-    run_conversions_early(result.loss);
-    {
-      StagedPass::Running running(*pass, /*is_backward=*/true);
-      torch::autograd::backward({result.loss},
-                                {first_gradient_of(result.loss, first_gradient.gradient)}, false,
-                                false, leaves);
-    }
-    if (last) last->wait();
-    last = std::move(pass);
-    if (is_reduced) reducer->finish();
-    std::map<std::string, at::Tensor> values = std::move(result.metrics);
-    values["loss"] = loss;
-    if (!is_weighted) {
-      for (auto& [name, value] : values) means[name] = is_ratio(value) ? quotient(value) : value;
-      return;
-    }
-    if (is_shared) add_up(sums, i + 1 == n_batches);
-    for (const auto& [name, value] : values) {
-      at::Tensor& sum = means[name];
-      require(
-          i == 0 || sum.defined(), "loss_fn returned the metric '", name,
-          "' for a later micro-batch, but not for the first one: it must return the same for all");
-      at::Tensor term = is_ratio(value) ? value : value * weight;
-      sum = sum.defined() ? sum + term : term;
-    }
-    require(values.size() == means.size(),
-            "loss_fn did not return all metrics of the first micro-batch for a later one: it must "
-            "return the same for all");
-    weight_sum = weight_sum.defined() ? weight_sum + weight : weight;
-  };
-  const int64_t stage = mesh.coordinate(Mesh::dim_of(Mesh::pipeline));
-  for (const Turn& turn : turns_of(stage, n_stages, n_batches))
-    turn.is_backward ? run_backward(turn.micro_batch) : run_forward(turn.micro_batch);
-  at::NoGradGuard no_grad;
-  if (n_stages > 1) {
-    last->wait();
-    reducer->reduce_over_stages();
-    for (auto& [name, mean] : means) mean = full(mean);
-    paused.reset();
-  }
-  if (!is_weighted) return means;
-  weight_sum = divisor(weight_sum);
-  change_missing_factor(params_->gradients(), missing,
-                        unit.defined() ? weight_sum / unit : weight_sum);
-  for (auto& [name, mean] : means) mean = is_ratio(mean) ? quotient(mean) : mean / weight_sum;
-  return means;
 }
 
 at::Tensor TrainStep::update(std::vector<at::Tensor> grads, const at::Tensor& loss) {

@@ -98,7 +98,7 @@ class TrainStep {
   const LossFn& loss_fn() const { return loss_fn_; }
   const Precision& precision() const { return precision_; }
   const std::vector<ShardingRule>& params_sharding_rules() const { return params_sharding_rules_; }
-  const std::vector<ShardingDecision>& sharding_decisions() const { return decisions_; }
+  const LayoutDecisions& layout_decisions() const { return decisions_; }
   Collate collate() const { return collate_; }
   void set_recompute_blocks(bool is_on) { recompute_blocks_ = is_on; }
   uint64_t seed() const { return seed_; }
@@ -108,9 +108,10 @@ class TrainStep {
   void shard_params(const TracedForward& forward);
   Tree batch_of(const Dataset& examples, std::span<const int64_t> indices) const;
   Tree in_compute_dtype(const Tree& params) const;
+  class Accumulation;
+  // The metrics of the micro-batches; the leaves keep the gradients.
   std::map<std::string, at::Tensor> accumulate(const Dataset& examples,
                                                std::span<const int64_t> indices, int64_t micro);
-  void add_up(std::vector<at::Tensor>& sums, bool is_last);
   Tree run_custom(const Dataset& examples, std::span<const int64_t> indices);
   // The gradients of the leaves; undefined where `value` does not depend on one.
   std::vector<at::Tensor> gradients_of(const at::Tensor& value, const at::Tensor& first_gradient,
@@ -133,7 +134,7 @@ class TrainStep {
 
   TrainState state_;
   std::optional<TrainedParams> params_;
-  std::vector<ShardingDecision> decisions_;
+  LayoutDecisions decisions_;
   std::optional<OptimizerStep> optimizer_step_;
   std::unique_ptr<StepMeter> meter_;
   std::optional<Tree> given_opt_state_;  // until the parameters are laid out

@@ -205,7 +205,11 @@ const std::vector<ShardingRule>& Trainer::params_sharding_rules() const {
 }
 
 const std::vector<ShardingDecision>& Trainer::sharding_decisions() const {
-  return impl_->step.sharding_decisions();
+  return impl_->step.layout_decisions().over_model;
+}
+
+const StageDecisions& Trainer::stage_decisions() const {
+  return impl_->step.layout_decisions().over_stages;
 }
 
 at::ScalarType Trainer::compute_dtype() const { return impl_->step.precision().compute_dtype; }

@@ -298,6 +298,8 @@ class REDCO_API Trainer {
   const std::vector<ShardingRule>& params_sharding_rules() const;
   /// How the parameters are laid out over the model shards, and why; empty before that is known.
   const std::vector<ShardingDecision>& sharding_decisions() const;
+  /// The stages of a pipeline; none before they are known, and with one stage.
+  const StageDecisions& stage_decisions() const;
   at::ScalarType compute_dtype() const;
   std::optional<at::ScalarType> autocast_dtype() const;
   /// A Predictor with the Trainer's dtypes.

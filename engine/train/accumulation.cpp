@@ -1,0 +1,231 @@
+// The gradients of a step from its micro-batches.
+
+#include "backward.h"
+#include "batches.h"
+#include "gradient_reducer.h"
+#include "pipeline.h"
+#include "train_step.h"
+
+#include "../mesh/spmd_log.h"
+
+#include <redco/detail/micro_batches.h>
+#include <redco/detail/recomputing.h>
+#include <redco/detail/staged_pass.h>
+#include <redco/error.h>
+#include <redco/sharding.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/record_function.h>
+#include <c10/util/ScopeExit.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace redco::train {
+
+namespace {
+
+at::Tensor quotient(const at::Tensor& ratio) { return ratio[0] / divisor(ratio[1]); }
+
+}  // namespace
+
+// Runs the passes of the micro-batches in the order of the own stage. The leaves keep the sum of
+// their gradients, by their weights.
+class TrainStep::Accumulation {
+ public:
+  Accumulation(TrainStep& step, const Dataset& examples, std::span<const int64_t> indices,
+               int64_t micro)
+      : step_(step),
+        examples_(examples),
+        indices_(indices),
+        micro_(size_t(micro)),
+        n_batches_((indices.size() + micro_ - 1) / micro_),
+        mesh_(*step.deployer_->mesh()),
+        n_stages_(mesh_.size(Mesh::pipeline)),
+        reducer_(step.params_->reducer()),
+        is_reduced_each_(reducer_ && step.deployer_->zero() >= 2),
+        is_weighted_(n_batches_ > 1 || step.state_.loss_scale),
+        forwards_(n_batches_),
+        reduced_(leaves().size()) {
+    if (n_batches_ > 1) gathered_.emplace(n_batches_);
+  }
+
+  // Returns the metrics: means over the micro-batches by their weights, or quotients of sums.
+  std::map<std::string, at::Tensor> run() {
+    auto abandon_at_error = c10::make_scope_exit([this] {
+      if (reducer_) reducer_->abandon();
+    });
+    step_.params_->clear_gradients();
+    if (gathered_ && step_.gathers_) collect();
+    {
+      std::optional<mesh::PausedLog> paused;  // stages call other collectives
+      if (n_stages_ > 1) paused.emplace();
+      const int64_t stage = mesh_.coordinate(Mesh::dim_of(Mesh::pipeline));
+      for (const Turn& turn : turns_of(stage, n_stages_, n_batches_))
+        turn.is_backward ? run_backward(turn.micro_batch) : run_forward(turn.micro_batch);
+      if (n_stages_ > 1) join_stages();
+    }
+    at::NoGradGuard no_grad;
+    if (!is_weighted_) return std::move(means_);
+    const at::Tensor weight = divisor(weight_sum_);
+    change_missing_factor(step_.params_->gradients(), missing_,
+                          unit_.defined() ? weight / unit_ : weight);
+    for (auto& [name, mean] : means_) mean = is_ratio(mean) ? quotient(mean) : mean / weight;
+    return std::move(means_);
+  }
+
+ private:
+  struct Forward {
+    std::unique_ptr<StagedPass> pass;
+    Loss result;
+  };
+
+  const std::vector<at::Tensor>& leaves() const { return step_.params_->leaves(); }
+
+  Loss loss_of(size_t micro_batch, bool collects, StagedPass& pass) {
+    check_interrupt();
+    if (step_.before_batch_) step_.before_batch_();
+    const size_t first = micro_batch * micro_;
+    auto batch = indices_.subspan(first, std::min(micro_, indices_.size() - first));
+    at::Generator rng = step_.batch_rng(train_stream, first, batch.size());
+    if (gathered_) gathered_->begin(micro_batch, collects);
+    return step_.loss_of(examples_, batch, step_.computed_params(), rng, /*is_training=*/true,
+                         pass);
+  }
+
+  // Runs all forward passes for what they gather.
+  void collect() {
+    at::NoGradGuard no_grad;
+    StagedPass pass(step_.deployer_->mesh(), StagedPass::as_written);
+    for (size_t i = 0; i < n_batches_; ++i) loss_of(i, /*collects=*/true, pass);
+  }
+
+  void run_forward(size_t micro_batch) {
+    auto pass = std::make_unique<StagedPass>(step_.deployer_->mesh(), StagedPass::scheduled);
+    Loss result = loss_of(micro_batch, /*collects=*/false, *pass);
+    if (gathered_ && gathered_->is_used()) {
+      require(n_stages_ == 1, "gather_micro_batches: with n_pipeline_stages = ", n_stages_,
+              " a micro-batch ends before others begin: make per_device_batch_size larger");
+      if (!gathered_->is_collected()) {  // the first step learns that the loss gathers
+        step_.gathers_ = true;
+        result = {};
+        collect();
+        result = loss_of(micro_batch, /*collects=*/false, *pass);
+      }
+      result.weight = at::ones_like(result.weight);  // each loss is that of the whole batch
+    }
+    check_has_graph(result.loss);
+    forwards_[micro_batch] = {std::move(pass), std::move(result)};
+  }
+
+  // Gradients accumulate in the leaves: the first is taken over without a zero fill or a copy, so
+  // that only one set exists. With ZeRO 2 and 3 each micro-batch's gradients are reduced to their
+  // ranks at once and accumulated there.
+  void run_backward(size_t micro_batch) {
+    auto [pass, result] = std::move(forwards_[micro_batch]);
+    const bool is_last = micro_batch + 1 == n_batches_;
+    const bool is_reduced = reducer_ && (is_reduced_each_ || is_last);
+    if (is_reduced) reducer_->begin();
+    const at::Tensor loss = for_sums(result.loss);
+    at::Tensor weight = result.weight;
+    if (n_batches_ == 1) weight = at::ones_like(n_stages_ > 1 ? weight : loss);  // of all stages
+    FirstGradient first_gradient(scaled(weight), result.loss.scalar_type());
+    if (micro_batch > 0)
+      change_missing_factor(is_reduced_each_ ? reduced_ : step_.params_->gradients(), missing_,
+                            first_gradient.rest);
+    missing_ = first_gradient.rest;
+    RECORD_USER_SCOPE("backward");
+    run_conversions_early(result.loss);
+    {
+      StagedPass::Running running(*pass, /*is_backward=*/true);
+      torch::autograd::backward({result.loss},
+                                {first_gradient_of(result.loss, first_gradient.gradient)}, false,
+                                false, leaves());
+    }
+    if (last_) last_->wait();
+    last_ = std::move(pass);
+    if (is_reduced) reducer_->finish();
+    if (is_reduced_each_ && is_weighted_) add_reduced(is_last);
+    result.metrics["loss"] = loss;
+    add_metrics(result.metrics, weight);
+  }
+
+  // The weight of a micro-batch, times the loss scale. Weights are then divided by the first one:
+  // token counts would overflow float16.
+  at::Tensor scaled(const at::Tensor& weight) {
+    if (!step_.state_.loss_scale) return weight;
+    if (!unit_.defined()) unit_ = divisor(weight) / step_.state_.loss_scale->scale;
+    return weight / unit_;
+  }
+
+  void add_reduced(bool is_last) {
+    at::NoGradGuard no_grad;
+    for (size_t i = 0; i < reduced_.size(); ++i) {
+      at::Tensor& grad = leaves()[i].mutable_grad();
+      at::Tensor& sum = reduced_[i];
+      if (grad.defined()) sum = sum.defined() ? sum.add_(grad) : grad;
+      grad = is_last ? sum : at::Tensor();
+    }
+  }
+
+  void add_metrics(const std::map<std::string, at::Tensor>& values, const at::Tensor& weight) {
+    if (!is_weighted_) {
+      for (const auto& [name, value] : values)
+        means_[name] = is_ratio(value) ? quotient(value) : value;
+      return;
+    }
+    const bool is_first = means_.empty();
+    for (const auto& [name, value] : values) {
+      at::Tensor& sum = means_[name];
+      require(is_first || sum.defined(), "loss_fn returned the metric '", name,
+              "' for a later micro-batch, but not for the first one: it must return the same for "
+              "all");
+      const at::Tensor term = is_ratio(value) ? value : value * weight;
+      sum = sum.defined() ? sum + term : term;
+    }
+    require(values.size() == means_.size(),
+            "loss_fn did not return all metrics of the first micro-batch for a later one: it must "
+            "return the same for all");
+    weight_sum_ = weight_sum_.defined() ? weight_sum_ + weight : weight;
+  }
+
+  void join_stages() {
+    RECORD_USER_SCOPE("join stages");
+    at::NoGradGuard no_grad;
+    last_->wait();
+    reducer_->reduce_over_stages();
+    for (auto& [name, mean] : means_) mean = full(mean);
+  }
+
+  TrainStep& step_;
+  const Dataset& examples_;
+  std::span<const int64_t> indices_;
+  size_t micro_, n_batches_;
+  const Mesh& mesh_;
+  int64_t n_stages_;
+  GradientReducer* reducer_;
+  bool is_reduced_each_, is_weighted_;
+  std::optional<MicroBatches> gathered_;
+  std::vector<Forward> forwards_;     // those that wait for backward
+  std::unique_ptr<StagedPass> last_;  // whose gradients are on their way
+  at::Tensor unit_;                   // of scaled weights
+  at::Tensor missing_;                // of the gradients so far: see FirstGradient::rest
+  std::vector<at::Tensor> reduced_;   // the sums of add_reduced, by leaf
+  std::map<std::string, at::Tensor> means_;  // sums until the last micro-batch
+  at::Tensor weight_sum_;
+};
+
+std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
+                                                        std::span<const int64_t> indices,
+                                                        int64_t micro) {
+  BackwardOnThisThread on_this_thread;
+  at::AutoGradMode with_grad(true);
+  return Accumulation(*this, examples, indices, micro).run();
+}
+
+}  // namespace redco::train
