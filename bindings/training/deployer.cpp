@@ -98,9 +98,6 @@ int make_deployer(lua_State* L) {
   options.n_context_shards = args.get<int64_t>("n_context_shards", 1);
   options.n_expert_shards = args.get<int64_t>("n_expert_shards", 1);
   options.n_pipeline_stages = args.get<int64_t>("n_pipeline_stages", 1);
-  require(choice.is_empty() || options.n_pipeline_stages == 1,
-          "redco.Deployer: n_pipeline_stages = ", options.n_pipeline_stages,
-          ": \"auto\" plans no stages: give the other options numbers");
   if (!choice.zero) options.zero = args.get<int64_t>("zero", 0);
   options.zero_min_size = args.get<int64_t>("zero_min_size", options.zero_min_size);
   options.zero_group = check_zero_group(args);

@@ -154,11 +154,10 @@ int is_planning_of(lua_State* L) {
 }  // namespace
 
 std::shared_ptr<Deployer> make_planned_deployer(DeployerOptions options) {
-  require(options.n_pipeline_stages == 1, "plan: n_pipeline_stages = ", options.n_pipeline_stages,
-          " is not planned: plan with 1");
   planned->options.n_model_shards = options.n_model_shards;
   planned->options.n_context_shards = options.n_context_shards;
   planned->options.n_expert_shards = options.n_expert_shards;
+  planned->options.n_pipeline_stages = options.n_pipeline_stages;
   planned->options.zero = options.zero;
   planned->options.zero_group = options.zero_group;
   planned->options.sequence_parallel = options.sequence_parallel;
@@ -177,7 +176,8 @@ void plan_and_end(lua_State* L, const LuaTrainer& trainer, const Dataset& exampl
   }
   PlanOptions& options = now.options;
   int64_t n = now.numbers.empty() ? now.cluster.n_devices() : now.numbers.front();
-  int64_t n_copies = std::max<int64_t>(1, n / options.n_model_shards / options.n_context_shards);
+  int64_t n_copies = std::max<int64_t>(
+      1, n / (options.n_model_shards * options.n_context_shards * options.n_pipeline_stages));
   if (!options.global_batch_size && !(now.keeps_per_device && per_device_batch_size))
     options.global_batch_size = global_batch_size;
   options.per_device_batch_size = per_device_batch_size.value_or(
@@ -259,13 +259,12 @@ int plan(lua_State* L) {
   args.finish();
   const Deployer& deployer = *object->trainer->deployer();
   deployer.require_layout("Trainer:plan");
-  const int64_t n_stages = deployer.mesh()->size(Mesh::pipeline);
-  require(n_stages == 1, "Trainer:plan: n_pipeline_stages = ", n_stages, " is not planned");
   options.zero = deployer.zero();
   const ProcessLayout layout = deployer.layout();
   options.n_model_shards = layout.n_model_shards;
   options.n_context_shards = layout.n_context_shards;
   options.n_expert_shards = layout.n_expert_shards;
+  options.n_pipeline_stages = layout.n_pipeline_stages;
   options.zero_group = layout.zero_group;
   options.sequence_parallel = deployer.mesh()->sequence_parallel();
   ClusterSpec spec = cluster_of(cluster, n_devices);

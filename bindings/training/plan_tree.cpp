@@ -23,7 +23,7 @@ Tree list_of(const std::vector<std::string>& texts) {
 Tree tree_of(const Group::Counters& counters) {
   Tree::Dict kinds;
   for (uint8_t kind = 0; kind < Group::n_kinds; ++kind)
-    if (counters[kind].count > 0)
+    if (counters[kind].bytes > 0)  // what only comes has a count and no bytes
       kinds[Group::name(Group::Kind(kind))] =
           Tree::Dict{{"count", counters[kind].count}, {"bytes", counters[kind].bytes}};
   return kinds;
@@ -45,6 +45,8 @@ Tree tree_of(const PlannedLayout& layout) {
                   {"n_model_shards", layout.n_model_shards},
                   {"n_context_shards", layout.n_context_shards},
                   {"n_expert_shards", layout.n_expert_shards},
+                  {"n_pipeline_stages", layout.n_pipeline_stages},
+                  {"stage", layout.stage},
                   {"zero", layout.zero},
                   {"zero_group", layout.zero_group},
                   {"sequence_parallel", layout.sequence_parallel},

@@ -13,6 +13,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -71,11 +72,11 @@ class Imagined final : public Pending {
 class ImaginedGroup final : public Group {
  public:
   ImaginedGroup(std::string name, std::optional<Mesh::Dim> dim, const Mesh::Line& line,
-                Library library)
-      : name_(std::move(name)), dim_(dim), line_(line), library_(library) {}
+                int64_t rank, Library library)
+      : name_(std::move(name)), dim_(dim), line_(line), rank_(rank), library_(library) {}
 
   const std::string& name() const override { return name_; }
-  int64_t rank() const override { return 0; }
+  int64_t rank() const override { return rank_; }
   int64_t size() const override { return line_.size; }
 
   std::unique_ptr<Pending> start_all_reduce(at::Tensor tensor, ReduceOp op) override {
@@ -184,32 +185,47 @@ class ImaginedGroup final : public Group {
   std::string name_;
   std::optional<Mesh::Dim> dim_;
   Mesh::Line line_;
+  int64_t rank_;
   Library library_;
 };
 
 class ImaginedMesh final : public Mesh {
  public:
-  ImaginedMesh(const Shape& shape, Library library, c10::Device device)
+  ImaginedMesh(const Shape& shape, int64_t stage, Library library, c10::Device device)
       : device_(device), notes_(make_own_notes()) {
     processes_.size = 1;
     for (int64_t size : shape) processes_.size *= size;
-    auto make = [&](const std::string& name, std::optional<Dim> dim, const Line& line) {
-      return line.size == 1 ? make_single(name)
-                            : std::make_unique<ImaginedGroup>(name, dim, line, library);
+    const int64_t n_stages = shape[stages], n_of_stage = processes_.size / n_stages;
+    const int64_t rank = stage * n_of_stage;  // not processes_.rank: the first one writes warnings
+    auto make = [&](const std::string& name, std::optional<Dim> dim,
+                    const Line& line) -> std::unique_ptr<Group> {
+      if (line.size == 1) return make_single(name);
+      return std::make_unique<ImaginedGroup>(name, dim, line, (rank - line.first) / line.step,
+                                             library);
     };
-    for (Dim dim : dims) groups_.push_back(make(facts[dim].name, dim, line_of(dim, shape, 0)));
+    for (Dim dim : dims) groups_.push_back(make(facts[dim].name, dim, line_of(dim, shape, rank)));
     world_ = make("world", std::nullopt, {0, 1, processes_.size});
+    for (int64_t other : {stage - 1, stage + 1})
+      for (auto [from, to] : {std::pair(stage, other), {other, stage}})
+        if (other >= 0 && other < n_stages)
+          links_[{from, to}] = make(
+              facts[stages].name + (" " + std::to_string(from)) + ">" + std::to_string(to), stages,
+              {from * n_of_stage, (to - from) * n_of_stage, 2});
   }
   const Processes& processes() const override { return processes_; }
   c10::Device device() const override { return device_; }
   Group& group(Dim dim) const override { return *groups_[dim]; }
   Group& world() const override { return *world_; }
+  Group& link(int64_t from, int64_t to) const override { return *links_.at({from, to}); }
   Notes& notes() const override { return *notes_; }
 
  private:
+  static constexpr Dim stages = dim_of(pipeline);
+
   Processes processes_;
   c10::Device device_;
   std::vector<std::unique_ptr<Group>> groups_;
+  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Group>> links_;
   std::unique_ptr<Group> world_;
   std::unique_ptr<Notes> notes_;
 };
@@ -224,13 +240,19 @@ std::shared_ptr<Mesh> make_imagined_mesh(const MeshSize& size, Library library,
                                          c10::Device device) {
   Mesh::Shape shape;
   for (Mesh::Dim dim : Mesh::dims)
-    shape[dim] = Mesh::has(dim, Mesh::pipeline)  ? 1
+    shape[dim] = Mesh::has(dim, Mesh::pipeline)  ? size.stages
                  : Mesh::has(dim, Mesh::model)   ? size.model
                  : Mesh::has(dim, Mesh::context) ? size.context
                  : Mesh::has(dim, Mesh::expert)  ? size.experts
                  : Mesh::has(dim, Mesh::zero)    ? size.zero
                                                  : size.replicated;
-  return std::make_shared<ImaginedMesh>(shape, library, device);
+  return std::make_shared<ImaginedMesh>(shape, size.stage, library, device);
+}
+
+std::unique_ptr<Group> make_imagined_group(std::string name, int64_t size, int64_t rank) {
+  if (size == 1) return make_single(std::move(name));
+  return std::make_unique<ImaginedGroup>(std::move(name), std::nullopt, Mesh::Line{0, 1, size},
+                                         rank, Library::gloo);
 }
 
 }  // namespace redco::mesh

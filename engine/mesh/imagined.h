@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 namespace redco::mesh {
 
@@ -15,9 +16,11 @@ struct MeshSize {
   int64_t replicated = 1;  ///< the groups that hold copies of ZeRO's state
   int64_t context = 1;     ///< the processes that share the positions of each example
   int64_t experts = 1;     ///< the copies of the model that share the experts of mixtures
+  int64_t stages = 1;      ///< of a pipeline
+  int64_t stage = 0;       ///< that of this process
 
   int64_t n_copies() const { return zero * replicated * experts; }
-  int64_t n_devices() const { return n_copies() * model * context; }
+  int64_t n_devices() const { return n_copies() * model * context * stages; }
 };
 
 /// The library whose memory for collectives counts: what it, and the group that uses it, allocates
@@ -55,11 +58,14 @@ class CollectiveObserver {
   CollectiveObserver* outer_;
 };
 
-/// A mesh of any size without other processes, in which this one has rank 0. Its collectives count
-/// what they would send, tell the thread's observer, and return tensors of the right shapes. A
-/// tensor with values counts as equal on all ranks.
+/// A mesh of any size without other processes, in which this one has the first rank of its stage.
+/// Its collectives count what they would send, tell the thread's observer, and return tensors of
+/// the right shapes. A tensor with values counts as equal on all ranks.
 REDCO_API std::shared_ptr<Mesh> make_imagined_mesh(const MeshSize& size,
                                                    Library library = Library::gloo,
                                                    c10::Device device = c10::kCPU);
+
+/// A group of such a mesh, of any size and with any own rank.
+std::unique_ptr<Group> make_imagined_group(std::string name, int64_t size, int64_t rank);
 
 }  // namespace redco::mesh

@@ -1,11 +1,13 @@
 // The part of a mesh that is one stage of a pipeline.
 
+#include "imagined.h"
 #include "single.h"
 
 #include <redco/detail/notes.h>
 #include <redco/error.h>
 #include <redco/mesh.h>
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -16,18 +18,25 @@ namespace {
 
 constexpr Mesh::Dim stages = Mesh::dim_of(Mesh::pipeline);
 
-// Its groups are those of the run. Tensors of another stage have no values, and what has none is
-// never sent.
+// The groups of the own stage are those of the run. Tensors of another stage have no values, and
+// its groups send nothing.
 class StageMesh final : public Mesh {
  public:
-  StageMesh(std::shared_ptr<const Mesh> run, int64_t stage)
-      : run_(std::move(run)), stage_(stage), alone_(mesh::make_single(facts[stages].name)) {
+  StageMesh(std::shared_ptr<const Mesh> run, int64_t stage) : run_(std::move(run)), stage_(stage) {
     set_sequence_parallel(run_->sequence_parallel());
+    own_groups_[stages] = mesh::make_single(facts[stages].name);
+    if (!is_absent()) return;
+    for (Dim dim : dims)
+      if (dim != stages)
+        own_groups_[dim] =
+            mesh::make_imagined_group(facts[dim].name, run_->size(dim), run_->coordinate(dim));
   }
 
   const Processes& processes() const override { return run_->processes(); }
   c10::Device device() const override { return run_->device(); }
-  Group& group(Dim dim) const override { return dim == stages ? *alone_ : run_->group(dim); }
+  Group& group(Dim dim) const override {
+    return own_groups_[dim] ? *own_groups_[dim] : run_->group(dim);
+  }
   Group& world() const override { return run_->world(); }
   Notes& notes() const override { return run_->notes(); }
   int64_t reconnects() const override { return run_->reconnects(); }
@@ -38,7 +47,7 @@ class StageMesh final : public Mesh {
  private:
   std::shared_ptr<const Mesh> run_;
   int64_t stage_;
-  std::unique_ptr<Group> alone_;
+  std::array<std::unique_ptr<Group>, n_dims> own_groups_;
 };
 
 }  // namespace

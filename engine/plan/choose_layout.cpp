@@ -51,7 +51,7 @@ ClusterSpec cluster_of(const Mesh& mesh, int64_t memory) {
 std::string packed(const PlannedLayout& layout) {
   std::ostringstream text;
   text << layout.n_copies << " " << layout.n_model_shards << " " << layout.n_context_shards << " "
-       << layout.n_expert_shards << " " << layout.zero << " " << layout.zero_group << " "
+       << layout.n_expert_shards << " " << layout.n_pipeline_stages << " " << layout.zero << " " << layout.zero_group << " "
        << layout.sequence_parallel << " " << layout.recompute_blocks << " "
        << layout.per_device_batch_size << " " << layout.n_accumulated << " " << layout.total << " "
        << layout.seconds;
@@ -62,7 +62,7 @@ PlannedLayout unpacked(const std::string& text) {
   std::istringstream words(text);
   PlannedLayout layout{.is_planned = true, .fits = true};
   words >> layout.n_copies >> layout.n_model_shards >> layout.n_context_shards >>
-      layout.n_expert_shards >> layout.zero >> layout.zero_group >> layout.sequence_parallel >>
+      layout.n_expert_shards >> layout.n_pipeline_stages >> layout.zero >> layout.zero_group >> layout.sequence_parallel >>
       layout.recompute_blocks >> layout.per_device_batch_size >> layout.n_accumulated >>
       layout.total >> layout.seconds;
   return layout;
@@ -96,6 +96,7 @@ void log_choice(Deployer& deployer, const PlannedLayout& layout, int64_t memory)
   text << "n_model_shards = " << layout.n_model_shards << ", zero = " << layout.zero;
   if (layout.n_context_shards > 1) text << ", n_context_shards = " << layout.n_context_shards;
   if (layout.n_expert_shards > 1) text << ", n_expert_shards = " << layout.n_expert_shards;
+  if (layout.n_pipeline_stages > 1) text << ", n_pipeline_stages = " << layout.n_pipeline_stages;
   const bool is_grouped = layout.zero_group * layout.n_expert_shards < layout.n_copies;
   if (layout.zero > 0 && is_grouped) text << ", zero_group = " << layout.zero_group;
   if (layout.sequence_parallel) text << ", sequence_parallel = true";
@@ -121,6 +122,7 @@ PlannedLayout choose_layout(const TrainerOptions& trainer, const Dataset& exampl
   options.n_model_shards = choice.n_model_shards ? 1 : known.n_model_shards;
   options.n_context_shards = known.n_context_shards;
   options.n_expert_shards = known.n_expert_shards;
+  options.n_pipeline_stages = known.n_pipeline_stages;
   options.zero = choice.zero ? 0 : known.zero;
   options.zero_group = known.zero_group;
   options.sequence_parallel = known.sequence_parallel && !choice.sequence_parallel;
@@ -154,6 +156,7 @@ PlannedLayout choose_layout(const TrainerOptions& trainer, const Dataset& exampl
   deployer.set_layout({.n_model_shards = layout.n_model_shards,
                        .n_context_shards = layout.n_context_shards,
                        .n_expert_shards = layout.n_expert_shards,
+                       .n_pipeline_stages = layout.n_pipeline_stages,
                        .zero = layout.zero,
                        .zero_group = layout.zero_group * layout.n_expert_shards < layout.n_copies
                                          ? layout.zero_group

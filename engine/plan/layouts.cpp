@@ -67,7 +67,7 @@ WholeBytes whole_bytes(const TrainerOptions& options) {
 
 int64_t least_states(const WholeBytes& whole, const PlannedLayout& layout) {
   auto part = [&](int64_t bytes, int64_t from_zero) {
-    return bytes / layout.n_model_shards /
+    return bytes / layout.n_model_shards / layout.n_pipeline_stages /
            (layout.zero >= from_zero ? layout.zero_group * layout.n_context_shards : 1);
   };
   return part(whole.parameters, 3) + part(whole.gradients, 2) + part(whole.states, 1);
@@ -91,7 +91,11 @@ PlannedLayout asked_layout(const PlanOptions& options, const TrainerOptions& tra
       options.n_context_shards > 0 && n / options.n_model_shards % options.n_context_shards == 0,
       "plan: n_context_shards = ", options.n_context_shards, " does not divide ",
       n / options.n_model_shards, ", the number of devices / n_model_shards");
-  const int64_t n_copies = n / options.n_model_shards / options.n_context_shards;
+  const int64_t n_shards = options.n_model_shards * options.n_context_shards;
+  require(options.n_pipeline_stages > 0 && n / n_shards % options.n_pipeline_stages == 0,
+          "plan: n_pipeline_stages = ", options.n_pipeline_stages, " does not divide ",
+          n / n_shards, ", the number of devices / (n_model_shards * n_context_shards)");
+  const int64_t n_copies = n / n_shards / options.n_pipeline_stages;
   require(options.n_expert_shards > 0 && n_copies % options.n_expert_shards == 0,
           "plan: n_expert_shards = ", options.n_expert_shards, " does not divide ", n_copies,
           ", the number of copies of the model");
@@ -100,6 +104,7 @@ PlannedLayout asked_layout(const PlanOptions& options, const TrainerOptions& tra
   asked.n_model_shards = options.n_model_shards;
   asked.n_context_shards = options.n_context_shards;
   asked.n_expert_shards = options.n_expert_shards;
+  asked.n_pipeline_stages = options.n_pipeline_stages;
   asked.n_copies = n_copies;
   asked.zero = options.zero;
   asked.zero_group = zero_group_of(options, asked, cluster);
@@ -131,9 +136,10 @@ std::vector<PlannedLayout> other_layouts(const PlannedLayout& asked, int64_t glo
                                          const PlanOptions& options, const TrainerOptions& trainer,
                                          const ClusterSpec& cluster) {
   std::vector<PlannedLayout> all;
-  // The positions of an example are split alike in all layouts.
-  const int64_t n_context = asked.n_context_shards;
-  int64_t n = cluster.n_devices() / n_context, of_host = cluster.devices_per_host() / n_context;
+  // The positions of an example are split alike in all layouts, and so are the stages.
+  const int64_t n_context = asked.n_context_shards, n_stages = asked.n_pipeline_stages;
+  int64_t n = cluster.n_devices() / n_context / n_stages;
+  int64_t of_host = cluster.devices_per_host() / n_context;
   int64_t most = options.max_model_shards.value_or(of_host);
   if (!options.tries_model_shards) most = asked.n_model_shards;
   for (int64_t mp = 1; mp <= std::min(n, most); ++mp) {
@@ -151,6 +157,7 @@ std::vector<PlannedLayout> other_layouts(const PlannedLayout& asked, int64_t glo
     layout.n_model_shards = mp;
     layout.n_context_shards = n_context;
     layout.n_expert_shards = asked.n_expert_shards;
+    layout.n_pipeline_stages = n_stages;
     const int64_t n_sharing = copies / layout.n_expert_shards;
     layout.per_device_batch_size = batch;
     layout.n_accumulated = per_copy / batch;

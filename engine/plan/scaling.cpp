@@ -52,7 +52,8 @@ std::vector<ScalingPoint> plan_scaling(const TrainerOptions& trainer, const Data
   of_each.n_layouts = 1;
   int64_t per_device = options.per_device_batch_size * trainer.accumulate_grad_batches.value_or(1);
   int64_t global = options.global_batch_size.value_or(
-      per_device * n_devices.front() / options.n_model_shards / options.n_context_shards);
+      per_device * n_devices.front() /
+      (options.n_model_shards * options.n_context_shards * options.n_pipeline_stages));
   return scaling_curve(n_devices, scaling, global, [&](int64_t n, int64_t batch) -> PlannedLayout {
     of_each.global_batch_size = batch;
     try {
@@ -84,6 +85,7 @@ std::string layout_text(const PlannedLayout& layout) {
   text << layout.n_copies << " x " << layout.n_model_shards;
   if (layout.n_context_shards > 1) text << " x " << layout.n_context_shards;
   if (layout.n_expert_shards > 1) text << ", n_expert_shards = " << layout.n_expert_shards;
+  if (layout.n_pipeline_stages > 1) text << ", n_pipeline_stages = " << layout.n_pipeline_stages;
   text << ", zero = " << layout.zero << ", " << layout.per_device_batch_size << " at a time";
   if (layout.recompute_blocks) text << ", recomputed";
   return text.str();

@@ -3,10 +3,11 @@
 #include "cost/allocator_model.h"
 #include "cost/cost_model.h"
 #include "cost/peak.h"
+#include "cost/pipeline_time.h"
 #include "cost/timeline.h"
 #include "layouts.h"
 #include "objective.h"
-#include "trace/step_trace.h"
+#include "trace/stage_traces.h"
 
 #include <redco/error.h>
 #include <redco/plan.h>
@@ -263,33 +264,37 @@ class Search {
     TracedProgram program = program_;
     if (!decisions.empty()) program.options.params_sharding_rules = rules_of(decisions);
     program.options.compute_dtype = layout.compute_dtype;
-    StepTrace trace = trace_step(
-        program,
-        {.mesh = {.zero = layout.zero_group,
-                  .model = layout.n_model_shards,
-                  .replicated = layout.n_copies / layout.zero_group / layout.n_expert_shards,
-                  .context = layout.n_context_shards,
-                  .experts = layout.n_expert_shards},
-         .library = cluster_.device().kind == DeviceFacts::cpu ? Library::gloo : Library::nccl,
-         .zero = layout.zero,
-         .sequence_parallel = layout.sequence_parallel,
-         .recompute_blocks = layout.recompute_blocks,
-         .per_device_batch_size = layout.per_device_batch_size,
-         .n_accumulated = layout.n_accumulated});
+    const TracedLayout asked{
+        .mesh = {.zero = layout.zero_group,
+                 .model = layout.n_model_shards,
+                 .replicated = layout.n_copies / layout.zero_group / layout.n_expert_shards,
+                 .context = layout.n_context_shards,
+                 .experts = layout.n_expert_shards,
+                 .stages = layout.n_pipeline_stages},
+        .library = cluster_.device().kind == DeviceFacts::cpu ? Library::gloo : Library::nccl,
+        .zero = layout.zero,
+        .sequence_parallel = layout.sequence_parallel,
+        .recompute_blocks = layout.recompute_blocks,
+        .per_device_batch_size = layout.per_device_batch_size,
+        .n_accumulated = layout.n_accumulated};
+    const std::vector<TracedStage> stages = trace_stages(program, asked);
     ++result_.n_traced;
-    if (decisions.empty()) decisions = std::move(trace.decisions);
-    result_.n_parameters = trace.n_parameters;
-    has_blocks_ = trace.has_blocks;
+    const StepTrace& first = stages.front().trace;
+    if (decisions.empty()) decisions = first.decisions;
+    result_.n_parameters = first.n_parameters;
+    has_blocks_ = first.has_blocks;
     layout.is_planned = true;
     layout.notes.clear();
-    layout.collectives = std::move(trace.collectives);
     add_whole_weights(layout, decisions);
-    add_memory(layout, trace.record);
+    const TracedStage& largest = add_memory(layout, stages);
+    layout.stage = largest.stage;
+    layout.collectives = largest.trace.collectives;
     layout.fits = layout.total <= most_bytes();
     if (!layout.fits)
       layout.why = "needs " + bytes_text(layout.total) + ", of which " + largest_kind(layout);
-    add_time(layout, trace.record.log);
-    add_notes(layout, trace.record);
+    add_time(layout, step_seconds(cost_, stages, n_traced_of(asked), layout.n_accumulated));
+    if (options_.has_timelines) layout.timeline = timeline_of(cost_, largest.trace.record.log);
+    add_notes(layout, largest.trace.record);
     if (layout.zero == 1) of_zero1_.push_back(layout);
     return layout;
   }
@@ -309,6 +314,20 @@ class Search {
     return same;
   }
 
+  // The memory of the stage that needs the most, which is returned.
+  const TracedStage& add_memory(PlannedLayout& layout,
+                                const std::vector<TracedStage>& stages) const {
+    const TracedStage* largest = nullptr;
+    PlannedLayout most;
+    for (const TracedStage& stage : stages) {
+      PlannedLayout own = layout;
+      add_memory(own, stage.trace.record);
+      if (!largest || own.total > most.total) largest = &stage, most = std::move(own);
+    }
+    layout = std::move(most);
+    return *largest;
+  }
+
   void add_memory(PlannedLayout& layout, const Recorder::Record& record) const {
     Peak peak = peak_of(record);
     for (size_t kind = 0; kind < n_memory_kinds; ++kind)
@@ -318,7 +337,10 @@ class Search {
     int64_t n_groups =
         (layout.zero_group > 1) + (layout.n_copies > layout.zero_group * layout.n_expert_shards) +
         (layout.n_model_shards > 1) + (layout.n_context_shards > 1) + (layout.n_expert_shards > 1) +
-        (layout.n_copies * layout.n_model_shards * layout.n_context_shards > 1);
+        n_groups_of_stages(layout) +
+        (layout.n_copies * layout.n_model_shards * layout.n_context_shards *
+             layout.n_pipeline_stages >
+         1);
     layout.reserved =
         cluster_.reserve.context + cluster_.reserve.workspace + n_groups * cluster_.reserve.group;
     // On a CPU the bytes of tensors count alone.
@@ -337,9 +359,14 @@ class Search {
     return largest->first + " " + bytes_text(largest->second);
   }
 
-  void add_time(PlannedLayout& layout, const StepLog& log) {
-    std::vector<double> times;
-    StepTime time = cost_.simulate(log, options_.has_timelines ? &times : nullptr);
+  // All stages, and a link each way to the neighbours.
+  static int64_t n_groups_of_stages(const PlannedLayout& layout) {
+    const int64_t last = layout.n_pipeline_stages - 1;
+    return last == 0 ? 0 : 1 + 2 * ((layout.stage > 0) + (layout.stage < last));
+  }
+
+  void add_time(PlannedLayout& layout, const StepSeconds& step) {
+    const StepTime& time = step.slowest;
     layout.seconds = time.total;
     layout.price = cluster_.price(time.total);
     layout.exposed_seconds = time.exposed_sum() + time.straggling;
@@ -350,11 +377,7 @@ class Search {
       if (time.exposed[dim] > 0)
         layout.exposed[dim < Mesh::n_dims ? Mesh::facts[dim].name : "world"] = time.exposed[dim];
     if (time.straggling > 0) layout.exposed["the slowest device"] = time.straggling;
-    if (options_.has_timelines) layout.timeline = timeline_of(log, times);
-    double flops = 0;
-    for (const plan::Operator& call : log.operators)
-      if (!call.is_recomputed) flops += call.flops;
-    layout.mfu = cost_.model_flops_utilization(flops, time.total, layout.compute_dtype);
+    layout.mfu = cost_.model_flops_utilization(step.model_flops, time.total, layout.compute_dtype);
   }
 
   // Says which weights each of the model shards holds whole, if these are much of the model.

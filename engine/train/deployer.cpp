@@ -41,7 +41,7 @@ std::shared_ptr<Mesh> make_mesh(const DeployerOptions& options) {
        .n_model_shards = has_layout ? options.n_model_shards : 1,
        .n_context_shards = has_layout ? options.n_context_shards : 1,
        .n_expert_shards = has_layout ? options.n_expert_shards : 1,
-       .n_pipeline_stages = options.n_pipeline_stages,
+       .n_pipeline_stages = has_layout ? options.n_pipeline_stages : 1,
        .zero_group = has_layout && options.zero > 0 ? options.zero_group : zero_group_of_all,
        .device_type = options.device.value_or(c10::kCPU),
        .timeout = std::chrono::milliseconds(int64_t(options.collective_timeout * 1000))});
@@ -129,6 +129,7 @@ void Deployer::set_layout(const ProcessLayout& layout) {
   options.n_model_shards = layout.n_model_shards;
   options.n_context_shards = layout.n_context_shards;
   options.n_expert_shards = layout.n_expert_shards;
+  options.n_pipeline_stages = layout.n_pipeline_stages;
   options.zero = layout.zero;
   options.zero_group = layout.zero_group;
   options.sequence_parallel = layout.sequence_parallel;
@@ -141,8 +142,13 @@ void Deployer::set_layout(const ProcessLayout& layout) {
 }
 
 ProcessLayout Deployer::layout() const {
-  return {options_.n_model_shards, options_.n_context_shards, options_.n_expert_shards,
-          options_.zero,           options_.zero_group,       options_.sequence_parallel};
+  return {.n_model_shards = options_.n_model_shards,
+          .n_context_shards = options_.n_context_shards,
+          .n_expert_shards = options_.n_expert_shards,
+          .n_pipeline_stages = options_.n_pipeline_stages,
+          .zero = options_.zero,
+          .zero_group = options_.zero_group,
+          .sequence_parallel = options_.sequence_parallel};
 }
 
 std::pair<int64_t, int64_t> Deployer::get_local_global_micro_batch_size(

@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -176,14 +177,17 @@ void GradientReducer::add_over_stages(const std::vector<size_t>& leaves) {
   sent.insert(sent.end(), uses.begin(), uses.end());
   at::Tensor sums =
       mesh->group(Mesh::dim_of(Mesh::pipeline)).all_reduce(at::cat(sent), ReduceOp::sum);
-  const at::Tensor counts = sums.narrow(0, sums.numel() - n, n).to(at::kDouble).cpu();
+  // A plan takes all for used.
+  const at::Tensor counts = sums.is_meta()
+                                ? at::ones({n})
+                                : sums.narrow(0, sums.numel() - n, n).to(at::kDouble).cpu();
   int64_t offset = 0;
   for (int64_t i = 0; i < n; ++i) {
     const size_t leaf = leaves[size_t(i)];
     const at::Tensor& term = terms[size_t(i)];
     const at::Tensor sum =
         sums.narrow(0, std::exchange(offset, offset + term.numel()), term.numel());
-    if (counts[i].item<double>() > 0)
+    if (counts[i].item().toDouble() > 0)
       leaves_[leaf].mutable_grad() =
           from_local(sum.view(term.sizes()), mesh, targets_[leaf], leaves_[leaf].sizes());
   }

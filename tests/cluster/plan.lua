@@ -5,13 +5,14 @@ local traffic = require "traffic"
 local o = redco.options {
   model = "mlp", n_model_shards = 1, zero = 0, accumulate = 1, batch = 2, sequence_parallel = false,
   zero_group = 0, recompute = "none", compute_dtype = "float32", planned = false,
-  n_context_shards = 1, n_expert_shards = 1,
+  n_context_shards = 1, n_expert_shards = 1, n_pipeline_stages = 1,
 }
 local torch, nn = redco.torch, redco.nn
 local deployer = redco.Deployer {
   seed = 1, n_model_shards = o.n_model_shards, zero = o.zero, zero_min_size = 64,
   n_context_shards = o.n_context_shards, n_expert_shards = o.n_expert_shards,
-  sequence_parallel = o.sequence_parallel, verbose = false,
+  n_pipeline_stages = o.n_pipeline_stages, sequence_parallel = o.sequence_parallel,
+  verbose = false,
   zero_group = o.zero_group > 0 and o.zero_group or nil,
 }
 
@@ -117,12 +118,27 @@ local function step()
   trainer:train_step { examples = examples, per_device_batch_size = o.batch }
 end
 step()
+
+-- What goes to other stages, by link.
+local function messages()
+  local sent = {}
+  for _, move in ipairs(redco.sharding_counters().moves) do
+    if move.group:find ">" then
+      local of_link = sent[move.group] or { count = 0, bytes = 0 }
+      of_link.count, of_link.bytes = of_link.count + move.collectives, of_link.bytes + move.bytes
+      sent[move.group] = of_link
+    end
+  end
+  return sent
+end
+
+local is_first_of_stage = deployer.process_id % (deployer.n_processes / o.n_pipeline_stages) == 0
 for _ = 2, 3 do
   local lines = {}
-  local before = redco.sharding_counters().collectives
+  local before, messages_before = redco.sharding_counters().collectives, messages()
   step()
   local after = redco.sharding_counters().collectives
-  for _, group in ipairs { "dp", "ep", "cp", "mp", "dp_replicate", "world" } do
+  for _, group in ipairs { "dp", "ep", "cp", "mp", "dp_replicate", "pp", "world" } do
     for _, kind in ipairs(traffic.kinds) do
       local a, b = before[group][kind], after[group][kind]
       if b.bytes > a.bytes then
@@ -131,5 +147,18 @@ for _ = 2, 3 do
       end
     end
   end
-  if deployer.process_id == 0 then print(table.concat(lines, "; ")) end
+  for link, sent in pairs(messages()) do
+    local earlier = messages_before[link]
+    if sent.bytes > earlier.bytes then
+      lines[#lines + 1] = ("%s.all_to_all %d %d"):format(link, sent.count - earlier.count,
+        sent.bytes - earlier.bytes)
+    end
+  end
+  if o.n_pipeline_stages > 1 then
+    local memory = trainer:memory()
+    lines[#lines + 1] = ("parameters %d"):format(memory.params.here)
+    lines[#lines + 1] = ("gradients %d"):format(memory.grads.here)
+    lines[#lines + 1] = ("states %d"):format(memory.opt_state.here - 4)  -- without the step count
+  end
+  if is_first_of_stage then print(table.concat(lines, "; ")) end
 end

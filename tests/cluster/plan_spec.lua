@@ -24,6 +24,7 @@ local function checked(command)
   return out
 end
 
+-- What the plan says of a step, and the process that it says it of.
 local function planned(case)
   local command = "\"$REDCO_LUA\" plan --servers '1x A100-80G:%d' --timeout 0 --json plan.json "
     .. "'%s' %s --planned=true"
@@ -32,7 +33,11 @@ local function planned(case)
   for _, layout in ipairs(plan.layouts) do
     if layout.is_asked then
       local lines = {}
-      for _, group in ipairs { "dp", "ep", "cp", "mp", "dp_replicate", "world" } do
+      local groups = { "dp", "ep", "cp", "mp", "dp_replicate", "pp", "world" }
+      for group in pairs(layout.collectives) do
+        if group:find ">" then groups[#groups + 1] = group end
+      end
+      for _, group in ipairs(groups) do
         for _, kind in ipairs(traffic.kinds) do
           local found = (layout.collectives[group] or {})[kind]
           if found and found.bytes > 0 then
@@ -40,7 +45,12 @@ local function planned(case)
           end
         end
       end
-      return table.concat(lines, "; ")
+      if layout.n_pipeline_stages > 1 then
+        for _, kind in ipairs { "parameters", "gradients", "states" } do
+          lines[#lines + 1] = ("%s %d"):format(kind, layout.memory[kind])
+        end
+      end
+      return table.concat(lines, "; "), layout.stage * case.n / layout.n_pipeline_stages
     end
   end
 end
@@ -48,11 +58,11 @@ end
 local function compare(case)
   local command = "\"$REDCO_LUA\" --nproc %d '%s' %s"
   local out = checked(command:format(case.n, script, options_of(case)))
-  local expected = planned(case)
+  local expected, process = planned(case)
   local n = 0
-  for line in out:gmatch "[^\n]+" do
+  for line in out:gmatch(("%%[%d%%] ([^\n]+)"):format(process)) do
     n = n + 1
-    expect_equal(line:gsub("^%[0%] ", ""), expected)
+    expect_equal(line, expected)
   end
   expect_equal(n, 2)
 end
@@ -66,6 +76,9 @@ local cases = {
   { n = 4, model = "gpt2", n_context_shards = 2, n_model_shards = 2 },
   -- All tokens are equal, and choose an expert on each process: as many as a plan assumes.
   { n = 4, model = "mixtral", n_expert_shards = 2, zero = 3 },
+  { n = 2, model = "llama", n_pipeline_stages = 2, accumulate = 3 },
+  { n = 4, model = "gpt2", n_pipeline_stages = 2, n_model_shards = 2 },
+  { n = 4, model = "gpt2", n_pipeline_stages = 2, zero = 3, accumulate = 2, recompute = "blocks" },
 }
 if os.getenv "REDCO_TEST_FULL" == "1" then
   cases = {}
@@ -89,6 +102,12 @@ if os.getenv "REDCO_TEST_FULL" == "1" then
       cases[#cases + 1] = { n = 4, model = model, zero = zero, zero_group = 2 }
       cases[#cases + 1] = { n = 2, model = model, zero = zero, recompute = "blocks" }
       cases[#cases + 1] = { n = 4, model = model, zero = zero, n_context_shards = 2 }
+      for accumulate = 1, 3 do
+        if model ~= "mlp" and model ~= "conv" then
+          cases[#cases + 1] = { n = 4, model = model, zero = zero, n_pipeline_stages = 2,
+            accumulate = accumulate }
+        end
+      end
     end
   end
 end

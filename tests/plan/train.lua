@@ -3,11 +3,13 @@ local redco = require "redco"
 local o = redco.options {
   model = "llama-7b", length = 1024, batch = 1, global_batch_size = 0, n_model_shards = 1, zero = 0,
   dtype = "float32", compute_dtype = "float32", recompute = "none", sequence_parallel = false,
+  n_context_shards = 1, n_expert_shards = 1, n_pipeline_stages = 1,
 }
 local torch = redco.torch
 local folder = debug.getinfo(1, "S").source:match "^@(.*)/[^/]*$" or "."
 local deployer = redco.Deployer { seed = 1, n_model_shards = o.n_model_shards, zero = o.zero,
-  sequence_parallel = o.sequence_parallel }
+  n_context_shards = o.n_context_shards, n_expert_shards = o.n_expert_shards,
+  n_pipeline_stages = o.n_pipeline_stages, sequence_parallel = o.sequence_parallel }
 local model = redco.models.from_config(("%s/models/%s"):format(folder, o.model),
   { dtype = o.dtype })
 local trainer = redco.Trainer {

@@ -25,6 +25,7 @@ struct ProcessLayout {
   int64_t n_model_shards = 1;
   int64_t n_context_shards = 1;
   int64_t n_expert_shards = 1;
+  int64_t n_pipeline_stages = 1;
   int64_t zero = 0;
   int64_t zero_group = zero_group_of_all;
   bool sequence_parallel = false;

@@ -36,6 +36,7 @@ struct PlanOptions {
   int64_t n_model_shards = 1;
   int64_t n_context_shards = 1;  ///< of all layouts
   int64_t n_expert_shards = 1;   ///< the same
+  int64_t n_pipeline_stages = 1;  ///< the same
   int64_t zero = 0;
   int64_t zero_group = zero_group_of_all;
   bool sequence_parallel = false;
@@ -72,13 +73,15 @@ struct MemoryTimeline {
   std::vector<Moment> moments = {};  ///< the memory at the peak of that part of the step
 };
 
-/// A layout of a training step over devices, and what one device (rank 0) needs for it. Bytes, and
-/// bytes of one step.
+/// A layout of a training step over devices, and what one device needs for it: the first one, or
+/// the first one of the stage that needs the most memory. Bytes, and bytes of one step.
 struct PlannedLayout {
   int64_t n_copies = 1;  ///< of the model: the data-parallel size
   int64_t n_model_shards = 1;
   int64_t n_context_shards = 1;
   int64_t n_expert_shards = 1;  ///< the copies that share the experts of mixtures
+  int64_t n_pipeline_stages = 1;
+  int64_t stage = 0;  ///< of the device that the numbers are of
   int64_t zero = 0;
   int64_t zero_group = 1;  ///< the copies that share ZeRO's state: all, or those of a host
   bool sequence_parallel = false;

@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <vector>
 
 namespace redco::plan {
 
-MemoryTimeline timeline_of(const StepLog& log, const std::vector<double>& times, size_t n_moments) {
+MemoryTimeline timeline_of(const CostModel& cost, const StepLog& log, size_t n_moments) {
+  std::vector<double> times;
+  cost.simulate(log, &times);
   using Bytes = std::array<int64_t, n_memory_kinds>;
   auto sum = [](const Bytes& bytes) {
     return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});

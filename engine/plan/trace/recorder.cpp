@@ -282,6 +282,12 @@ Recorder::Record Recorder::end_step() {
   return record;
 }
 
+void Recorder::begin_pass(bool is_backward) {
+  log_.passes.push_back({is_backward, log_.sequence.size(), log_.sequence.size()});
+}
+
+void Recorder::end_pass() { log_.passes.back().end = log_.sequence.size(); }
+
 void Recorder::label(const at::Tensor& tensor, MemoryKind kind) {
   auto found = alive_.find(block_of(tensor));
   if (found != alive_.end()) found->second.facts.kind = kind;

@@ -85,6 +85,9 @@ class Recorder final : public sharding::Execution, public mesh::CollectiveObserv
   };
   Record end_step();
 
+  void begin_pass(bool is_backward);
+  void end_pass();
+
   /// Says what the memory of a tensor is used for, from its allocation on.
   void label(const at::Tensor& tensor, MemoryKind kind);
 

@@ -7,6 +7,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -76,11 +77,18 @@ struct StepLog {
     int64_t index;
   };
 
+  /// The forward or the backward pass of a micro-batch.
+  struct Pass {
+    bool is_backward;
+    size_t begin, end;  ///< in `sequence`
+  };
+
   std::vector<Allocation> allocations = {};
   int64_t n_before = 0;  ///< how many of them are of what exists before the step
   std::vector<Operator> operators = {};
   std::vector<Collective> collectives = {};
   std::vector<Event> sequence = {};
+  std::vector<Pass> passes = {};
 
   void add(const Allocation& allocation) {
     sequence.push_back({What::allocation, int64_t(allocations.size())});

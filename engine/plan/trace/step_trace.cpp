@@ -89,6 +89,12 @@ Counted counted(const Mesh& mesh) {
   Counted all;
   for (Mesh::Dim dim : Mesh::dims) all[mesh.group(dim).name()] = mesh.group(dim).counters();
   all[mesh.world().name()] = mesh.world().counters();
+  constexpr Mesh::Dim stages = Mesh::dim_of(Mesh::pipeline);
+  const int64_t own = mesh.coordinate(stages);
+  for (int64_t other : {own - 1, own + 1})
+    if (other >= 0 && other < mesh.size(stages))
+      for (const Group* link : {&mesh.link(own, other), &mesh.link(other, own)})
+        all[link->name()] = link->counters();
   return all;
 }
 
@@ -101,7 +107,8 @@ Counted difference(Counted now, const Counted& before) {
   return now;
 }
 
-// Follows the phases that TrainStep marks: the end of backward, and the update.
+// Follows the phases that TrainStep marks: forward and backward passes, the sums of gradients over
+// the stages, and the update.
 class Phases {
  public:
   explicit Phases(std::function<void()> after_backward) {
@@ -122,15 +129,18 @@ class Phases {
     return std::strcmp(call.name(), name) == 0;
   }
   static std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& call) {
-    if (is(call, "update")) set_updating(true);
+    Recorder* recorder = Recorder::current();
+    if (!recorder) return nullptr;
+    if (is(call, "update")) recorder->set_updating(true);
+    if (is(call, "forward") || is(call, "backward")) recorder->begin_pass(is(call, "backward"));
     return nullptr;
   }
   static void on_end(const at::RecordFunction& call, at::ObserverContext*) {
-    if (is(call, "update")) set_updating(false);
-    if (is(call, "backward")) current->after_backward_();
-  }
-  static void set_updating(bool is_updating) {
-    if (Recorder* recorder = Recorder::current()) recorder->set_updating(is_updating);
+    if (is(call, "backward") || is(call, "join stages")) current->after_backward_();
+    Recorder* recorder = Recorder::current();
+    if (!recorder) return;
+    if (is(call, "update")) recorder->set_updating(false);
+    if (is(call, "forward") || is(call, "backward")) recorder->end_pass();
   }
 
   static thread_local Phases* current;
@@ -213,6 +223,7 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
   }
   trace.has_blocks = RecomputeBlocks::n_blocks() > n_blocks;
   trace.decisions = trainer.sharding_decisions();
+  trace.stages = trainer.stage_decisions().stages;
   return trace;
 }
 

@@ -35,7 +35,8 @@ struct StepTrace {
   std::map<std::string, Group::Counters> collectives;  ///< of the step, by group
   int64_t n_parameters = 0;                            ///< elements of the whole model
   bool has_blocks = false;  ///< whether the loss marks blocks (RecomputeBlocks)
-  std::vector<ShardingDecision> decisions = {};  ///< how the parameters are split
+  std::vector<ShardingDecision> decisions = {};    ///< how the parameters are split
+  std::vector<StageDecisions::Stage> stages = {};  ///< of a pipeline
 };
 
 /// While it exists, nothing that this thread calls concerns the other processes of a run

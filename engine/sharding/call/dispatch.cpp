@@ -304,6 +304,7 @@ void run_sharded(const c10::OperatorHandle& handle, Stack* stack) {
   } else if (call.mesh->size(Mesh::pipeline) > 1) {
     check_stages_are_together(call);
   }
+  LeavesOutAbsent leaves_out_absent(*call.mesh);
   InCall in_call(call);
   last_redistribution().drop_unreachable();
   gather_stored(call);

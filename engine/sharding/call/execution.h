@@ -2,7 +2,10 @@
 
 #include "call_plan.h"
 
+#include <redco/mesh.h>
+
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -45,6 +48,18 @@ class WithExecution {
 
  private:
   Execution* previous_;
+};
+
+/// While it exists, a plan of this process leaves out what is computed on this mesh, if that is a
+/// stage of other processes.
+class LeavesOutAbsent {
+ public:
+  explicit LeavesOutAbsent(const Mesh& mesh) {
+    if (mesh.is_absent()) not_planned_.emplace(nullptr);
+  }
+
+ private:
+  std::optional<WithExecution> not_planned_;
 };
 
 /// Takes over calls of operators without sharded arguments on this thread, such as those that make

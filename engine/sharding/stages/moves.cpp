@@ -1,6 +1,6 @@
 #include "moves.h"
 
-#include "../call/map_tensors.h"
+#include "../call/execution.h"
 #include "../tensor/gathered_view.h"
 #include "staged_calls.h"
 
@@ -29,19 +29,28 @@ at::Tensor in_memory_order(const at::Tensor& local, const Geometry& geometry) {
 at::Tensor passed_on(const at::Tensor& local, const Geometry& geometry, const Sizes& sizes,
                      int64_t from, int64_t to, const Mesh& run, Sends& sends) {
   const int64_t own = run.coordinate(stages);
-  at::TensorOptions options = local.options().device(run.device());
   if (own == from) {
     at::Tensor sent = in_memory_order(local.resolve_conj().resolve_neg(), geometry);
     sends.push_back(run.link(from, to).start_exchange({sent.narrow(0, 0, 0), sent}, {0, 0}));
   }
-  if (own != to) return on_meta(local);
+  if (own == from) return without_values(sizes, local.strides(), local.scalar_type());
+  if (own != to) return local;
   int64_t n = c10::multiply_integers(sizes);
-  at::Tensor none = at::empty({0}, options);
+  at::Tensor none = at::empty({0}, local.options().device(device_of_values(run)));
   at::Tensor received = run.link(from, to).exchange({none, none}, {n, 0});
   return received.as_strided(sizes, dense_geometry(sizes, geometry.strides).strides);
 }
 
 }  // namespace
+
+c10::Device device_of_values(const Mesh& mesh) {
+  return execution().has_values() ? mesh.device() : c10::Device(c10::kMeta);
+}
+
+at::Tensor without_values(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype) {
+  WithExecution not_planned(nullptr);
+  return at::empty_strided(sizes, strides, at::TensorOptions(dtype).device(at::kMeta));
+}
 
 std::optional<int64_t> stage_of(const at::Tensor& tensor) {
   ShardedTensorImpl* impl = tensor.defined() ? sharded_impl(tensor) : nullptr;
@@ -66,8 +75,11 @@ at::Tensor moved_to_stage(const at::Tensor& tensor, int64_t to, Sends& sends) {
   for (Placement& placement : placements)
     if (placement.is_partial()) placement = {};
   const Geometry geometry = dense_geometry(tensor.sizes(), tensor.strides());
-  at::Tensor local = redistribute_local(impl->local(), tensor.sizes(), tensor.strides(),
-                                        impl->placements(), placements, *impl->mesh());
+  at::Tensor local = [&] {
+    LeavesOutAbsent leaves_out_absent(*impl->mesh());
+    return redistribute_local(impl->local(), tensor.sizes(), tensor.strides(), impl->placements(),
+                              placements, *impl->mesh());
+  }();
   const Sizes sizes = local_sizes(tensor.sizes(), placements, *impl->mesh());
   for (int64_t at = *impl->mesh()->stage(); at != to;) {
     const int64_t next = at < to ? at + 1 : at - 1;
@@ -83,8 +95,10 @@ at::Tensor seen_by_stage(const at::Tensor& tensor, const std::shared_ptr<const M
   if (impl && impl->gathered_view()) refresh(*impl);
   const at::Tensor& local = impl ? impl->local() : tensor;
   const Placements placements = impl ? impl->placements() : Placements();
-  at::Tensor seen = wrap(stage->is_absent() ? on_meta(local) : alias_of(local), placements, stage,
-                         geometry_of(tensor));
+  at::Tensor own = stage->is_absent()
+                       ? without_values(local.sizes(), local.strides(), local.scalar_type())
+                       : alias_of(local);
+  at::Tensor seen = wrap(own, placements, stage, geometry_of(tensor));
   if (impl) be_read_as(seen, tensor);
   return seen;
 }
@@ -104,7 +118,7 @@ at::Tensor on_all_stages(const at::Tensor& local, const Mesh& stage) {
   Moving moving(Move::stage, "read");
   // 0 is added to each value.
   at::Tensor term = stage.is_absent()
-                        ? at::zeros(local.sizes(), local.options().device(stage.device()))
+                        ? at::zeros(local.sizes(), local.options().device(device_of_values(stage)))
                         : local.clone(at::MemoryFormat::Contiguous);
   return stage.of_run()->group(stages).all_reduce(term, ReduceOp::sum);
 }

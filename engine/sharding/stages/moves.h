@@ -19,6 +19,12 @@ using Sends = std::vector<std::unique_ptr<Pending>>;
 /// The dimension of the mesh that stages are along.
 constexpr Mesh::Dim stages = Mesh::dim_of(Mesh::pipeline);
 
+/// What a process has of a part that is on another stage: its shape. A plan counts no memory of it.
+at::Tensor without_values(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype);
+
+/// The device of what a process has itself. In a plan that has no values, either.
+c10::Device device_of_values(const Mesh& mesh);
+
 /// The stage that a tensor lies on; none if all processes have it, as a plain one.
 std::optional<int64_t> stage_of(const at::Tensor& tensor);
 

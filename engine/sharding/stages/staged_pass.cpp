@@ -157,8 +157,8 @@ class Staged : public torch::autograd::Function<Staged> {
     at::Tensor local = impl->local();
     if (stage->is_absent()) {
       const Sizes sizes = local_sizes(parameter.sizes(), placements, *stage);
-      local = at::empty_strided(sizes, dense_geometry(sizes, parameter.strides()).strides,
-                                at::TensorOptions(parameter.dtype()).device(at::kMeta));
+      local = without_values(sizes, dense_geometry(sizes, parameter.strides()).strides,
+                             parameter.scalar_type());
     }
     at::Tensor staged = wrap(alias_of(local), placements, stage, geometry_of(parameter));
     be_read_as(staged, parameter);
@@ -181,7 +181,7 @@ class Staged : public torch::autograd::Function<Staged> {
     at::Tensor local = impl->local();
     if (impl->mesh()->is_absent())
       local = at::empty(local_sizes(geometry.sizes, placements, *run),
-                        local.options().device(run->device()));
+                        local.options().device(device_of_values(*run)));
     at::Tensor result = wrap(local, placements, run, geometry);
     if (!impl->mesh()->is_absent()) sharded_impl(result)->share_memory_of(*impl);
     return result;

@@ -70,6 +70,9 @@ local optional_columns = {
   { "experts", function(layout)
     return layout.n_expert_shards > 1 and layout.n_expert_shards
   end },
+  { "stages", function(layout)
+    return layout.n_pipeline_stages > 1 and layout.n_pipeline_stages
+  end },
   { "sp", function(layout) return layout.sequence_parallel and "yes" end },
   { "recomp", function(layout) return layout.recompute ~= "none" and layout.recompute end },
   { "dtype", function(layout) return layout.compute_dtype end, if_different = true },

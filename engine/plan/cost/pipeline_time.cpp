@@ -1,0 +1,154 @@
+#include "pipeline_time.h"
+
+#include "../../train/pipeline.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <utility>
+
+namespace redco::plan {
+
+namespace {
+
+constexpr Mesh::Dim along_stages = Mesh::dim_of(Mesh::pipeline);
+
+// Of the products of a step, without what is computed again.
+double flops_of(const StepLog& log) {
+  double flops = 0;
+  for (const Operator& call : log.operators)
+    if (!call.is_recomputed) flops += call.flops;
+  return flops;
+}
+
+// Of the messages to another stage that begin in a pass.
+double sending_seconds(const CostModel& cost, const StepLog& log, const StepLog::Pass& pass) {
+  double seconds = 0;
+  for (size_t i = pass.begin; i < pass.end; ++i) {
+    if (log.sequence[i].what != StepLog::What::collective_start) continue;
+    const Collective& each = log.collectives[size_t(log.sequence[i].index)];
+    const bool is_message = each.dim == along_stages && each.kind == Group::all_to_all_kind;
+    if (is_message && each.bytes_sent > 0) seconds += cost.seconds(each);
+  }
+  return seconds;
+}
+
+StepTime scaled(StepTime time, double factor) {
+  for (double* seconds : {&time.total, &time.compute, &time.starting, &time.straggling})
+    *seconds *= factor;
+  for (double& seconds : time.communication) seconds *= factor;
+  for (double& seconds : time.exposed) seconds *= factor;
+  return time;
+}
+
+}  // namespace
+
+StageSeconds stage_seconds(const CostModel& cost, const StepLog& log) {
+  std::vector<double> times;
+  const double total = cost.simulate(log, &times).total;
+  // The host of a GPU, or the slowest device, may make all of a step longer.
+  const double end = times.empty() ? 0 : times.back(), longer = end > 0 ? total / end : 1;
+  auto time_of = [&](size_t event) { return event < times.size() ? times[event] : end; };
+  struct Passes {
+    double sum = 0, last = 0, sending = 0, n = 0;
+    // The last one may do more than the others.
+    double each() const { return n > 1 ? (sum - last) / (n - 1) : sum; }
+  };
+  Passes forward, backward;
+  for (const StepLog::Pass& pass : log.passes) {
+    Passes& passes = pass.is_backward ? backward : forward;
+    passes.last = longer * (time_of(pass.end) - time_of(pass.begin));
+    passes.sum += passes.last;
+    passes.sending += sending_seconds(cost, log, pass);
+    passes.n += 1;
+  }
+  if (forward.n == 0) return {.forward = total};  // a train_step_fn: stage after stage
+  auto mean = [](double sum, double n) { return n > 0 ? sum / n : 0; };
+  StageSeconds seconds{.forward = mean(forward.sum, forward.n),
+                       .backward = backward.each(),
+                       .to_next = mean(forward.sending, forward.n),
+                       .to_previous = mean(backward.sending, backward.n)};
+  seconds.rest = total - forward.n * seconds.forward - backward.n * seconds.backward;
+  return seconds;
+}
+
+double pipeline_seconds(const std::vector<StageSeconds>& stages, int64_t n_batches) {
+  using Time = std::optional<double>;
+  struct Stage {
+    std::vector<train::Turn> turns;
+    std::vector<Time> forward, backward;  // when the passes of the micro-batches end
+    size_t next = 0;                      // of `turns`
+    double now = 0;
+  };
+  const auto n = size_t(n_batches), n_stages = stages.size();
+  std::vector<Stage> running;
+  for (size_t i = 0; i < n_stages; ++i)
+    running.push_back({train::turns_of(int64_t(i), int64_t(n_stages), n), std::vector<Time>(n),
+                       std::vector<Time>(n)});
+  // When what a turn needs has come; none if it is not known yet.
+  auto begin_of = [&](size_t stage, const train::Turn& turn) -> Time {
+    if (stage == (turn.is_backward ? n_stages - 1 : 0)) return 0;
+    const size_t other = turn.is_backward ? stage + 1 : stage - 1;
+    const auto& made = turn.is_backward ? running[other].backward : running[other].forward;
+    if (!made[turn.micro_batch]) return std::nullopt;
+    return *made[turn.micro_batch] +
+           (turn.is_backward ? stages[other].to_previous : stages[other].to_next);
+  };
+  for (bool goes_on = true; goes_on;) {
+    goes_on = false;
+    for (size_t i = 0; i < n_stages; ++i) {
+      Stage& stage = running[i];
+      for (; stage.next < stage.turns.size(); ++stage.next, goes_on = true) {
+        const auto [micro_batch, is_backward] = stage.turns[stage.next];
+        const Time begin = begin_of(i, stage.turns[stage.next]);
+        if (!begin) break;
+        stage.now = std::max(stage.now, *begin) +
+                    (is_backward ? stages[i].backward : stages[i].forward);
+        (is_backward ? stage.backward : stage.forward)[micro_batch] = stage.now;
+      }
+    }
+  }
+  double total = 0;
+  for (size_t i = 0; i < n_stages; ++i) total = std::max(total, running[i].now + stages[i].rest);
+  return total;
+}
+
+StepSeconds step_seconds(const CostModel& cost, const std::vector<TracedStage>& traced,
+                         int64_t n_traced, int64_t n_batches) {
+  struct Stage {
+    const StepLog* log;
+    StageSeconds seconds;
+  };
+  std::map<int64_t, Stage> known;
+  for (const TracedStage& each : traced) {
+    const StepLog& log = each.trace.record.log;
+    known[each.stage] = {&log, stage_seconds(cost, log)};
+  }
+  const auto& [slowest, most] = *std::ranges::max_element(known, {}, [&](const auto& entry) {
+    return entry.second.seconds.busy(n_batches);
+  });
+  const StepTime time = cost.simulate(*most.log);
+  const auto& work = traced.front().trace.stages;
+  if (work.empty()) return {time, flops_of(*most.log)};
+  std::vector<StageSeconds> stages;
+  double flops = 0;
+  for (size_t i = 0; i < work.size(); ++i) {
+    auto found = known.find(int64_t(i));
+    const bool is_known = found != known.end();
+    const double share = is_known ? 1 : work[i].flops / work[size_t(slowest)].flops;
+    const Stage& like = is_known ? found->second : most;
+    StageSeconds& seconds = stages.emplace_back(like.seconds);
+    seconds.forward *= share;
+    seconds.backward *= share;
+    flops += share * flops_of(*like.log);
+  }
+  const double busy = most.seconds.busy(n_batches);
+  StepSeconds step{scaled(time, busy / time.total),
+                   flops / double(work.size()) * double(n_batches) / double(n_traced)};
+  step.slowest.total = std::max(busy, pipeline_seconds(stages, n_batches));
+  step.slowest.exposed[along_stages] += step.slowest.total - busy;
+  return step;
+}
+
+}  // namespace redco::plan

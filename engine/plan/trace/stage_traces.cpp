@@ -1,0 +1,30 @@
+#include "stage_traces.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace redco::plan {
+
+int64_t n_traced_of(const TracedLayout& layout) {
+  if (layout.mesh.stages == 1) return layout.n_accumulated;
+  return std::min(layout.n_accumulated, layout.mesh.stages + 1);
+}
+
+std::vector<TracedStage> trace_stages(const TracedProgram& program, TracedLayout layout) {
+  layout.n_accumulated = n_traced_of(layout);
+  layout.mesh.stage = 0;
+  std::vector<TracedStage> traced;
+  traced.push_back({0, trace_step(program, layout)});
+  if (layout.mesh.stages == 1) return traced;
+  const auto& stages = traced.front().trace.stages;
+  auto busiest = std::ranges::max_element(stages, {}, &StageDecisions::Stage::flops);
+  for (int64_t stage : std::set{int64_t(busiest - stages.begin()), layout.mesh.stages - 1}) {
+    if (stage == 0) continue;
+    layout.mesh.stage = stage;
+    traced.push_back({stage, trace_step(program, layout)});
+  }
+  return traced;
+}
+
+}  // namespace redco::plan
