@@ -208,9 +208,9 @@ class ImaginedMesh final : public Mesh {
     for (int64_t other : {stage - 1, stage + 1})
       for (auto [from, to] : {std::pair(stage, other), {other, stage}})
         if (other >= 0 && other < n_stages)
-          links_[{from, to}] = make(
-              facts[stages].name + (" " + std::to_string(from)) + ">" + std::to_string(to), stages,
-              {from * n_of_stage, (to - from) * n_of_stage, 2});
+          links_[{from, to}] =
+              make(facts[stages].name + (" " + std::to_string(from)) + ">" + std::to_string(to),
+                   stages, {from * n_of_stage, (to - from) * n_of_stage, 2});
   }
   const Processes& processes() const override { return processes_; }
   c10::Device device() const override { return device_; }

@@ -51,10 +51,10 @@ ClusterSpec cluster_of(const Mesh& mesh, int64_t memory) {
 std::string packed(const PlannedLayout& layout) {
   std::ostringstream text;
   text << layout.n_copies << " " << layout.n_model_shards << " " << layout.n_context_shards << " "
-       << layout.n_expert_shards << " " << layout.n_pipeline_stages << " " << layout.zero << " " << layout.zero_group << " "
-       << layout.sequence_parallel << " " << layout.recompute_blocks << " "
-       << layout.per_device_batch_size << " " << layout.n_accumulated << " " << layout.total << " "
-       << layout.seconds;
+       << layout.n_expert_shards << " " << layout.n_pipeline_stages << " " << layout.zero << " "
+       << layout.zero_group << " " << layout.sequence_parallel << " " << layout.recompute_blocks
+       << " " << layout.per_device_batch_size << " " << layout.n_accumulated << " " << layout.total
+       << " " << layout.seconds;
   return text.str();
 }
 
@@ -62,9 +62,9 @@ PlannedLayout unpacked(const std::string& text) {
   std::istringstream words(text);
   PlannedLayout layout{.is_planned = true, .fits = true};
   words >> layout.n_copies >> layout.n_model_shards >> layout.n_context_shards >>
-      layout.n_expert_shards >> layout.n_pipeline_stages >> layout.zero >> layout.zero_group >> layout.sequence_parallel >>
-      layout.recompute_blocks >> layout.per_device_batch_size >> layout.n_accumulated >>
-      layout.total >> layout.seconds;
+      layout.n_expert_shards >> layout.n_pipeline_stages >> layout.zero >> layout.zero_group >>
+      layout.sequence_parallel >> layout.recompute_blocks >> layout.per_device_batch_size >>
+      layout.n_accumulated >> layout.total >> layout.seconds;
   return layout;
 }
 

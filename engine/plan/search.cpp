@@ -334,13 +334,13 @@ class Search {
       layout.memory[name_of(MemoryKind(kind))] = peak.kinds[kind];
     layout.allocated = peak.bytes;
     layout.largest = std::move(peak.largest);
-    int64_t n_groups =
-        (layout.zero_group > 1) + (layout.n_copies > layout.zero_group * layout.n_expert_shards) +
-        (layout.n_model_shards > 1) + (layout.n_context_shards > 1) + (layout.n_expert_shards > 1) +
-        n_groups_of_stages(layout) +
-        (layout.n_copies * layout.n_model_shards * layout.n_context_shards *
-             layout.n_pipeline_stages >
-         1);
+    int64_t n_groups = (layout.zero_group > 1) +
+                       (layout.n_copies > layout.zero_group * layout.n_expert_shards) +
+                       (layout.n_model_shards > 1) + (layout.n_context_shards > 1) +
+                       (layout.n_expert_shards > 1) + n_groups_of_stages(layout) +
+                       (layout.n_copies * layout.n_model_shards * layout.n_context_shards *
+                            layout.n_pipeline_stages >
+                        1);
     layout.reserved =
         cluster_.reserve.context + cluster_.reserve.workspace + n_groups * cluster_.reserve.group;
     // On a CPU the bytes of tensors count alone.

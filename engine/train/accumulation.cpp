@@ -211,11 +211,11 @@ class TrainStep::Accumulation {
   GradientReducer* reducer_;
   bool is_reduced_each_, is_weighted_;
   std::optional<MicroBatches> gathered_;
-  std::vector<Forward> forwards_;     // those that wait for backward
-  std::unique_ptr<StagedPass> last_;  // whose gradients are on their way
-  at::Tensor unit_;                   // of scaled weights
-  at::Tensor missing_;                // of the gradients so far: see FirstGradient::rest
-  std::vector<at::Tensor> reduced_;   // the sums of add_reduced, by leaf
+  std::vector<Forward> forwards_;            // those that wait for backward
+  std::unique_ptr<StagedPass> last_;         // whose gradients are on their way
+  at::Tensor unit_;                          // of scaled weights
+  at::Tensor missing_;                       // of the gradients so far: see FirstGradient::rest
+  std::vector<at::Tensor> reduced_;          // the sums of add_reduced, by leaf
   std::map<std::string, at::Tensor> means_;  // sums until the last micro-batch
   at::Tensor weight_sum_;
 };

@@ -178,9 +178,8 @@ void GradientReducer::add_over_stages(const std::vector<size_t>& leaves) {
   at::Tensor sums =
       mesh->group(Mesh::dim_of(Mesh::pipeline)).all_reduce(at::cat(sent), ReduceOp::sum);
   // A plan takes all for used.
-  const at::Tensor counts = sums.is_meta()
-                                ? at::ones({n})
-                                : sums.narrow(0, sums.numel() - n, n).to(at::kDouble).cpu();
+  const at::Tensor counts =
+      sums.is_meta() ? at::ones({n}) : sums.narrow(0, sums.numel() - n, n).to(at::kDouble).cpu();
   int64_t offset = 0;
   for (int64_t i = 0; i < n; ++i) {
     const size_t leaf = leaves[size_t(i)];

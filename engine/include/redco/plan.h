@@ -34,8 +34,8 @@ struct PlanOptions {
   std::optional<int64_t> global_batch_size = std::nullopt;
   // The layout that is asked for.
   int64_t n_model_shards = 1;
-  int64_t n_context_shards = 1;  ///< of all layouts
-  int64_t n_expert_shards = 1;   ///< the same
+  int64_t n_context_shards = 1;   ///< of all layouts
+  int64_t n_expert_shards = 1;    ///< the same
   int64_t n_pipeline_stages = 1;  ///< the same
   int64_t zero = 0;
   int64_t zero_group = zero_group_of_all;

@@ -46,9 +46,10 @@ StepTime scaled(StepTime time, double factor) {
 
 StageSeconds stage_seconds(const CostModel& cost, const StepLog& log) {
   std::vector<double> times;
-  const double total = cost.simulate(log, &times).total;
-  // The host of a GPU, or the slowest device, may make all of a step longer.
-  const double end = times.empty() ? 0 : times.back(), longer = end > 0 ? total / end : 1;
+  const StepTime time = cost.simulate(log, &times);
+  const double total = time.total, end = total - time.starting - time.straggling;
+  // The host of a GPU, or the slowest device, makes all of a step longer.
+  const double longer = end > 0 ? total / end : 1;
   auto time_of = [&](size_t event) { return event < times.size() ? times[event] : end; };
   struct Passes {
     double sum = 0, last = 0, sending = 0, n = 0;
@@ -103,8 +104,8 @@ double pipeline_seconds(const std::vector<StageSeconds>& stages, int64_t n_batch
         const auto [micro_batch, is_backward] = stage.turns[stage.next];
         const Time begin = begin_of(i, stage.turns[stage.next]);
         if (!begin) break;
-        stage.now = std::max(stage.now, *begin) +
-                    (is_backward ? stages[i].backward : stages[i].forward);
+        stage.now =
+            std::max(stage.now, *begin) + (is_backward ? stages[i].backward : stages[i].forward);
         (is_backward ? stage.backward : stage.forward)[micro_batch] = stage.now;
       }
     }
@@ -125,9 +126,8 @@ StepSeconds step_seconds(const CostModel& cost, const std::vector<TracedStage>& 
     const StepLog& log = each.trace.record.log;
     known[each.stage] = {&log, stage_seconds(cost, log)};
   }
-  const auto& [slowest, most] = *std::ranges::max_element(known, {}, [&](const auto& entry) {
-    return entry.second.seconds.busy(n_batches);
-  });
+  const auto& [slowest, most] = *std::ranges::max_element(
+      known, {}, [&](const auto& entry) { return entry.second.seconds.busy(n_batches); });
   const StepTime time = cost.simulate(*most.log);
   const auto& work = traced.front().trace.stages;
   if (work.empty()) return {time, flops_of(*most.log)};

@@ -14,8 +14,8 @@ namespace redco::plan {
 
 /// The seconds of a stage of a pipeline.
 struct StageSeconds {
-  double forward = 0, backward = 0;  ///< of a micro-batch
-  double rest = 0;                   ///< of a step: reducing its gradients, the update
+  double forward = 0, backward = 0;     ///< of a micro-batch
+  double rest = 0;                      ///< of a step: reducing its gradients, the update
   double to_next = 0, to_previous = 0;  ///< of what it sends after forward, and after backward
 
   /// Of a step, without waiting for other stages.
