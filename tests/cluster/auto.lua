@@ -3,7 +3,7 @@ local redco = require "redco"
 
 local o = redco.options {
   n_model_shards = "1", zero = "0", sequence_parallel = "false", memory = "", rule = false,
-  batch = 4, how = "fit",
+  batch = 4, how = "fit", n_pipeline_stages = 1,
 }
 local function choice(text)
   if text == "auto" then return text end
@@ -13,6 +13,7 @@ end
 local torch, nn = redco.torch, redco.nn
 local deployer = redco.Deployer {
   seed = 1, n_model_shards = choice(o.n_model_shards), zero = choice(o.zero),
+  n_pipeline_stages = o.n_pipeline_stages,
   sequence_parallel = choice(o.sequence_parallel), verbose = false,
   memory = o.memory ~= "" and tonumber(o.memory) or nil,
 }
@@ -45,9 +46,10 @@ local trainer = redco.Trainer {
     return { x = torch.stack(rows) }
   end,
   loss_fn = function(_, _, p, batch)
+    local function run(layer, y) return y + nn.linear(layer.down, nn.linear(layer.up, y):relu()) end
     local y = batch.x
     for _, layer in ipairs(p.layers) do
-      y = y + nn.linear(layer.down, nn.linear(layer.up, y):relu())
+      y = o.n_pipeline_stages > 1 and nn.block(run, layer, y) or run(layer, y)
     end
     return (y - 2 * batch.x):square():mean()
   end,

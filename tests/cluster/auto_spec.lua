@@ -74,6 +74,12 @@ test("only two model shards fit", function()
   expect_equal(result.mp, 2)
 end)
 
+test("stages are as they are given", function()
+  local result = trained "--n_model_shards=auto --zero=auto --n_pipeline_stages=2"
+  expect_near(result.losses, expected.losses)
+  assert(result.mp == 1 and result.params < 0.6)
+end)
+
 test("the first train_step decides", function()
   local result = trained("--how=train_step --n_model_shards=auto --memory=" .. memory "2 0")
   expect_near(result.losses, trained("--how=train_step").losses)
