@@ -142,6 +142,9 @@ test("a tensor that all processes have cannot be written", function()
   local shared = torch.zeros({ 2, width }, { dtype = "float64" })
   expect_failure(function(x, i) if i == last then shared:copy_(x:detach()) end end,
     "to a tensor that all processes have. Make a new tensor")
+  -- A view that a stage takes of it has the same memory.
+  expect_failure(function(x, i) if i == last then shared:view_as(x):add_(x:detach()) end end,
+    "to a tensor that all processes have. Make a new tensor")
 end)
 
 test("gradients inside of the loss_fn", function()
