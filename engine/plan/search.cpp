@@ -17,7 +17,6 @@
 #include <array>
 #include <chrono>
 #include <cmath>
-#include <functional>
 #include <iomanip>
 #include <map>
 #include <sstream>
@@ -44,16 +43,6 @@ std::string bytes_text(int64_t bytes, bool rounds_up = false) {
   std::ostringstream text;
   text << std::fixed << std::setprecision(n_digits) << value << " " << units[unit];
   return text.str();
-}
-
-// The rules that decide the same.
-std::vector<ShardingRule> rules_of(const std::vector<ShardingDecision>& decisions) {
-  std::vector<ShardingRule> rules;
-  for (const ShardingDecision& each : decisions) rules.push_back({each.name, each.placement});
-  // A pattern matches the ends of names, too, and the first one counts.
-  std::ranges::stable_sort(rules, std::greater<>(),
-                           [](const ShardingRule& rule) { return rule.pattern.size(); });
-  return rules;
 }
 
 class Search {

@@ -60,6 +60,7 @@ class Recorder final : public sharding::Execution, public mesh::CollectiveObserv
 
   bool has_values() const override { return false; }
   bool is_faithful() const override { return true; }
+  bool is_planned() const override { return true; }
   void before(sharding::Call&) override {}
   void run(const sharding::Call& call, const sharding::CallPlan& plan,
            torch::jit::Stack& local) override;

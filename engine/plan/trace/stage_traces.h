@@ -18,7 +18,10 @@ struct TracedStage {
 /// Without a pipeline it is one. `layout.mesh.stage` has no effect.
 /// No stage keeps more micro-batches than there are stages: a step of more is traced with one more
 /// than that.
-std::vector<TracedStage> trace_stages(const TracedProgram& program, TracedLayout layout);
+std::vector<TracedStage> trace_stages(TracedProgram program, TracedLayout layout);
+
+/// The rules that decide the same.
+std::vector<ShardingRule> rules_of(const std::vector<ShardingDecision>& decisions);
 
 /// The micro-batches of such a step.
 int64_t n_traced_of(const TracedLayout& layout);

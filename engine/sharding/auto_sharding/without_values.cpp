@@ -38,12 +38,7 @@ void WithoutValues::run(const Call& call, const CallPlan& plan, torch::jit::Stac
   }
   if (FlopFormula flops = call.op.facts.flops)
     flops_ += flops(c10::ArrayRef<const c10::IValue>(local.data(), local.size()));
-  call_without_values(local, [&](torch::jit::Stack& stack) {
-    if (plan.run)
-      plan.run(call.op, stack, *call.mesh);
-    else
-      call.op.handle.callBoxed(&stack);
-  });
+  call_without_values(local, [&](torch::jit::Stack& stack) { call_on(call, plan, stack); });
 }
 
 void WithoutValues::after(const Call&, const CallPlan&, c10::ArrayRef<c10::IValue>) { ++n_calls_; }

@@ -4,6 +4,7 @@
 #include "../../mesh/spmd_log.h"
 #include "../operators/rules.h"
 #include "../report/advice.h"
+#include "../stages/absent_stage.h"
 #include "../stages/running_pass.h"
 #include "../stages/staged_calls.h"
 #include "../tensor/gathered_view.h"
@@ -11,7 +12,6 @@
 #include "check_calls.h"
 #include "execution.h"
 #include "expert_calls.h"
-#include "on_meta.h"
 #include "results.h"
 
 #include <redco/detail/zero3_store.h>
@@ -204,19 +204,9 @@ class OnParts final : public Execution {
   bool has_values() const override { return true; }
   void before(Call&) override {}
   void run(const Call& call, const CallPlan& plan, Stack& local) override {
-    if (call.mesh->is_absent())
-      call_without_values(local, [&](Stack& stack) { run_on(stack, call, plan); });
-    else
-      run_on(local, call, plan);
+    call_on(call, plan, local);
   }
   void after(const Call&, const CallPlan&, c10::ArrayRef<c10::IValue>) override {}
-
- private:
-  static void run_on(Stack& local, const Call& call, const CallPlan& plan) {
-    if (!plan.run) return call.op.handle.callBoxed(&local);
-    Moving moving(Move::within_operator, call.op.name);
-    plan.run(call.op, local, *call.mesh);
-  }
 };
 
 thread_local Execution* other_execution = nullptr;
@@ -304,13 +294,19 @@ void run_sharded(const c10::OperatorHandle& handle, Stack* stack) {
   } else if (call.mesh->size(Mesh::pipeline) > 1) {
     check_stages_are_together(call);
   }
-  LeavesOutAbsent leaves_out_absent(*call.mesh);
+  OnAbsentStage on_absent_stage(*call.mesh);
   InCall in_call(call);
   last_redistribution().drop_unreachable();
   gather_stored(call);
   execution().before(call);
   if (call.mesh->size(Mesh::expert) > 1 && run_at_experts(call, stack)) return;
   run(call, plan_for(call), stack);
+}
+
+void call_on(const Call& call, const CallPlan& plan, Stack& local) {
+  if (!plan.run) return call.op.handle.callBoxed(&local);
+  Moving moving(Move::within_operator, call.op.name);
+  plan.run(call.op, local, *call.mesh);
 }
 
 Execution& execution() {

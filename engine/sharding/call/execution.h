@@ -2,10 +2,7 @@
 
 #include "call_plan.h"
 
-#include <redco/mesh.h>
-
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -23,6 +20,8 @@ class Execution {
   virtual bool is_faithful() const { return has_values(); }
   /// The mesh that plain tensors are sharded over, whichever is asked for. Null: that one.
   virtual std::shared_ptr<const Mesh> mesh() const { return nullptr; }
+  /// Whether this process only plans what it has itself, too.
+  virtual bool is_planned() const { return false; }
   /// Called before the plan is made. May change the placements of the arguments.
   virtual void before(Call& call) = 0;
   /// Calls the operator, or the plan's own function, on the local arguments.
@@ -34,6 +33,9 @@ class Execution {
   /// Without values: a script reads one that nobody knows. 1 stands for it.
   virtual void read_value() {}
 };
+
+/// Calls the operator, or the plan's own function, on the local arguments.
+void call_on(const Call& call, const CallPlan& plan, torch::jit::Stack& local);
 
 /// The execution of this thread.
 Execution& execution();
@@ -48,18 +50,6 @@ class WithExecution {
 
  private:
   Execution* previous_;
-};
-
-/// While it exists, a plan of this process leaves out what is computed on this mesh, if that is a
-/// stage of other processes.
-class LeavesOutAbsent {
- public:
-  explicit LeavesOutAbsent(const Mesh& mesh) {
-    if (mesh.is_absent()) not_planned_.emplace(nullptr);
-  }
-
- private:
-  std::optional<WithExecution> not_planned_;
 };
 
 /// Takes over calls of operators without sharded arguments on this thread, such as those that make

@@ -2,6 +2,7 @@
 
 #include "../call/execution.h"
 #include "../tensor/gathered_view.h"
+#include "absent_stage.h"
 #include "staged_calls.h"
 
 #include <redco/moves.h>
@@ -44,11 +45,11 @@ at::Tensor passed_on(const at::Tensor& local, const Geometry& geometry, const Si
 }  // namespace
 
 c10::Device device_of_values(const Mesh& mesh) {
-  return execution().has_values() ? mesh.device() : c10::Device(c10::kMeta);
+  return execution().is_planned() ? c10::Device(c10::kMeta) : mesh.device();
 }
 
 at::Tensor without_values(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype) {
-  WithExecution not_planned(nullptr);
+  const WithExecution not_planned(nullptr);
   return at::empty_strided(sizes, strides, at::TensorOptions(dtype).device(at::kMeta));
 }
 
@@ -76,7 +77,7 @@ at::Tensor moved_to_stage(const at::Tensor& tensor, int64_t to, Sends& sends) {
     if (placement.is_partial()) placement = {};
   const Geometry geometry = dense_geometry(tensor.sizes(), tensor.strides());
   at::Tensor local = [&] {
-    LeavesOutAbsent leaves_out_absent(*impl->mesh());
+    OnAbsentStage on_absent_stage(*impl->mesh());
     return redistribute_local(impl->local(), tensor.sizes(), tensor.strides(), impl->placements(),
                               placements, *impl->mesh());
   }();

@@ -1,0 +1,11 @@
+#include "absent_stage.h"
+
+#include "../call/on_meta.h"
+
+namespace redco::sharding {
+
+void ShapesAlone::run(const Call& call, const CallPlan& plan, torch::jit::Stack& local) {
+  call_without_values(local, [&](torch::jit::Stack& stack) { call_on(call, plan, stack); });
+}
+
+}  // namespace redco::sharding
