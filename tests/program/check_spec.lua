@@ -234,6 +234,28 @@ test("--rows takes examples from everywhere; arguments go to the script", functi
   assert(highest > 25, highest)
 end)
 
+test("the report says which of several trainings it looked at", function()
+  local text = cases[2][2]
+  local _, line = text:sub(1, (text:find("}:fit", 1, true))):gsub("\n", "")
+  program.write("two.lua", text)
+  local _, out = program.run { "check", "two.lua" }
+  expect_has(out, ("checked: the first training, at two.lua:%d\n"):format(line + 1))
+  local other = [[redco.Trainer { deployer = deployer, params = { w = torch.ones { 1 } },
+    collate_fn = collate_fn, loss_fn = loss_fn,
+    optimizer = redco.optim.sgd { learning_rate = 1 } }]]
+  program.write("two.lua", (text:gsub("redco.Trainer {", function(found)
+    return other .. " " .. found
+  end)))
+  _, out = program.run { "check", "two.lua" }
+  expect_has(out, ("checked: the first training, at two.lua:%d, not those of 1 further Trainer\n")
+    :format(line + 3))
+  _, out = program.run { "check", "--json", "two.lua" }
+  program.write("report.json", out)
+  local training = data.json(program.folder .. "/report.json").training
+  expect_equal(training.n_trainers, 2)
+  expect_equal(training.line, ("two.lua:%d"):format(line + 3))
+end)
+
 test("a script's own checks", function()
   program.write("own.lua", [[
 require "redco".check.add {

@@ -1,5 +1,5 @@
---- What a script makes before it trains: models, tokenizers, image processors, conversations and
---- samplers.
+--- What a script makes before it trains: models, tokenizers, image processors, conversations,
+--- samplers and Trainers.
 local made = {}
 
 -- The functions that make them, and the list of each.
@@ -12,6 +12,7 @@ local makers = {
   { "data", "conversations", "conversations" },
   { "data", "preferences", "conversations" },
   { "rl.language", "sampler", "samplers" },
+  { "", "Trainer", "trainers" },
 }
 
 local function table_of(redco, path)
@@ -21,11 +22,11 @@ local function table_of(redco, path)
 end
 
 --- From now on, what these functions return is also in the lists of the returned table: `models`,
---- `tokenizers`, `processors`, `conversations`, `samplers`, and `folders`, the path of each model.
---- Its `stop` ends that.
+--- `tokenizers`, `processors`, `conversations`, `samplers`, `trainers`, and `folders`, the path of
+--- each model. Its `stop` ends that.
 function made.watch(redco)
   local lists = { models = {}, tokenizers = {}, processors = {}, conversations = {}, samplers = {},
-    folders = {} }
+    trainers = {}, folders = {} }
   local originals = {}
   for i, maker in ipairs(makers) do
     local module, name, list = table_of(redco, maker[1]), maker[2], lists[maker[3]]

@@ -40,6 +40,14 @@ function report.summary(result)
   return plural(result.n_errors, "error") .. ", " .. plural(result.n_warnings, "warning")
 end
 
+-- Which training was looked at.
+local function training_text(training)
+  if not training then return "" end
+  local n = training.n_trainers - 1
+  return ("checked: the first training, at %s%s\n"):format(training.line or "an unknown line",
+    n > 0 and (", not those of %s"):format(plural(n, "further Trainer")) or "")
+end
+
 --- Returns the report of the script `name` as a text.
 function report.text(name, result)
   local parts = {}
@@ -48,6 +56,7 @@ function report.text(name, result)
     add("%s: %d of %s\n", name, result.examples.checked,
       plural(result.examples.count, "training example"))
   end
+  parts[#parts + 1] = training_text(result.training)
   if #result.shown > 0 then
     add("\nexamples as the model sees them%s:\n",
       result.has_marks and ", trained tokens between « and »" or "")

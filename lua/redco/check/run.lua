@@ -83,6 +83,16 @@ local function check_all(subject, result, n_examples)
   result.has_marks = shown.has_marks(subject)
 end
 
+-- Returns the line that called, in the first function that is no part of the program: "FILE:LINE".
+local function calling_line()
+  for level = 2, math.huge do
+    local info = debug.getinfo(level, "Sl")
+    if not info then return end
+    local file = info.what ~= "C" and info.source:match "^@(.*)"
+    if file then return ("%s:%d"):format(file, info.currentline) end
+  end
+end
+
 local state  -- of the script that is checked: options, lists of what it makes, result, print
 
 --- From now on, this thread's script is checked where it begins to train. `options`: n_rows, the
@@ -100,6 +110,7 @@ function run.start(options)
   native.start_check(function(trainer, given, arguments)
     if state.result then return end
     state.result = new_result()
+    state.result.training = { line = calling_line(), n_trainers = #state.made.trainers }
     local subject = subjects.new(trainer, given, arguments, state.made, options.n_rows)
     local ok, message = attempt(check_all, subject, state.result, options.n_examples)
     if not ok then state.failure = tostring(message) end
