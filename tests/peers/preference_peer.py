@@ -1,5 +1,5 @@
-"""Losses of preferences and distillation beside those of trl: loss, metrics and the gradients of all
-parameters, of tiny models on fixed batches, in float64.
+"""Losses of preferences and distillation beside those of trl (0.24 or 1.16): loss, metrics and the
+gradients of all parameters, of tiny models on fixed batches, in float64.
 
 preference_peer.py REDCO_LUA SOURCE
 """
@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,13 +15,22 @@ import torch
 import transformers
 from accelerate import Accelerator
 from safetensors.torch import load_file
-from trl.trainer.cpo_trainer import CPOTrainer
-from trl.trainer.dpo_config import FDivergenceType
 from trl.trainer.dpo_trainer import DPOTrainer
-from trl.trainer.gkd_trainer import GKDTrainer
 from trl.trainer.kto_trainer import KTOTrainer
-from trl.trainer.orpo_trainer import ORPOTrainer
 from trl.trainer.reward_trainer import RewardTrainer
+
+try:  # newer versions of trl compute log-probabilities in the model's forward pass
+    from trl.experimental.cpo.cpo_trainer import CPOTrainer
+    from trl.experimental.gkd.gkd_trainer import GKDTrainer
+    from trl.experimental.orpo.orpo_trainer import ORPOTrainer
+    from trl.trainer.utils import add_fused_lm_head
+except ImportError:
+    from trl.trainer.cpo_trainer import CPOTrainer
+    from trl.trainer.dpo_config import FDivergenceType
+    from trl.trainer.gkd_trainer import GKDTrainer
+    from trl.trainer.orpo_trainer import ORPOTrainer
+
+    add_fused_lm_head = None
 
 program, source = sys.argv[1:]
 torch.set_num_threads(1)
@@ -95,6 +105,10 @@ cases = {
 }
 
 
+if add_fused_lm_head:  # it has no conservative DPO
+    del cases["cdpo"]
+
+
 def padded(rows, value, left=False):
     n = max(map(len, rows))
     pads = [[value] * (n - len(row)) for row in rows]
@@ -106,8 +120,8 @@ def trainer_of(cls, model, **attributes):
     trainer = cls.__new__(cls)
     trainer.__dict__.update(
         accelerator=accelerator, model=model, aux_loss_enabled=False, is_encoder_decoder=False,
-        label_pad_token_id=-100, padding_value=0, _peft_has_been_casted_to_bf16=False,
-        label_smoothing=0, **attributes,
+        label_pad_token_id=-100, padding_value=0, pad_token_id=0, label_smoothing=0,
+        _peft_has_been_casted_to_bf16=False, _total_train_tokens=0, _tp_size=1, **attributes,
     )
     return trainer
 
@@ -121,13 +135,66 @@ def as_completions(rows, name, key):
     }
 
 
+def fused_trainer_of(cls, policy, reference, options, **attributes):
+    for model in (policy, reference):
+        add_fused_lm_head(model, outputs=("log_probs", "entropy", "mean_logits", "is_top1"))
+    return trainer_of(
+        cls, policy, ref_model=reference, beta=options.get("beta", 0.1), precompute_ref_logps=False,
+        args=SimpleNamespace(gradient_checkpointing_kwargs=None),
+        _metrics={"train": defaultdict(list), "eval": defaultdict(list)}, **attributes)
+
+
+def as_masked(rows, name, prefix=""):
+    """The inputs of newer trainers, whose masks say where completions are."""
+    pairs = [(r["prompt"], r[name]) for r in rows]
+    return {
+        f"{prefix}input_ids": padded([p + c for p, c in pairs], 0),
+        f"{prefix}attention_mask": padded([[1] * len(p + c) for p, c in pairs], 0),
+        f"{prefix}completion_mask": padded([[0] * len(p) + [1] * len(c) for p, c in pairs], 0),
+    }
+
+
+def metrics_of(trainer, left_out=()):
+    found = {k: v[0] for k, v in trainer._metrics["eval"].items()}
+    return {k: v for k, v in found.items()
+            if k not in ("entropy", "num_tokens", "mean_token_accuracy", *left_out)}
+
+
+def fused_dpo(policy, reference, options):
+    loss_type, alpha = options.get("loss_type", "sigmoid"), options.get("rpo_alpha")
+    trainer = fused_trainer_of(
+        DPOTrainer, policy, reference, options, loss_types=[loss_type, *["sft"] * bool(alpha)],
+        loss_weights=[1.0, *[alpha] * bool(alpha)], f_divergence_type="reverse_kl",
+        use_weighting=False, ld_alpha=None)
+    trainer.label_smoothing = options.get("label_smoothing", 1e-3 if loss_type == "exo_pair" else 0)
+    rows = [{**e, "completion": e[name]} for name in ("chosen", "rejected") for e in examples]
+    loss = trainer._compute_loss(policy, as_masked(rows, "completion"), False)
+    # Its metrics are of sums, ours of what these losses compare: means.
+    is_mean = loss_type in ("ipo", "sigmoid_norm")
+    return loss, {} if is_mean else metrics_of(trainer)
+
+
+def fused_kto(policy, reference, options):
+    loss_type = options.get("loss_type", "kto")
+    trainer = fused_trainer_of(
+        KTOTrainer, policy, reference, options, loss_type=loss_type,
+        calculate_KL=loss_type == "kto", desirable_weight=options.get("desirable_weight", 1.0),
+        undesirable_weight=options.get("undesirable_weight", 1.0))
+    batch = as_masked(unpaired, "completion") | as_masked(unpaired, "kl_completion", "KL_")
+    batch["label"] = torch.tensor([e["desirable"] for e in unpaired])
+    loss = trainer._compute_loss(policy, batch, False)
+    return loss, metrics_of(trainer, ["rewards/margins"])
+
+
 def dpo(policy, reference, options):
+    if add_fused_lm_head:
+        return fused_dpo(policy, reference, options)
     loss_type = options.get("loss_type", "sigmoid")
     trainer = trainer_of(
         DPOTrainer, policy, ref_model=reference, beta=options.get("beta", 0.1), reference_free=False,
         loss_type=["sigmoid" if loss_type == "sigmoid_norm" else loss_type], loss_weights=None,
         f_divergence_type=FDivergenceType.REVERSE_KL, f_divergence_params={}, use_weighting=False,
-        use_logits_to_keep=False, padding_free=False, max_length=None, pad_token_id=0,
+        use_logits_to_keep=False, padding_free=False, max_length=None,
         args=SimpleNamespace(use_liger_loss=False, rpo_alpha=options.get("rpo_alpha"), ld_alpha=None),
     )
     trainer.label_smoothing = options.get("label_smoothing", 0)
@@ -174,6 +241,8 @@ def orpo(policy, reference, options):
 
 
 def kto(policy, reference, options):
+    if add_fused_lm_head:
+        return fused_kto(policy, reference, options)
     loss_type = options.get("loss_type", "kto")
     trainer = trainer_of(
         KTOTrainer, policy, ref_model=reference, beta=options.get("beta", 0.1), loss_type=loss_type,
@@ -196,7 +265,7 @@ def reward(policy, reference, options):
     metrics = {"train": {name: [] for name in (
         "min_reward", "mean_reward", "max_reward", "accuracy", "margin")}}
     trainer = trainer_of(
-        RewardTrainer, policy.train(), _total_train_tokens=0, _metrics=metrics,
+        RewardTrainer, policy.train(), _metrics=metrics,
         args=SimpleNamespace(
             center_rewards_coefficient=options.get("center_rewards_coefficient")),
     )
@@ -222,14 +291,19 @@ def distillation(policy, reference, options):
 
 
 failures = 0
+fused = ("dpo", "kto")
+of_float32 = (*fused, "orpo")
 
 
 def expect(name, what, found, expected):
     global failures
     difference = (found - expected).abs().max().item()
     size = max(expected.abs().max().item(), 1e-2)
-    # The norms of the others are in float32 in transformers.
-    tolerance = 1e-9 if cases[name][2] == "gpt2" else 1e-5
+    # Parts of the others are in float32: norms in transformers, the fused head and the odds in trl.
+    is_exact = cases[name][2] == "gpt2" and not (add_fused_lm_head and cases[name][0] in of_float32)
+    tolerance = 1e-9 if is_exact else 1e-5
+    if add_fused_lm_head and cases[name][2] == "gemma2":  # the cap, too
+        tolerance = 1e-4
     if not difference <= tolerance * size:
         failures += 1
         print(f"{name}: {what} differs by {difference:.2g} of {size:.2g}")
@@ -284,6 +358,8 @@ with tempfile.TemporaryDirectory() as scratch:
             if ours is not None:
                 compared += 1
                 expect(name, f"the gradient of {key}", ours, parameter.grad)
+        if add_fused_lm_head and function in fused:  # metrics that newer versions do not have
+            found = {k: v for k, v in found.items() if not k.startswith("metrics.")}
         if compared != len(list(policy.parameters())) or found:
             failures += 1
             print(f"{name}: compared {compared} gradients; left are {sorted(found)}")
