@@ -121,6 +121,8 @@ test("keywords of a schema", function()
       '"2024-13-01"' } },
     { '{"type": "string", "format": "ipv6"}', { '"::1"', '"1:2:3:4:5:6:7::"' },
       { '"1:2"', '"1::2::3"' } },
+    { '{"type": "string", "format": "hostname"}', { '"a"', '"ab"', '"a-b.x"', '"ab-c"', '"a--b"',
+      '"abc-def"' }, { '"a-"', '"-a"', '"xn--a"', '"b.ab--cd"' } },
     { '{"enum": ["a1", "b", "c22", 5], "pattern": "[0-9]", "maxLength": 2}', { '"a1"', "5" },
       { '"b"', '"c' } },
     -- Lists.

@@ -48,8 +48,11 @@ std::string ipv6() {
 }
 
 std::map<std::string, std::string, std::less<>> patterns() {
-  // 253 bytes at most: eight labels of 30.
-  const std::string part = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,28}[A-Za-z0-9])?";
+  // 253 bytes at most: eight labels of 30. Those with -- as third and fourth are code for other
+  // letters, of which not all is valid.
+  const std::string l = "[A-Za-z0-9]", m = "[A-Za-z0-9-]";
+  const std::string part = l + "(?:" + m + "{0,2}" + l + "|" + m + "(?:" + l + m + "|-" + l + ")" +
+                           m + "{0,25}" + l + ")?";
   const std::string host = part + "(?:\\." + part + "){0,7}";
   const std::string atom = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+";
   // RFC 3986.
