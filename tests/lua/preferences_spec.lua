@@ -152,6 +152,8 @@ test("wrong records are errors that name them", function()
     "example 1: its label is nil, expected a boolean")
   expect_error(function() make({ pair }, { max_length = 8 }) end,
     "none of 1 records can be used: 1 are longer than max_length = 8")
+  expect_error(function() make { { prompt = "a", chosen = "b", rejected = "b" } } end,
+    "none of 1 records can be used: 1 have two equal answers, 0 are invalid")
   expect_error(function() make({ pair }, { truncation = "messages" }) end,
     'truncation: expected "drop" or "tokens"')
   expect_error(function() make {} end, "there are no records")

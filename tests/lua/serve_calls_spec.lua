@@ -229,6 +229,10 @@ test("tool_choice forces a call, in the form of the template", function()
   refused("tools", { tool_choice = "required",
     tools = { tool("a", { type = "object", ["not"] = {} }) } }, "the keyword 'not'")
   refused("tools", { tool_choice = "required", tools = { tool(3) } }, "tools[0]")
+  -- Also where the answer need not call one.
+  refused("tools", { tools = { three[1], { type = "web_search" } } }, "tools[1]: expected")
+  refused("tools", { tools = { tool "" } }, "tools[0]: expected")
+  refused("tools", { tools = { { type = "custom", ["function"] = { name = "a" } } } }, "tools[0]")
   refused("parallel_tool_calls", { parallel_tool_calls = false }, "tool_choice")
   -- With a response_format, the answer is of that form or a call.
   local formed = ask { response_format = { type = "json_schema",

@@ -142,15 +142,6 @@ try:
         kinds.add((parsed.k, parsed.n, parsed.b, len(parsed.w)))
     assert len(kinds) > 2, kinds
 
-    class Tags(pydantic.BaseModel):  # with uniqueItems
-        t: Annotated[set[Literal["x", "y"]], pydantic.Field(min_length=2)]
-
-    for seed in range(4):
-        message = client.chat.completions.parse(
-            model="tiny", messages=hi[1:], temperature=1.5, seed=seed, logit_bias=no_blanks,
-            response_format=Tags).choices[0].message
-        assert message.parsed.t == {"x", "y"} and len(json.loads(message.content)["t"]) == 2
-
     # Errors have the client's types.
     bad = openai.BadRequestError
     expect_raises(bad, lambda: chat(temperature=3), "from 0 to 2", param="temperature")

@@ -120,15 +120,22 @@ function calls.name_of(tool)
   return type(called) == "table" and type(called.name) == "string" and called.name or nil
 end
 
+--- Refuses tools that are no functions with a name.
+function calls.check(tools)
+  for i, tool in ipairs(tools) do
+    local called = calls.name_of(tool)
+    if not called or called == "" or (tool.type ~= nil and tool.type ~= "function") then
+      refusals.refuse(400, { param = "tools", code = "invalid_value" },
+        'tools[%d]: expected {"type": "function", "function": {"name": "..."}}', i - 1)
+    end
+  end
+end
+
 --- Returns a call of each tool as parts of a grammar.
 function calls.parts(format, tools)
   local all = {}
   for i, tool in ipairs(tools) do
     local called = calls.name_of(tool)
-    if not called then
-      refusals.refuse(400, { param = "tools", code = "invalid_value" },
-        'tools[%d]: expected {"type": "function", "function": {"name": "..."}}', i - 1)
-    end
     local of = { name = native.json_encode("name", called),
       arguments = { schema = tool["function"].parameters or { type = "object" } } }
     local parts = {}

@@ -33,6 +33,7 @@ local function prompt_of_chat(given, tokenizer)
   local messages, variables = messages_of(given.messages), given.chat_template_kwargs or {}
   local call_format
   if given.tools and #given.tools > 0 and given.tool_choice ~= "none" then
+    calls.check(given.tools)
     local without = formatted(tokenizer, messages, variables, true)
     variables.tools = given.tools
     call_format = calls.format(tokenizer, variables)

@@ -48,9 +48,10 @@ local function check_found(where, found, n_kept, n, o)
   end
   if n_kept > 0 then return end
   if n == 0 then fail("%s: there are no records", where) end
-  fail("%s: none of %d records can be used: %d are longer than max_length = %s,%s %d are "
-    .. "invalid%s", where, n, found.too_long, o.max_length,
-    found.same and (" %d have two equal answers,"):format(found.same) or "", found.invalid,
+  local limit = o.max_length and ("%d are longer than max_length = %s, "):format(found.too_long,
+    o.max_length) or ""
+  fail("%s: none of %d records can be used: %s%s%d are invalid%s", where, n, limit,
+    found.same and ("%d have two equal answers, "):format(found.same) or "", found.invalid,
     found.reasons[1] and ", such as " .. found.reasons[1] or "")
 end
 
