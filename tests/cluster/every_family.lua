@@ -24,7 +24,7 @@ local deployer
 local targets = {}
 for part in ([[q_proj k_proj v_proj query key value query_key_value c_attn qkv_proj q k v q_lin
     q_b_proj kv_b_proj v_lin Wqkv query_proj value_proj fc1 fc_in wi wi_0 up_proj
-    dense_h_to_4h pwconv1 in_proj in_proj_qkvz kv_proj layer_1]]):gmatch "%S+" do
+    dense_h_to_4h pwconv1 qkv proj_in in_proj in_proj_qkvz kv_proj layer_1]]):gmatch "%S+" do
   targets[part] = true
 end
 
@@ -66,11 +66,16 @@ local function whole(params)
   return result
 end
 
--- Of features the mean of their cubes: that of the squares is constant behind a norm.
+-- Of features the mean of their cubes, for each result: that of the squares is constant behind a
+-- norm.
 local function loss_of(model, params, inputs)
   if model.output and not model.family.loss then
     local options = model.family.new_forward and { pooling = "mean" } or nil
-    return model.output(params, inputs, options):pow(3):mean()
+    local sum = 0
+    for _, result in ipairs { model.output(params, inputs, options) } do
+      sum = sum + result:pow(3):mean()
+    end
+    return sum
   end
   return (model.loss(params, inputs))
 end

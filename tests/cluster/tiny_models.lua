@@ -49,6 +49,14 @@ local real_time = { num_labels = 2, d_model = 8, encoder_hidden_dim = 8, num_que
   decoder_n_points = 2, hidden_expansion = 0.5, num_denoising = 0,
   backbone_config = { model_type = "rt_detr_resnet", embedding_size = 8, layer_type = "basic",
     hidden_sizes = { 8, 8, 12 }, depths = { 1, 1, 1 }, out_features = { "stage2", "stage3" } } }
+local hiera = { hidden_size = 4, patch_kernel_size = { 3, 3 }, patch_stride = { 2, 2 },
+  patch_padding = { 1, 1 }, window_positional_embedding_background_size = { 2, 3 },
+  num_query_pool_stages = 2, blocks_per_stage = { 1, 2, 1 }, embed_dim_per_stage = { 4, 8, 16 },
+  num_attention_heads_per_stage = { 1, 2, 2 }, window_size_per_stage = { 4, 2, 2 },
+  global_attention_blocks = { 2 } }
+local sam2_image = { backbone_config = hiera, backbone_channel_list = { 16, 8, 4 },
+  backbone_feature_sizes = { { 8, 8 }, { 4, 4 }, { 2, 2 } }, fpn_hidden_size = 8,
+  fpn_top_down_levels = { 0, 1 } }
 local patches = { image_size = 8, patch_size = 4, num_channels = 3 }
 local image = merged(usual, patches, { intermediate_size = 24 })
 local vit = merged(image, { model_type = "vit", hidden_dropout_prob = 0,
@@ -275,6 +283,13 @@ local configs = {
   ["roberta-prelayernorm"] = encoder,
   rt_detr = real_time,
   rt_detr_v2 = merged(real_time, { decoder_n_levels = 2, decoder_offset_scale = 0.3 }),
+  sam2 = { vision_config = sam2_image,
+    prompt_encoder_config = { hidden_size = 8, image_size = 16, patch_size = 8,
+      mask_input_channels = 4 },
+    mask_decoder_config = { hidden_size = 8, mlp_dim = 12, num_attention_heads = 2,
+      iou_head_hidden_dim = 6, num_multimask_outputs = 2 } },
+  sam2_hiera_det_model = hiera,
+  sam2_vision_model = sam2_image,
   seed_oss = merged(with_head_size, { attention_dropout = 0, residual_dropout = 0 }),
   segformer = { num_encoder_blocks = 2, depths = { 1, 1 }, sr_ratios = { 2, 1 },
     hidden_sizes = { 8, 16 }, patch_sizes = { 3, 3 }, strides = { 2, 1 }, mlp_ratios = { 2, 2 },
@@ -366,6 +381,7 @@ end
 --- Returns whether a configuration needs a vocab_size.
 function tiny.reads_tokens(config)
   local reads_images = config.image_size or config.num_patches or config.backbone_config
+    or config.blocks_per_stage or config.mask_decoder_config
   local reads_sound = config.subsampling_factor or config.spec_size
   return not (config.text_config or config.encoder or reads_images or reads_sound)
 end
@@ -414,6 +430,13 @@ local labels_of = {
     return { labels = torch.tensor { { 0, 1 }, { 1, -100 }, { -100, -100 }, { 1, 1 } },
       boxes = torch.rand({ n_rows, 2, 4 }, { generator = torch.Generator(6) }) * 0.5 + 0.2 }
   end,
+  mask_generation = function()
+    local generator = torch.Generator(6)
+    return { input_points = torch.rand({ n_rows, 2, 3, 2 }, { generator = generator }) * 16,
+      input_labels = torch.randint(-1, 2, { n_rows, 2, 3 }, { generator = generator }),
+      input_boxes = torch.rand({ n_rows, 2, 4 }, { generator = generator }) * 16,
+      input_masks = torch.randn({ n_rows, 1, 9, 9 }, { generator = generator }) }
+  end,
   semantic_segmentation = function()
     return { labels = torch.arange(n_rows * 30):view { n_rows, 5, 6 } % 2 }
   end,
@@ -449,7 +472,8 @@ function tiny.inputs(name, model)
     inputs.pixel_attention_mask = torch.arange(6):view { 1, 6 }
       :lt(inputs.spatial_shapes:prod(1, true)):to "int64"
   elseif reads(model, "pixel_values") then
-    inputs.pixel_values = model_type:find "^rt_detr" and numbers(3, 32, 32) or numbers(3, 8, 8)
+    local side = model_type:find "^rt_detr" and 32 or model_type:find "^sam2" and 16 or 8
+    inputs.pixel_values = numbers(3, side, side)
   elseif reads(model, "input_features") then
     inputs.input_features = reads(model, "is_longer") and numbers(4, 32, 8)
       or model_type:find "^parakeet" and numbers(60, 8) or numbers(4, 12)

@@ -319,4 +319,122 @@ test("RT-DETR: what is refused", function()
     "[batch, 3, height, width]")
 end)
 
+local hiera = { hidden_size = 4, patch_kernel_size = { 3, 3 }, patch_stride = { 2, 2 },
+  patch_padding = { 1, 1 }, num_query_pool_stages = 2, blocks_per_stage = { 1, 2, 1 },
+  embed_dim_per_stage = { 4, 8, 16 }, num_attention_heads_per_stage = { 1, 2, 2 },
+  window_size_per_stage = { 4, 2, 2 }, global_attention_blocks = { 2 } }
+local function sam_config(image, prompt_encoder, decoder)
+  local function changed(given, changes)
+    for key, value in pairs(changes or {}) do given[key] = value end
+    return given
+  end
+  return { model_type = "sam2",
+    vision_config = changed({ backbone_config = hiera, backbone_channel_list = { 16, 8, 4 },
+      backbone_feature_sizes = { { 8, 8 }, { 4, 4 }, { 2, 2 } }, fpn_hidden_size = 8 }, image),
+    prompt_encoder_config = changed({ hidden_size = 8, image_size = 16, patch_size = 8 },
+      prompt_encoder),
+    mask_decoder_config = changed({ hidden_size = 8, mlp_dim = 12, num_attention_heads = 2,
+      dynamic_multimask_stability_thresh = 1 }, decoder) }
+end
+
+-- A model whose masks differ.
+local function new_sam()
+  local model, generator = new(sam_config()), torch.Generator(4)
+  torch.no_grad(function()
+    for _, leaf in pairs(model.params) do
+      if leaf:dim() > 1 then nn.init.normal_(leaf, { std = 0.4, generator = generator }) end
+    end
+  end)
+  return model
+end
+
+test("SAM 2: an image read once, points without labels, and one mask", function()
+  local model, x = new_sam(), pixels(2, 3, 16, 16)
+  local points = torch.rand({ 2, 3, 2, 2 }, { generator = torch.Generator(5) }) * 16
+  local masks, scores, is_there = model(model.params, { pixel_values = x, input_points = points })
+  expect_equal(table.concat(masks.shape, ","), "2,3,3,8,8")
+  expect_equal(table.concat(scores.shape, ","), "2,3,3")
+  expect_equal(table.concat(is_there.shape, ","), "2,3,1")
+  local images = model.get_image_embeddings(model.params, { pixel_values = x })
+  local labels = torch.ones({ 2, 3, 2 }, { dtype = "int64" })
+  local again = model(model.params, { image_embeddings = images, input_points = points,
+    input_labels = labels })
+  expect_close(again, masks, 1e-5, 1e-5)
+  -- A mask that is not stable gives way to the best of the others, but not in training.
+  local inputs = { image_embeddings = images, input_points = points, multimask_output = false }
+  local one, score = model(model.params, inputs)
+  expect_equal(table.concat(one.shape, ","), "2,3,1,8,8")
+  expect_close(score:squeeze(-1), scores:amax { -1 }, 1e-5, 1e-5)
+  local first = model(model.params, inputs, { train = true })
+  assert((first - one):abs():max():item() > 1e-3)
+  -- Padding is no point, and without anything there is one object.
+  labels:select(2, 1):fill_(-10)
+  local _, padded = model(model.params, { image_embeddings = images, input_points = points,
+    input_labels = labels })
+  assert((padded - scores):abs():max():item() > 1e-6)
+  expect_equal(model(model.params, { pixel_values = x }):size(1), 1)
+  local last, stages = model.hidden_states(model.params, { pixel_values = x })
+  expect_equal(table.concat(last.shape, ",") .. " " .. #stages, "2,2,2,16 3")
+end)
+
+test("SAM 2: folders of models of videos open without their memory", function()
+  local model, dir = new_sam(), os.tmpname()
+  os.remove(dir)
+  model.save_pretrained(dir)
+  local weights = torch.load(dir .. "/model.safetensors")
+  local second = "prompt_encoder.shared_embedding.positional_embedding"
+  expect_close(weights[second], model.params["shared_image_embedding.positional_embedding"], 0, 0)
+  weights[second], weights["memory_encoder.projection.weight"] = nil, torch.ones { 2 }
+  torch.save(weights, dir .. "/model.safetensors")
+  local file = assert(io.open(dir .. "/config.json"))
+  local text = file:read("*a"):gsub('"sam2"', '"sam2_video", "num_maskmem": 7')
+  file:close()
+  file = assert(io.open(dir .. "/config.json", "w"))
+  file:write(text)
+  file:close()
+  local opened = redco.models.from_pretrained(dir)
+  expect_equal(opened.family.architecture, "Sam2Model")
+  local inputs = { pixel_values = pixels(1, 3, 16, 16) }
+  expect_close(opened(opened.params, inputs), model(model.params, inputs), 0, 0)
+  os.execute(("rm -r '%s'"):format(dir))
+end)
+
+test("SAM 2: what is refused", function()
+  local function expect_refused(config, ...)
+    expect_error(function() new(config) end, where, ...)
+  end
+  local function other_hiera(key, value)
+    local own = {}
+    for name, old in pairs(hiera) do own[name] = old end
+    own[key] = value
+    return sam_config { backbone_config = own }
+  end
+  expect_refused(sam_config { num_feature_levels = 2 }, "num_feature_levels is 2", "expected 3")
+  expect_refused(sam_config { backbone_channel_list = { 4, 8, 16 } }, "backbone_channel_list",
+    "4, 8, 16", "opposite order")
+  expect_refused(sam_config { backbone_config = { model_type = "swin" } }, "'swin'", "only")
+  expect_refused(sam_config({}, { hidden_size = 16 }), "prompt_encoder_config", "fpn_hidden_size")
+  expect_refused(sam_config({}, {}, { num_attention_heads = 3 }), "num_attention_heads = 3")
+  expect_refused(other_hiera("embed_dim_per_stage", { 4, 8 }), "embed_dim_per_stage has 2")
+  expect_refused(other_hiera("query_stride", { 2, 1 }), "query_stride is 2, 1")
+  expect_refused(other_hiera("hidden_size", 8), "hidden_size is 8", "4")
+  local model, x = new(sam_config()), pixels(2, 3, 16, 16)
+  local function expect_wrong(inputs, ...)
+    expect_error(function() model(model.params, inputs) end, where, ...)
+  end
+  local points = torch.zeros { 2, 1, 3, 2 }
+  expect_wrong({ pixel_values = pixels(2, 3, 32, 16) }, "16 x 8", "expected 8 x 8", "16 x 16")
+  expect_wrong({ pixel_values = pixels(2, 3, 20, 16) }, "10 x 8 places", "multiples")
+  expect_wrong({}, "pixel_values are missing")
+  expect_wrong({ pixel_values = x, image_embeddings = {} }, "expected one of them")
+  expect_wrong({ image_embeddings = {} }, "get_image_embeddings")
+  expect_wrong({ pixel_values = x, input_points = points[0] }, "input_points",
+    "[batch, objects, points, 2]", "[1, 3, 2]")
+  expect_wrong({ pixel_values = x, input_points = points:narrow(0, 0, 1) }, "of 1 images")
+  expect_wrong({ pixel_values = x, input_labels = torch.zeros { 2, 1, 3 } }, "input_points")
+  expect_wrong({ pixel_values = x, input_points = points,
+    input_boxes = torch.zeros { 2, 2, 4 } }, "1 objects", "input_boxes of 2")
+  expect_wrong({ pixel_values = x, target_embedding = x }, "target_embedding is not supported")
+end)
+
 testing.finish()

@@ -97,6 +97,8 @@ function cases.inputs(case, prefix)
     local key = name:match("^" .. prefix:gsub("%p", "%%%0") .. "%.([%w_]+)$")
     if key and not results[key] then inputs[key] = tensor end
   end
+  local several = inputs.multimask_output  -- a number in files of tensors
+  if several then inputs.multimask_output = several:item() ~= 0 end
   return inputs
 end
 
@@ -107,10 +109,18 @@ function cases.forward_inputs(case)
   return is_there and inputs or cases.inputs(case, "batch0")
 end
 
+--- What a call returns; of several results one row for each image.
+function cases.output(model, params, inputs, options)
+  local found = { model(params, inputs, options) }
+  if not found[2] then return found[1] end
+  for i, result in ipairs(found) do found[i] = result:flatten(1) end
+  return torch.cat(found, 1)
+end
+
 --- The loss and its count; of features the mean of their squares.
 function cases.loss(model, params, inputs, options)
   if model.output and not model.family.loss then
-    return model.output(params, inputs, options):pow(2):mean()
+    return cases.output(model, params, inputs, options):pow(2):mean()
   end
   return model.loss(params, inputs, options)
 end

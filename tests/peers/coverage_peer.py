@@ -21,17 +21,15 @@ KINDS = {
     "encoders": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     "images with texts": modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     "images": modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+    "objects": modeling_auto.MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES,
+    "classes of pixels": modeling_auto.MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING_NAMES,
+    "masks": modeling_auto.MODEL_FOR_MASK_GENERATION_MAPPING_NAMES,
     "sound": modeling_auto.MODEL_FOR_CTC_MAPPING_NAMES,
 }
 # Rows of makers whose folders bring their own code, and a type of tokenizers.
 OUTSIDE = {"gpt-sw3", "kimi_k2", "new"}
-# Well-known types that are not there, and what they need.
-NOT_YET = {
-    "sam2": "a model of images with stages, and masks",
-}
-
-# Others, by what they need.
-NOT_YET.update((name, reason) for reason, names in {
+# Types that are not there, by what they need.
+NOT_YET = {name: reason for reason, names in {
     "attention to few blocks or tokens": """bailing_hybrid beam big_bird bigbird_pegasus
         deepseek_v32 deepseek_v4 dots3_note dots3_note_text glm_moe_dsa hy_v4 longformer
         minimax_m3_vl_text mra nystromformer pegasus_x reformer yoso axk2""",
@@ -59,14 +57,23 @@ NOT_YET.update((name, reason) for reason, names in {
         kosmos-2.5 lfm3_vl minimax_m3_vl mistral4 mistral_large4 mllama molmo2 muse_glimmer
         muse_spark paddleocr_vl phi4_multimodal pi0 pix2struct pp_formulanet qwen2_5_omni_thinker
         qwen3_omni_moe_thinker step3p7 udop ultravbert unlimited_ocr""",
-    "convolutions of images": """bit cvt efficientnet focalnet hgnet_v2 levit mobilenet_v1
+    "convolutions of images": """bit cvt dinov3_convnext efficientnet focalnet hgnet_v2 levit mobilenet_v1
         mobilenet_v2 mobilevit mobilevitv2 poolformer pp_lcnet regnet swiftformer textnet
         timm_wrapper""",
     "other attention to patches": """dinat donut-swin hiera ijepa imagegpt
         metaclip_2 pvt pvt_v2 swinv2 vit_msn""",
     "other encoders of sound": """data2vec-audio granite_speech5_ctc lasr_ctc omniasr_ctc sew sew-d
         unispeech unispeech-sat wav2vec2-bert wav2vec2-conformer""",
-}.items() for name in names.split())
+    "transducers": "parakeet_rnnt parakeet_tdt",
+    "other ways to find objects": """conditional_detr d_fine dab-detr deformable_detr deimv2 deta
+        lw_detr pp_doclayout_v2 pp_doclayout_v3 pp_doclayout_v4 pp_ocrv5_mobile_det
+        pp_ocrv5_server_det pp_ocrv6_medium_det pp_ocrv6_small_det rf_detr table-transformer
+        yolos""",
+    "other heads of pixels": "dpt sapiens2 tipsv2_dpt upernet",
+    "other models of masks, or the memory of films": """edgetam edgetam_video sam sam3_tracker
+        sam3_video sam_hq""",
+}.items() for name in names.split()}
+
 
 def rows():
     """The families, and the types that are another name of one."""

@@ -50,6 +50,7 @@ PROCESSORS = {
     "BeitImageProcessor": cropped_box,
     "SegformerImageProcessor": lambda draw: dict(box(draw),
                                                  do_reduce_labels=draw.random() < 0.5),
+    "RTDetrImageProcessor": box,
     "ConvNextImageProcessor": lambda draw: dict(
         size=dict(shortest_edge=draw.choice([20, 33, 383, 384, 390])),
         crop_pct=round(0.5 + draw.random() / 2, 3)),

@@ -31,9 +31,10 @@ end
 
 -- Calls the model. Boxes stand behind the logits.
 local function called(model, batch, options)
-  local logits, boxes = model(model.params, batch, options)
-  if model.family.task ~= "object_detection" then return logits end
-  return torch.cat({ logits, boxes }, -1)
+  if model.family.task ~= "object_detection" then
+    return cases.output(model, model.params, batch, options)
+  end
+  return torch.cat({ model(model.params, batch, options) }, -1)
 end
 
 local function train(model, inputs, result, options)

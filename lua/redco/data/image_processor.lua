@@ -251,8 +251,9 @@ list or a batch, and returns a float32 batch.
 of transformers, a name of the Hub, or a table with the same keys. `changes` has keys that count
 instead of those.
 Supported processors of transformers are ViTImageProcessor, DeiTImageProcessor, BeitImageProcessor,
-BitImageProcessor, CLIPImageProcessor, ConvNextImageProcessor, SegformerImageProcessor,
-SiglipImageProcessor, and Gemma3ImageProcessor without pan and scan, and these:
+BitImageProcessor, CLIPImageProcessor, ConvNextImageProcessor, RTDetrImageProcessor,
+Sam2ImageProcessor, SegformerImageProcessor, SiglipImageProcessor, and Gemma3ImageProcessor without
+pan and scan, and these:
 
 - Idefics3ImageProcessor, SmolVLMImageProcessor and GotOcr2ImageProcessor, of InternVL, cut images
   into tiles. The batch has the tiles of one image behind those of the other.
@@ -276,7 +277,8 @@ width]; the third result has them at the size of the batch, int64 [batch, height
 do_reduce_labels class 1 becomes 0 and so on, and 0 becomes 255, which is none.
 
 Other processors, and keys that stand for other steps, raise an error. The result equals Pillow's bit
-for bit. A processor whose name ends in Fast gives the result of the slow one.]],
+for bit. A processor whose name ends in Fast gives the result of the slow one, and Sam2ImageProcessor, which
+has no slow one in transformers, that of Pillow.]],
 function(config, changes)
   local where = "image_processor"
   if type(config) == "string" then

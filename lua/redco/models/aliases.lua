@@ -26,4 +26,5 @@ return {
   },
   iquestcoder = { of = "llama", models = "IQuest-Coder V1", defaults = { head_dim = 128 } },
   kimi_k2 = { of = "deepseek_v3", models = "Kimi K2" },
+  sam2_video = { of = "sam2", models = "SAM 2's models of videos" },
 }

@@ -63,7 +63,7 @@ local function shifted_right(family, c, labels)
 end
 
 local takes_inputs = { encode = true, generate = true, get_audio_features = true,
-  get_image_features = true,
+  get_image_embeddings = true, get_image_features = true,
   get_text_features = true, hidden_states = true, logprobs = true, loss = true, output = true }
 
 -- Returns the inputs with decoder_input_ids added.

@@ -39,6 +39,15 @@ CLIP and SigLIP take input_ids of texts and pixel_values of images, not necessar
 return logits [images, texts]. CLAP takes input_features of sounds in place of images. Their parts
 alone, and a ViT without a classifier, return features [batch, size].
 
+SAM 2 takes pixel_values [batch, 3, height, width] and what is meant in pixels of these images:
+input_points [batch, objects, points, 2], columns and rows, with input_labels [batch, objects,
+points] (1 for the object, 0 for what it is not, -1 for no point, -10 for padding); input_boxes
+[batch, objects, 4], {left, upper, right, lower}; input_masks [batch, 1, rows, columns]. It returns
+masks [batch, objects, n, rows, columns], which are above 0 where the object is, their scores [batch,
+objects, n], and logits of there being an object [batch, objects, 1]. With inputs.multimask_output =
+false n is 1. inputs.image_embeddings, the result of `Model.get_image_embeddings`, save reading the
+images again.
+
 Text models without a head (the task "features") return hidden states [batch, length, size], or with
 `pooling` one vector for each text, [batch, size].
   cache: from `redco.models.new_cache`; the inputs are then only the new tokens
@@ -151,6 +160,11 @@ division, as in transformers. Only for these.]],
   ["Model.get_image_features"] = [[
 get_image_features(params, inputs, {train = false, rng = nil}) -> features [batch, size]
 Returns the features of inputs.pixel_values, as `Model.get_text_features` does those of texts.]],
+
+  ["Model.get_image_embeddings"] = [[
+get_image_embeddings(params, inputs, {train = false, rng = nil}) -> list of tensors
+Returns what SAM 2's decoder reads of inputs.pixel_values, for inputs.image_embeddings: three images
+of features [batch, channels, rows, columns], the largest first. Only for SAM 2.]],
 
   ["Model.get_audio_features"] = [[
 get_audio_features(params, inputs, {train = false, rng = nil}) -> features [batch, size]

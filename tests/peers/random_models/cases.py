@@ -149,7 +149,7 @@ def write_case(folder, seed, family):
     noise.update(reference(copy.deepcopy(model).double(), in_double(batch), family))
     torch.set_default_dtype(torch.float32)
     known = {key: value for key, value in with_positions(inputs, model, family).items()
-             if "." not in key and "labels" not in key and "_positions" not in key}
+             if "." not in key and key != "labels" and "_positions" not in key}
     is_text = model.config.is_encoder_decoder and is_generative(family)
     # PaliGemma reads its token_type_ids in version 4 only beside labels.
     if is_text and "decoder_input_ids" not in known or family == "paligemma":

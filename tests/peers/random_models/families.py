@@ -12,6 +12,7 @@ from .draw import DECODERS, ENCODER_DECODERS, ENCODERS
 from .encoder_decoders import whisper_classes
 from .encoders import electra, xlnet
 from .images_with_text import IMAGE_TEXT
+from .masks import MASKS
 from .objects import OBJECTS
 from .pictures import (beit, classifier, clip, clip_image, clip_text, convnext, convnextv2, dinov2,
                        dinov2_with_registers, dinov3, resnet, segformer, segments, siglip, siglip2,
@@ -106,7 +107,7 @@ OF_IMAGES = {
 OF_PIXELS = {
     "segformer.semantic_segmentation": (segments, "SegformerForSemanticSegmentation"),
 }
-FAMILIES.update({**PAIRED, **OF_TEXTS, **OF_IMAGES, **OF_PIXELS, **OBJECTS})
+FAMILIES.update({**PAIRED, **OF_TEXTS, **OF_IMAGES, **OF_PIXELS, **OBJECTS, **MASKS})
 ANY_SIZE = {"beit", "data2vec-vision", "dinov2", "dinov2_with_registers", "dinov3_vit"}
 ENCODER_TASKS = {
     "masked_lm": "ForMaskedLM", "sequence_classification": "ForSequenceClassification",

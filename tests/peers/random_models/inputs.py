@@ -1,10 +1,11 @@
 """Random inputs and labels of a model."""
 import torch
 
-from .families import (ANY_SIZE, CLASSIFIERS, ENCODER_DECODERS, IMAGE_TEXT, OBJECTS, OF_IMAGES,
-                       OF_PIXELS, OF_SAMPLES, OF_SOUNDS, OF_SPECTRA, OF_TEXTS, PAIRED, is_encoder,
-                       takes_positions)
+from .families import (ANY_SIZE, CLASSIFIERS, ENCODER_DECODERS, IMAGE_TEXT, MASKS, OBJECTS,
+                       OF_IMAGES, OF_PIXELS, OF_SAMPLES, OF_SOUNDS, OF_SPECTRA, OF_TEXTS, PAIRED,
+                       is_encoder, takes_positions)
 from .images_with_text import INPUTS, image_token, with_images
+from .masks import mask_inputs
 from .objects import object_inputs
 from .states import padding_leaks
 
@@ -173,6 +174,8 @@ def new_inputs(draw, config, vocab_size, family):
         return pixel_inputs(draw, config, family)
     if family in OBJECTS:
         return object_inputs(draw, config)
+    if family in MASKS:
+        return mask_inputs(draw, config)
     if family in OF_SPECTRA:
         return spectrum_inputs(draw, config, family)
     if family in OF_SAMPLES:

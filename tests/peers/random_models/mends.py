@@ -154,6 +154,13 @@ def scores_of_padding():
     parakeet.float = lambda _: torch.finfo(torch.float32).min
 
 
+def boxes_of_callers():
+    """SAM 2 in version 4 adds to the tensor of its caller."""
+    from transformers.models.sam2.modeling_sam2 import Sam2PromptEncoder
+    embed = Sam2PromptEncoder._embed_boxes
+    Sam2PromptEncoder._embed_boxes = lambda self, boxes: embed(self, boxes.clone())
+
+
 def gradients_of_one_row():
     """Those of PyTorch's batch norm are wrong on the CPU for some images of one row or column."""
     apply = torch.nn.functional.batch_norm
@@ -179,3 +186,4 @@ def mend():
         activations_in_full()
         positions_of_patches()
         scores_of_padding()
+        boxes_of_callers()

@@ -84,6 +84,9 @@ def fill(draw, model):
             values /= 0.4 * tensor[0].numel() ** 0.5
         is_norm = "norm" in name or "ln_" in name
         tensor.data.copy_(values * 0.2 + 1 if is_norm and name.endswith("weight") else values * 0.4)
+    if hasattr(model, "shared_image_embedding"):  # of which version 5 makes two
+        own = model.shared_image_embedding.positional_embedding
+        model.prompt_encoder.shared_embedding.positional_embedding.data.copy_(own)
     return model
 
 

@@ -4,8 +4,9 @@ import re
 import torch
 import transformers
 
-from .families import (CLASSIFIERS, ENCODER_DECODERS, ENCODERS, HEADLESS, IMAGE_TEXT, OBJECTS,
-                       OF_SAMPLES, OF_TEXTS, PAIRED, is_encoder, takes_positions)
+from .families import (CLASSIFIERS, ENCODER_DECODERS, ENCODERS, HEADLESS, IMAGE_TEXT, MASKS,
+                       OBJECTS, OF_SAMPLES, OF_TEXTS, PAIRED, is_encoder, takes_positions)
+from .masks import masks_of
 from .native_images import of_library
 from .objects import as_lists
 
@@ -27,7 +28,7 @@ def used(model):
             if ("pooler" not in name or model.config.model_type in ENCODERS
                 or model.config.model_type.startswith("clap")
                 or name.startswith("pooler") or "pooler.layernorm" in name)
-            and "mask_token" not in name and not is_shared(model, name)
+            and not name.endswith("mask_token") and not is_shared(model, name)
             and parameter.requires_grad]
 
 
@@ -75,6 +76,8 @@ def with_positions(inputs, model, family):
     """The inputs with the positions that redco-lua counts in a mask; OPT does it by itself."""
     if family in OBJECTS:
         return as_lists(inputs)
+    if "multimask_output" in inputs:
+        return dict(inputs, multimask_output=bool(inputs["multimask_output"]))
     mask = inputs.get("attention_mask")
     if "image_grid_thw" in inputs:  # which counts otherwise
         return of_library(inputs, model)
@@ -93,6 +96,8 @@ def in_double(inputs):
 
 def features_of(out):
     """What models of texts, images and sound return in redco-lua."""
+    if out.get("pred_masks") is not None or out.get("fpn_hidden_states") is not None:
+        return masks_of(out)
     for key in ("logits_per_image", "logits_per_audio", "text_embeds", "image_embeds",
                 "audio_embeds", "pooler_output", "last_hidden_state"):
         if out.get(key) is not None:
@@ -115,7 +120,8 @@ def logits_of(out):
 
 
 # Not all inputs use all of their weights.
-PARTLY_USED = {"gemma3n_text", "led", "rt_detr", "rt_detr_v2", "xlnet"}
+PARTLY_USED = {"gemma3n_text", "led", "rt_detr", "rt_detr_v2", "sam2", "sam2_video",
+               "sam2_vision_model", "xlnet"}
 
 
 def reference(model, inputs, family):
