@@ -70,7 +70,7 @@ for _, name in ipairs(model_cases.names) do
         local is_named = message:find(config.model_type .. ":", 1, true)
           or message:find("vit:", 1, true) or message:find("gpt2:", 1, true)
           or message:find("_model:", 1, true) or message:find("_encoder:", 1, true)
-          or message:find("model_type", 1, true)
+          or message:find("_decoder:", 1, true) or message:find("model_type", 1, true)
         if not (is_plain and is_named) then
           error(("%s\nof %s"):format(tostring(message), shown(given)))
         end

@@ -199,7 +199,8 @@ function cases.expect_trained(case, losses, params)
   for _, name in ipairs(names_of(params)) do
     local after = adamw.param_norms_after_fp64[name] or norm(before[name])  -- it is not trained
     local is_key_bias = name:find "k_proj%.bias" or name:find "c_attn%.bias"
-      or name:find "key%.bias" or name:find "in_proj_bias" or name:find "relative_k_proj"
+      or name:find "key%.bias" or name:find "qkv%.bias" or name:find "in_proj_bias"
+      or name:find "relative_k_proj"
     -- The gradient of a key's bias, and of positions that are alike for all keys, is 0 but for
     -- rounding, of which Adam makes whole steps.
     cases.expect_near(name, norm(params[name]), after,

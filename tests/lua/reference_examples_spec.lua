@@ -27,7 +27,7 @@ local needs_gpu = {
 local fixture = {
   ["cases/gpt2"] = "gpt2", ["cases/t5_relu_tied"] = "t5", ["cases/lora_gpt2"] = "adapters",
   ["cases/clap"] = "clap", ["cases/clip"] = "clip", ["cases/llava"] = "llava",
-  ["cases/stable_diffusion"] = "stable_diffusion",
+  ["cases/sam2"] = "sam2", ["cases/stable_diffusion"] = "stable_diffusion",
   ["lua/script_module.pt"] = "module.pt", ["lua/image_cases/rgb.png"] = "images/cat/1.png",
   ["lua/image_cases/colour.jpg"] = "images/dog/1.jpg",
   ["lua/numpy_cases/matrix.npy"] = "matrix.npy", ["lua/numpy_cases/stored.npz"] = "arrays.npz",

@@ -24,6 +24,9 @@ masks.defaults = {
   dynamic_multimask_stability_thresh = 0.98,
 }
 masks.optional = { "hidden_act" }
+masks.least = { mlp_dim = 1, attention_downsample_rate = 1, num_multimask_outputs = 1,
+  iou_head_depth = 1, iou_head_hidden_dim = 1 }
+local deepest = 1000  -- of iou_head_depth
 
 function masks.check(c)
   local where, size = "sam2: mask_decoder_config", c.hidden_size
@@ -37,8 +40,8 @@ function masks.check(c)
         where, n, c.num_attention_heads)
     end
   end
-  if c.num_multimask_outputs < 1 then
-    fail("%s: num_multimask_outputs is %d, expected at least 1", where, c.num_multimask_outputs)
+  if c.iou_head_depth > deepest then
+    fail("%s: iou_head_depth is %d, expected at most %d", where, c.iou_head_depth, deepest)
   end
 end
 

@@ -21,6 +21,8 @@ prompts.defaults = {
   scale = 1,
 }
 
+prompts.least = { mask_input_channels = 4, num_point_embeddings = corners[2] + 1 }
+
 function prompts.check(c)
   local where = "sam2: prompt_encoder_config"
   if c.hidden_size % 2 ~= 0 then
@@ -29,10 +31,6 @@ function prompts.check(c)
   end
   if c.mask_input_channels % 4 ~= 0 then
     fail("%s: mask_input_channels is %d, expected a multiple of 4", where, c.mask_input_channels)
-  end
-  if c.num_point_embeddings <= corners[2] then
-    fail("%s: num_point_embeddings is %d, expected at least %d: boxes have the last", where,
-      c.num_point_embeddings, corners[2] + 1)
   end
 end
 

@@ -162,7 +162,7 @@ get_image_features(params, inputs, {train = false, rng = nil}) -> features [batc
 Returns the features of inputs.pixel_values, as `Model.get_text_features` does those of texts.]],
 
   ["Model.get_image_embeddings"] = [[
-get_image_embeddings(params, inputs, {train = false, rng = nil}) -> list of tensors
+get_image_embeddings(params, inputs, {train = false, rng = nil}) -> list of Tensors
 Returns what SAM 2's decoder reads of inputs.pixel_values, for inputs.image_embeddings: three images
 of features [batch, channels, rows, columns], the largest first. Only for SAM 2.]],
 

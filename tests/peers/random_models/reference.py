@@ -4,8 +4,8 @@ import re
 import torch
 import transformers
 
-from .families import (CLASSIFIERS, ENCODER_DECODERS, ENCODERS, HEADLESS, IMAGE_TEXT, MASKS,
-                       OBJECTS, OF_SAMPLES, OF_TEXTS, PAIRED, is_encoder, takes_positions)
+from .families import (CLASSIFIERS, ENCODER_DECODERS, ENCODERS, HEADLESS, IMAGE_TEXT, OBJECTS,
+                       OF_SAMPLES, OF_TEXTS, PAIRED, is_encoder, takes_positions)
 from .masks import masks_of
 from .native_images import of_library
 from .objects import as_lists

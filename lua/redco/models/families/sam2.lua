@@ -52,6 +52,17 @@ function sam.complete(c, is_file)
   end
 end
 
+-- Whether a configuration has the rows and columns of each image.
+local function are_sides(list)
+  for i = 1, n_images do
+    local sides = type(list) == "table" and list[i]
+    if type(sides) ~= "table" or type(sides[1]) ~= "number" or type(sides[2]) ~= "number" then
+      return false
+    end
+  end
+  return true
+end
+
 function sam.check(c)
   local image, size = c.vision_config, c.vision_config.fpn_hidden_size
   for _, kind in ipairs { "prompt_encoder_config", "mask_decoder_config" } do
@@ -63,6 +74,10 @@ function sam.check(c)
   if image.num_feature_levels ~= n_images then
     fail("sam2: num_feature_levels is %d, expected %d: the decoder reads as many images",
       image.num_feature_levels, n_images)
+  end
+  if not are_sides(image.backbone_feature_sizes) then
+    fail("sam2: backbone_feature_sizes: expected the rows and columns of %d images, the largest "
+      .. "first", n_images)
   end
 end
 

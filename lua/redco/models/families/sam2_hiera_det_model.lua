@@ -34,31 +34,40 @@ local hiera = {
     layer_norm_eps = 1e-6,
     initializer_range = 0.02,
   },
-  optional = { "image_size", "num_attention_heads" },
+  -- Most are what version 5 of transformers writes into every part.
+  optional = { "image_size", "num_attention_heads", "_name_or_path", "chunk_size_feed_forward",
+    "id2label", "label2id", "output_attentions", "output_hidden_states", "problem_type",
+    "return_dict" },
   lists = { image_size = true },
 }
 
-local of_stages = { "embed_dim_per_stage", "num_attention_heads_per_stage",
-  "window_size_per_stage" }
-local pairs_of_sides = { "patch_kernel_size", "patch_stride", "patch_padding", "query_stride",
-  "window_positional_embedding_background_size" }
+hiera.least = { num_query_pool_stages = 0 }
 
-function hiera.check(c)
-  for _, key in ipairs(of_stages) do
-    if #c[key] ~= #c.blocks_per_stage then
-      fail("%s: %s has %d numbers, blocks_per_stage %d", c.model_type, key, #c[key],
-        #c.blocks_per_stage)
-    end
-    for _, n in ipairs(c[key]) do
-      if n < 1 or n % 1 ~= 0 then
-        fail("%s: %s has %s, expected whole numbers from 1", c.model_type, key, n)
-      end
+-- The least of each number in lists, of stages and of rows and columns.
+local of_stages = { blocks_per_stage = 1, embed_dim_per_stage = 1,
+  num_attention_heads_per_stage = 1, window_size_per_stage = 1 }
+local of_sides = { patch_kernel_size = 1, patch_stride = 1, patch_padding = 0, query_stride = 1,
+  window_positional_embedding_background_size = 1 }
+local most = 65536
+
+local function check_list(c, key, least, length, what)
+  if #c[key] ~= length or length == 0 then
+    fail("%s: %s has %d numbers, expected %s", c.model_type, key, #c[key], what)
+  end
+  for _, n in ipairs(c[key]) do
+    if n < least or n > most or n % 1 ~= 0 then
+      fail("%s: %s has %s, expected whole numbers from %d to %d", c.model_type, key, n, least, most)
     end
   end
-  for _, key in ipairs(pairs_of_sides) do
-    if #c[key] ~= 2 then
-      fail("%s: %s has %d numbers, expected 2, of rows and columns", c.model_type, key, #c[key])
-    end
+end
+
+function hiera.check(c)
+  local n_stages = #c.blocks_per_stage
+  for key, least in pairs(of_stages) do
+    check_list(c, key, least, n_stages, ("as many as blocks_per_stage, %d"):format(n_stages))
+  end
+  for key, least in pairs(of_sides) do
+    check_list(c, key, least, 2, "2, of rows and columns")
   end
   if c.query_stride[1] ~= c.query_stride[2] then
     fail("%s: query_stride is %d, %d, expected equal numbers", c.model_type, unpack(c.query_stride))

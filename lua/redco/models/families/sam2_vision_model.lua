@@ -30,6 +30,8 @@ local vision = {
   },
   optional = { "backbone_feature_sizes", "hidden_act", "layer_norm_eps" },
   lists = { backbone_feature_sizes = true },
+  least = { fpn_hidden_size = 1, fpn_kernel_size = 1, fpn_stride = 1, fpn_padding = 0,
+    num_feature_levels = 1 },
 }
 
 function vision.config_parts() return { backbone_config = hiera } end
@@ -48,13 +50,17 @@ function vision.check(c)
   local sizes = c.backbone_config.embed_dim_per_stage
   local n = #sizes
   for i, size in ipairs(c.backbone_channel_list) do
-    if size ~= sizes[n + 1 - i] or #c.backbone_channel_list ~= n then
+    if size ~= sizes[n + 1 - i] then
       fail("%s: backbone_channel_list is %s, expected the numbers of its backbone_config's "
         .. "embed_dim_per_stage, %s, in the opposite order", c.model_type,
         table.concat(c.backbone_channel_list, ", "), table.concat(sizes, ", "))
     end
   end
-  if c.num_feature_levels < 1 or c.num_feature_levels > n then
+  if #c.backbone_channel_list ~= n then
+    fail("%s: backbone_channel_list has %d numbers, and there are %d stages", c.model_type,
+      #c.backbone_channel_list, n)
+  end
+  if c.num_feature_levels > n then
     fail("%s: num_feature_levels is %d, and there are %d stages", c.model_type,
       c.num_feature_levels, n)
   end

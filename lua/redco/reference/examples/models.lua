@@ -108,29 +108,16 @@ local features = clap.get_audio_features(clap.params, inputs)
 print(features.shape)  --> torch.Size([2, 6])
 
 --- Model.get_image_embeddings
-local sam = redco.models.from_config {
-  model_type = "sam2",
-  vision_config = {
-    backbone_config = {
-      hidden_size = 8, num_query_pool_stages = 2, blocks_per_stage = { 1, 1, 1 },
-      embed_dim_per_stage = { 8, 16, 24 }, num_attention_heads_per_stage = { 1, 1, 1 },
-      window_size_per_stage = { 4, 2, 2 }, global_attention_blocks = { 2 },
-    },
-    backbone_channel_list = { 24, 16, 8 }, fpn_hidden_size = 16,
-    backbone_feature_sizes = { { 16, 16 }, { 8, 8 }, { 4, 4 } },
-  },
-  prompt_encoder_config = { hidden_size = 16, image_size = 64 },
-  mask_decoder_config = { hidden_size = 16 },
-}
+local sam = redco.models.from_pretrained "sam2"
 local images = sam.get_image_embeddings(sam.params, {
-  pixel_values = torch.rand { 1, 3, 64, 64 },
+  pixel_values = torch.rand { 1, 1, 16, 16 },
 })
 local masks, scores = sam(sam.params, {
   image_embeddings = images,
-  input_boxes = torch.tensor { { { 10, 10, 50, 40 }, { 2, 30, 20, 60 } } },
+  input_boxes = torch.tensor { { { 3, 3, 12, 9 }, { 1, 8, 5, 15 } } },
 })
-print(masks.shape)   --> torch.Size([1, 2, 3, 16, 16])
-print(scores.shape)  --> torch.Size([1, 2, 3])
+print(masks.shape)   --> torch.Size([1, 2, 2, 8, 8])
+print(scores.shape)  --> torch.Size([1, 2, 2])
 
 --- Model.get_image_features
 local clip = redco.models.from_pretrained "clip"
