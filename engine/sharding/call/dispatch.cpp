@@ -294,13 +294,16 @@ void run_sharded(const c10::OperatorHandle& handle, Stack* stack) {
   } else if (call.mesh->size(Mesh::pipeline) > 1) {
     check_stages_are_together(call);
   }
-  OnAbsentStage on_absent_stage(*call.mesh);
   InCall in_call(call);
   last_redistribution().drop_unreachable();
+  std::optional<OnAbsentStage> on_absent_stage(std::in_place, *call.mesh);
   gather_stored(call);
   execution().before(call);
   if (call.mesh->size(Mesh::expert) > 1 && run_at_experts(call, stack)) return;
-  run(call, plan_for(call), stack);
+  on_absent_stage.reset();  // all processes make the same plan
+  const auto& plan = plan_for(call);
+  on_absent_stage.emplace(*call.mesh);
+  run(call, plan, stack);
 }
 
 void call_on(const Call& call, const CallPlan& plan, Stack& local) {

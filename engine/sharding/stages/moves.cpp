@@ -21,17 +21,13 @@ namespace redco::sharding {
 
 namespace {
 
-// A tensor of the values in the memory order of the geometry, [n].
-at::Tensor in_memory_order(const at::Tensor& local, const Geometry& geometry) {
-  return local.permute(memory_order(geometry.strides)).reshape({-1});
-}
-
-// Sends or receives the local part, if the own stage is one of the two.
+// Sends or receives the local part, if the own stage is one of the two. In the order of rows, on
+// which both agree whatever the strides are.
 at::Tensor passed_on(const at::Tensor& local, const Geometry& geometry, const Sizes& sizes,
                      int64_t from, int64_t to, const Mesh& run, Sends& sends) {
   const int64_t own = run.coordinate(stages);
   if (own == from) {
-    at::Tensor sent = in_memory_order(local.resolve_conj().resolve_neg(), geometry);
+    at::Tensor sent = local.resolve_conj().resolve_neg().reshape({-1});
     sends.push_back(run.link(from, to).start_exchange({sent.narrow(0, 0, 0), sent}, {0, 0}));
   }
   if (own == from) return without_values(sizes, local.strides(), local.scalar_type());
@@ -39,7 +35,7 @@ at::Tensor passed_on(const at::Tensor& local, const Geometry& geometry, const Si
   int64_t n = c10::multiply_integers(sizes);
   at::Tensor none = at::empty({0}, local.options().device(device_of_values(run)));
   at::Tensor received = run.link(from, to).exchange({none, none}, {n, 0});
-  return received.as_strided(sizes, dense_geometry(sizes, geometry.strides).strides);
+  return laid_out(received.view(sizes), dense_geometry(sizes, geometry.strides));
 }
 
 }  // namespace
