@@ -96,6 +96,29 @@ test("what is sent between stages: activations there, and their gradients back",
   testing.expect_equal(bytes - bytes_before, n_rows * width * element * n_sent)
 end)
 
+if n_processes == 4 then
+  test("a whole gradient of a parameter that model shards split stays on its stage", function()
+    local deployer = deployer_of { n_pipeline_stages = 2, n_model_shards = 2 }
+    local model = redco.models.from_config({ model_type = "llama", vocab_size = 64,
+      hidden_size = 32, intermediate_size = 64, num_hidden_layers = 2, num_attention_heads = 4,
+      num_key_value_heads = 2 }, { generator = torch.Generator(1) })
+    local trainer = redco.Trainer {
+      deployer = deployer, params = model.params,
+      optimizer = redco.optim.sgd { learning_rate = 0.1 },
+      collate_fn = function(examples)
+        return { input_ids = torch.ones({ #examples, 8 }, { dtype = "int64" }) }
+      end,
+      loss_fn = function(_, _, p, batch)
+        return (model.loss(p, { input_ids = batch.input_ids, labels = batch.input_ids }))
+      end,
+    }
+    fit(trainer, 2)
+    local before = redco.sharding_counters().collectives.pp.all_gather.bytes
+    fit(trainer, 2)
+    testing.expect_equal(redco.sharding_counters().collectives.pp.all_gather.bytes, before)
+  end)
+end
+
 test("metrics are those of all processes, and parameters those of one", function()
   local params, losses = new_params(), {}
   local plain = redco.tree.map(torch.clone, params)

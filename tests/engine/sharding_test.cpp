@@ -19,7 +19,7 @@ const std::vector<Mesh::Shape> meshes = {{1, 1, 1, 1, 1, 1}, {2, 1, 1, 1, 1, 1},
                                          {1, 1, 1, 1, 3, 1}, {4, 1, 1, 1, 1, 1}, {2, 1, 1, 1, 2, 1},
                                          {1, 3, 1, 1, 1, 1}, {2, 2, 1, 1, 1, 1}, {2, 2, 1, 1, 2, 1},
                                          {1, 1, 1, 2, 2, 1}, {2, 1, 1, 2, 1, 1}, {1, 1, 3, 1, 1, 1},
-                                         {2, 1, 2, 1, 1, 1}};
+                                         {2, 1, 2, 1, 1, 1}, {1, 1, 1, 1, 2, 2}};
 
 void check_close(const at::Tensor& actual, const at::Tensor& expected, const std::string& what) {
   if (actual.sizes() == expected.sizes() &&
@@ -44,7 +44,7 @@ std::vector<Placements> all_placements(const at::Tensor& tensor, const Mesh::Sha
     if (shape[dim] == 1) continue;
     std::vector<Placements> longer;
     std::vector<Placement> own_placements = placements_for(tensor);
-    if (Mesh::has(dim, Mesh::expert))
+    if (Mesh::has(dim, Mesh::expert) || Mesh::has(dim, Mesh::pipeline))
       for (int64_t rank : {int64_t{0}, shape[dim] - 1})
         own_placements.push_back(Placement::on_rank(rank));
     for (Placements placements : all)
