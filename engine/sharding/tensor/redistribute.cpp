@@ -63,8 +63,8 @@ int growth(const Placement& from, const Placement& to) {
   return from.is_sharded() && to.is_replicated() ? 2 : 1;
 }
 
-// Whether the order of the two does not count: one rank has all, or the first splits blocks of which
-// the second leaves each rank some.
+// Whether the order of the two does not count: one rank has all, or the first splits blocks of
+// which the second leaves each rank some.
 bool commute(const Placement& blocks, const Placement& plain, int64_t size, int64_t n_ranks) {
   if (blocks.is_on_rank() || plain.is_on_rank()) return true;
   return blocks.block > 0 && !plain.is_in_blocks() && plain.grain == 1 &&
