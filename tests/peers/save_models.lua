@@ -8,7 +8,7 @@ local cases_folder, out = cases.folders[1], arg[1]
 
 local function keep_logits(name, model, params, case)
   torch.no_grad(function()
-    torch.save({ logits = model(params, cases.forward_inputs(case)) },
+    torch.save({ logits = cases.output(model, params, cases.forward_inputs(case)) },
       ("%s/%s.logits.safetensors"):format(out, name))
   end)
 end
