@@ -267,14 +267,16 @@ for name in ("hidden_size intermediate_size d_model d_ff d_kv encoder_ffn_dim de
   .. "ffn_dim word_embed_proj_dim dim hidden_dim n_embd embedding_size moe_intermediate_size "
   .. "projection_dim projection_size q_lora_rank kv_lora_rank head_dim qk_rope_head_dim "
   .. "qk_nope_head_dim v_head_dim out_hidden_size "
-  .. "patch_embeds_hidden_size"):gmatch "%S+" do is_size[name] = true end
+  .. "patch_embeds_hidden_size fpn_hidden_size"):gmatch "%S+" do is_size[name] = true end
+
+local are_sizes_in = { mrope_section = true, embed_dim_per_stage = true }
 
 local function grown(config, are_sizes)
   local result = {}
   for key, value in pairs(config) do
     local is_convolutional = key == "backbone_config"  -- it has no products
     result[key] = is_convolutional and value
-      or type(value) == "table" and grown(value, key == "mrope_section")
+      or type(value) == "table" and grown(value, are_sizes_in[key])
       or (are_sizes or is_size[key]) and value * 8 or value
   end
   return result
