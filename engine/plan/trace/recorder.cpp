@@ -196,8 +196,8 @@ void Recorder::run(const Call& call, const CallPlan& plan, Stack& local) {
   adds_gradients_in_place_ = mesh_->world().size() == 1 && operator_name_ == "aten::add" &&
                              torch::autograd::get_current_node() != nullptr &&
                              !call.arguments[0].toTensor().is_view();
-  if (n_pauses_ == 0 && ++n_operators_ > most_operators)
-    fail("plan: the step has called ", most_operators, " operators, at ", call_site(),
+  if (n_pauses_ == 0 && ++n_operators_ - n_before_pass_ > most_operators)
+    fail("plan: a pass of the step has called ", most_operators, " operators, at ", call_site(),
          ". Values are not computed here: does a loop wait for a value? Each value that is read is "
          "taken as 1");
   for (c10::IValue& value : local) {
@@ -262,7 +262,7 @@ void Recorder::begin_step() {
   ended_.clear();
   values_read_.clear();
   without_shapes_.clear();
-  n_operators_ = 0;
+  n_operators_ = n_before_pass_ = 0;
   sum_ = {};
   for (auto& [number, block] : alive_) {
     block.place = int64_t(log_.allocations.size());
@@ -283,6 +283,7 @@ Recorder::Record Recorder::end_step() {
 }
 
 void Recorder::begin_pass(bool is_backward) {
+  n_before_pass_ = n_operators_;
   log_.passes.push_back({is_backward, log_.sequence.size(), log_.sequence.size()});
 }
 

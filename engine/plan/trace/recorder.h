@@ -97,7 +97,7 @@ class Recorder final : public sharding::Execution, public mesh::CollectiveObserv
   int64_t alive_bytes() const { return alive_bytes_; }  ///< of all blocks
   /// Whether an optimizer updates the parameters now: what it allocates is temporary.
   void set_updating(bool is_updating) { is_updating_ = is_updating; }
-  /// Throws Error after this many operators in one step.
+  /// Throws Error after this many operators in one pass of a micro-batch.
   static constexpr int64_t most_operators = 200000;
 
  private:
@@ -123,6 +123,7 @@ class Recorder final : public sharding::Execution, public mesh::CollectiveObserv
   std::map<int64_t, BlockFacts> ended_;
   std::map<std::string, int64_t> values_read_, without_shapes_;
   int64_t n_blocks_ = 0, n_operators_ = 0, alive_bytes_ = 0;
+  int64_t n_before_pass_ = 0;  // of n_operators_
   struct Sum {
     int64_t block = -1, bytes = 0, operator_number = 0;
   } sum_;  // of two gradients, the last one
