@@ -278,6 +278,8 @@ class Search {
     const TracedStage& largest = add_memory(layout, stages);
     layout.stage = largest.stage;
     layout.collectives = largest.trace.collectives;
+    add(layout.collectives, largest.trace.of_micro_batch,
+        layout.n_accumulated - n_traced_of(asked));
     layout.fits = layout.total <= most_bytes();
     if (!layout.fits)
       layout.why = "needs " + bytes_text(layout.total) + ", of which " + largest_kind(layout);

@@ -76,7 +76,7 @@ local cases = {
   { n = 4, model = "gpt2", n_context_shards = 2, n_model_shards = 2 },
   -- All tokens are equal, and choose an expert on each process: as many as a plan assumes.
   { n = 4, model = "mixtral", n_expert_shards = 2, zero = 3 },
-  { n = 2, model = "llama", n_pipeline_stages = 2, accumulate = 3 },
+  { n = 2, model = "llama", n_pipeline_stages = 2, accumulate = 5 },
   { n = 4, model = "gpt2", n_pipeline_stages = 2, n_model_shards = 2 },
   { n = 4, model = "gpt2", n_pipeline_stages = 2, zero = 3, accumulate = 2, recompute = "blocks" },
 }

@@ -16,6 +16,7 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -83,10 +84,8 @@ Dataset layout_examples(const Dataset& examples, int64_t n_micro, int64_t per_de
           [examples](const std::vector<int64_t>& indices) { return collate(examples, indices); }};
 }
 
-using Counted = std::map<std::string, Group::Counters>;
-
-Counted counted(const Mesh& mesh) {
-  Counted all;
+Collectives counted(const Mesh& mesh) {
+  Collectives all;
   for (Mesh::Dim dim : Mesh::dims) all[mesh.group(dim).name()] = mesh.group(dim).counters();
   all[mesh.world().name()] = mesh.world().counters();
   constexpr Mesh::Dim stages = Mesh::dim_of(Mesh::pipeline);
@@ -98,22 +97,41 @@ Counted counted(const Mesh& mesh) {
   return all;
 }
 
-Counted difference(Counted now, const Counted& before) {
-  for (auto& [name, counters] : now)
-    for (size_t kind = 0; kind < counters.size(); ++kind) {
-      counters[kind].count -= before.at(name)[kind].count;
-      counters[kind].bytes -= before.at(name)[kind].bytes;
-    }
+Collectives difference(Collectives now, const Collectives& before) {
+  add(now, before, -1);
   return now;
 }
+
+// Counts what the first forward pass of a step and its first backward pass send.
+class FirstPasses {
+ public:
+  explicit FirstPasses(const Mesh& mesh) : mesh_(mesh) {}
+  void begin_step() {
+    sent_.clear();
+    is_counted_ = {};
+  }
+  void begin(bool is_backward) {
+    if (!is_counted_[is_backward]) before_ = counted(mesh_);
+  }
+  void end(bool is_backward) {
+    if (!std::exchange(is_counted_[is_backward], true))
+      add(sent_, difference(counted(mesh_), before_), 1);
+  }
+  const Collectives& sent() const { return sent_; }
+
+ private:
+  const Mesh& mesh_;
+  Collectives before_, sent_;
+  std::array<bool, 2> is_counted_{};
+};
 
 // Follows the phases that TrainStep marks: forward and backward passes, the sums of gradients over
 // the stages, and the update.
 class Phases {
  public:
-  explicit Phases(std::function<void()> after_backward) {
+  Phases(FirstPasses& passes, std::function<void()> after_backward)
+      : passes_(passes), after_backward_(std::move(after_backward)) {
     outer_ = std::exchange(current, this);
-    after_backward_ = std::move(after_backward);
     handle_ = at::addThreadLocalCallback(
         at::RecordFunctionCallback(on_begin, on_end).scopes({at::RecordScope::USER_SCOPE}));
   }
@@ -132,7 +150,10 @@ class Phases {
     Recorder* recorder = Recorder::current();
     if (!recorder) return nullptr;
     if (is(call, "update")) recorder->set_updating(true);
-    if (is(call, "forward") || is(call, "backward")) recorder->begin_pass(is(call, "backward"));
+    if (is(call, "forward") || is(call, "backward")) {
+      recorder->begin_pass(is(call, "backward"));
+      current->passes_.begin(is(call, "backward"));
+    }
     return nullptr;
   }
   static void on_end(const at::RecordFunction& call, at::ObserverContext*) {
@@ -140,11 +161,15 @@ class Phases {
     Recorder* recorder = Recorder::current();
     if (!recorder) return;
     if (is(call, "update")) recorder->set_updating(false);
-    if (is(call, "forward") || is(call, "backward")) recorder->end_pass();
+    if (is(call, "forward") || is(call, "backward")) {
+      recorder->end_pass();
+      current->passes_.end(is(call, "backward"));
+    }
   }
 
   static thread_local Phases* current;
   Phases* outer_;
+  FirstPasses& passes_;
   std::function<void()> after_backward_;
   at::CallbackHandle handle_;
 };
@@ -157,6 +182,14 @@ void label(Recorder& recorder, const Tree& tensors, MemoryKind kind) {
 }
 
 }  // namespace
+
+void add(Collectives& sum, const Collectives& more, int64_t times) {
+  for (const auto& [name, counters] : more)
+    for (size_t kind = 0; kind < counters.size(); ++kind) {
+      sum[name][kind].count += times * counters[kind].count;
+      sum[name][kind].bytes += times * counters[kind].bytes;
+    }
+}
 
 NotRecorded::NotRecorded() : was_on_(mesh::SpmdLog::get().is_on()), moves_(move_counters()) {
   if (was_on_) mesh::SpmdLog::get().pause(true);
@@ -200,7 +233,8 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
       layout.per_device_batch_size);
   label(recorder, trainer.state().params, MemoryKind::parameters);
   label(recorder, trainer.state().opt_state, MemoryKind::states);
-  Phases phases([&] {
+  FirstPasses first_passes(*mesh);
+  Phases phases(first_passes, [&] {
     for (const auto& [name, param] : named_tensors(trainer.state().params))
       if (param.grad().defined()) recorder.label(memory_of(param.grad()), MemoryKind::gradients);
   });
@@ -213,9 +247,11 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
   recorder.begin_step();
   for (int64_t step = 1; step <= n_steps + most_further_steps; ++step) {
     const int64_t found = recorder.alive_bytes();
-    Counted before = counted(*mesh);
+    const Collectives before = counted(*mesh);
+    first_passes.begin_step();
     trainer.train_step(examples, layout.per_device_batch_size);
     trace.collectives = difference(counted(*mesh), before);
+    trace.of_micro_batch = first_passes.sent();
     collect();
     trace.record = recorder.end_step();
     // The garbage of several small steps is freed at once: the one that finds most is recorded.

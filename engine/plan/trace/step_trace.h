@@ -30,14 +30,20 @@ struct TracedProgram {
 /// Whole tensors without values, of the shapes of `tensors`. Tied ones stay tied.
 Tree without_values(const Tree& tensors, const std::shared_ptr<Mesh>& mesh);
 
+using Collectives = std::map<std::string, Group::Counters>;  // by group
+
 struct StepTrace {
   Recorder::Record record;
-  std::map<std::string, Group::Counters> collectives;  ///< of the step, by group
-  int64_t n_parameters = 0;                            ///< elements of the whole model
-  bool has_blocks = false;  ///< whether the loss marks blocks (RecomputeBlocks)
+  Collectives collectives;     ///< of the step
+  Collectives of_micro_batch;  ///< those of the first micro-batch's passes
+  int64_t n_parameters = 0;    ///< elements of the whole model
+  bool has_blocks = false;     ///< whether the loss marks blocks (RecomputeBlocks)
   std::vector<ShardingDecision> decisions = {};    ///< how the parameters are split
   std::vector<StageDecisions::Stage> stages = {};  ///< of a pipeline
 };
+
+/// Adds `more` as often as `times` says.
+void add(Collectives& sum, const Collectives& more, int64_t times);
 
 /// While it exists, nothing that this thread calls concerns the other processes of a run
 /// (REDCO_CHECK_SPMD), or its report.
