@@ -109,10 +109,10 @@ function cases.forward_inputs(case)
   return is_there and inputs or cases.inputs(case, "batch0")
 end
 
---- What a call returns; of several results one row for each image.
+--- What a call returns; of several tensors one row for each image.
 function cases.output(model, params, inputs, options)
   local found = { model(params, inputs, options) }
-  if not found[2] then return found[1] end
+  if not torch.is_tensor(found[2]) then return found[1] end
   for i, result in ipairs(found) do found[i] = result:flatten(1) end
   return torch.cat(found, 1)
 end
