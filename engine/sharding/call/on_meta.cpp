@@ -3,7 +3,6 @@
 #include "on_meta.h"
 
 #include "map_tensors.h"
-#include "meta_kernels.h"
 
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
@@ -26,7 +25,6 @@ at::Tensor with_any_values(const at::Tensor& tensor) {
 
 void call_without_values(torch::jit::Stack& stack,
                          const std::function<void(torch::jit::Stack&)>& function) {
-  add_meta_kernels();
   for (c10::IValue& value : stack) map_tensors(value, on_meta);
   torch::jit::Stack again = stack;
   // A copy to another dtype names the device, too.

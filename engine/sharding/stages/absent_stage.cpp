@@ -1,10 +1,12 @@
 #include "absent_stage.h"
 
+#include "../call/meta_kernels.h"
 #include "../call/on_meta.h"
 
 namespace redco::sharding {
 
 void ShapesAlone::run(const Call& call, const CallPlan& plan, torch::jit::Stack& local) {
+  add_meta_kernels();
   call_without_values(local, [&](torch::jit::Stack& stack) { call_on(call, plan, stack); });
 }
 
