@@ -186,7 +186,7 @@ void GradientReducer::add_over_stages(const std::vector<size_t>& leaves) {
     const at::Tensor& term = terms[size_t(i)];
     const at::Tensor sum =
         sums.narrow(0, std::exchange(offset, offset + term.numel()), term.numel());
-    if (counts[i].item().toDouble() > 0)
+    if (counts[i].item<double>() > 0)
       leaves_[leaf].mutable_grad() =
           from_local(sum.view(term.sizes()), mesh, targets_[leaf], leaves_[leaf].sizes());
   }

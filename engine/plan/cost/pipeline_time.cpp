@@ -117,6 +117,11 @@ double pipeline_seconds(const std::vector<StageSeconds>& stages, int64_t n_batch
 
 StepSeconds step_seconds(const CostModel& cost, const std::vector<TracedStage>& traced,
                          int64_t n_traced, int64_t n_batches) {
+  const auto& work = traced.front().trace.stages;
+  if (work.empty()) {
+    const StepLog& log = traced.front().trace.record.log;
+    return {cost.simulate(log), flops_of(log)};
+  }
   struct Stage {
     const StepLog* log;
     StageSeconds seconds;
@@ -129,8 +134,6 @@ StepSeconds step_seconds(const CostModel& cost, const std::vector<TracedStage>& 
   const auto& [slowest, most] = *std::ranges::max_element(
       known, {}, [&](const auto& entry) { return entry.second.seconds.busy(n_batches); });
   const StepTime time = cost.simulate(*most.log);
-  const auto& work = traced.front().trace.stages;
-  if (work.empty()) return {time, flops_of(*most.log)};
   std::vector<StageSeconds> stages;
   double flops = 0;
   for (size_t i = 0; i < work.size(); ++i) {

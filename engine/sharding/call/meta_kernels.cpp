@@ -44,8 +44,8 @@ bool is_written(const c10::Argument& argument) {
   return argument.alias_info() && argument.alias_info()->isWrite();
 }
 
-// A run finds the strides of results on the CPU: those of some kernels here may be others. A plan,
-// which has all results from here, does not need them so exactly, but soon.
+// The strides of some results differ from those of the CPU's kernels. A run, which has those, takes
+// the exact ones; a plan, which has none, prefers to be fast.
 void refuse_in_runs(const std::string& name) {
   const bool is_planning = plain_calls() != nullptr;
   TORCH_CHECK_NOT_IMPLEMENTED(is_planning || !execution().has_values(), name,

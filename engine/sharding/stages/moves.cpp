@@ -29,8 +29,8 @@ at::Tensor passed_on(const at::Tensor& local, const Geometry& geometry, const Si
   if (own == from) {
     at::Tensor sent = local.resolve_conj().resolve_neg().reshape({-1});
     sends.push_back(run.link(from, to).start_exchange({sent.narrow(0, 0, 0), sent}, {0, 0}));
+    return without_values(sizes, local.strides(), local.scalar_type());
   }
-  if (own == from) return without_values(sizes, local.strides(), local.scalar_type());
   if (own != to) return local;
   int64_t n = c10::multiply_integers(sizes);
   at::Tensor none = at::empty({0}, local.options().device(device_of_values(run)));
