@@ -91,6 +91,7 @@ struct Operator {
   std::string name;  ///< "aten::add": without overload and without the underscore of in-place
   bool is_inplace_view = false;       ///< it changes the sizes of its first argument
   bool is_view = false;               ///< its results share the memory of its first argument
+  bool has_state = false;             ///< it saves or reads an opaque state for backward
   std::vector<bool> is_keyed = {};    ///< by argument: whether its value takes part in the plan
   std::vector<bool> is_written = {};  ///< by argument
   std::vector<int> returned = {};     ///< by result: the written argument it is, or -1

@@ -12,9 +12,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <set>
-#include <string>
-#include <string_view>
 
 namespace redco::sharding {
 
@@ -64,19 +61,6 @@ torch::jit::Stack called_on_zeros(const Call& call, c10::Device device) {
   return stack;
 }
 
-// Whether the operator saves or reads an opaque state for backward. Zeros cannot stand for it, a
-// process without elements has none, and recurrent kernels save one only while gradients are
-// recorded.
-bool has_state(const Operator& op) {
-  static const std::set<std::string_view> states = {"reserve", "reserveSpace", "workspace",
-                                                    "philox_seed", "rng_state"};
-  const auto& arguments = op.schema().arguments();
-  return op.name.find("_rnn") != std::string::npos ||
-         std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) {
-           return states.contains(argument.name());
-         });
-}
-
 bool is_random(const Call& call) {
   // Attention draws only for dropout.
   const c10::IValue* p = call.find("dropout_p");
@@ -87,7 +71,8 @@ bool is_random(const Call& call) {
 // Runs an operator without a suitable meta kernel on real tensors, if they are small.
 torch::jit::Stack called_on_small_zeros(const Call& call) {
   constexpr int64_t most = 1 << 16;  // elements
-  if (has_state(call.op) || is_random(call)) return {};
+  // Zeros cannot stand for a state, and a process without elements has none.
+  if (call.op.has_state || is_random(call)) return {};
   int64_t n = 0;
   for (const TensorArgument& argument : call.tensors) n += argument.tensor.numel();
   if (n > most) return {};

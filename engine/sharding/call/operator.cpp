@@ -3,7 +3,9 @@
 #include "../operators/rules.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -27,6 +29,15 @@ bool is_keyed_type(const c10::TypePtr& type, const OperatorFacts& facts) {
   }
 }
 
+// Recurrent kernels save a state only while gradients are recorded, without a name for it.
+bool has_state(const c10::FunctionSchema& schema) {
+  static const std::set<std::string_view> states = {"reserve", "reserveSpace", "workspace",
+                                                    "philox_seed", "rng_state"};
+  return schema.name().find("_rnn") != std::string::npos ||
+         std::any_of(schema.arguments().begin(), schema.arguments().end(),
+                     [](const c10::Argument& argument) { return states.contains(argument.name()); });
+}
+
 Operator describe(const c10::OperatorHandle& handle) {
   const c10::FunctionSchema& schema = handle.schema();
   std::string name(base_name(schema.name()));
@@ -35,7 +46,8 @@ Operator describe(const c10::OperatorHandle& handle) {
               .facts = facts,
               .name = std::move(name),
               .is_inplace_view = handle.hasTag(at::Tag::inplace_view),
-              .is_view = facts.is_view};
+              .is_view = facts.is_view,
+              .has_state = has_state(schema)};
   for (const c10::Argument& argument : schema.arguments()) {
     bool is_marked = argument.alias_info() && argument.alias_info()->isWrite();
     bool is_listed = std::ranges::find(facts.written, argument.name()) != facts.written.end();
