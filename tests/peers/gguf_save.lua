@@ -49,6 +49,7 @@ for i = 2, #arg do
   end
   local results = { logits = logits }
   if type == "f32" then
+    torch.manual_seed(i)
     local params = adapted(opened)
     redco.lora.save_gguf(folder .. ".adapter.gguf", opened, params)
     results.adapted = opened(params, { input_ids = case.input_ids })

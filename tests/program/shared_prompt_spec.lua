@@ -194,7 +194,6 @@ test("what one calls alone ends at once, and says that the others wait at the pr
   expect_equal(out, ("[0] soon\n"):rep(4) .. "[all] true\n")
   local _, n = err:gsub("process 1 has ended its part without it and waits at the prompt", "")
   expect_equal(n, 4)
-  assert(not err:find "still waiting", err)
 end)
 
 test("random numbers are the same on all again", function()

@@ -34,8 +34,9 @@ bool has_state(const c10::FunctionSchema& schema) {
   static const std::set<std::string_view> states = {"reserve", "reserveSpace", "workspace",
                                                     "philox_seed", "rng_state"};
   return schema.name().find("_rnn") != std::string::npos ||
-         std::any_of(schema.arguments().begin(), schema.arguments().end(),
-                     [](const c10::Argument& argument) { return states.contains(argument.name()); });
+         std::any_of(
+             schema.arguments().begin(), schema.arguments().end(),
+             [](const c10::Argument& argument) { return states.contains(argument.name()); });
 }
 
 Operator describe(const c10::OperatorHandle& handle) {
