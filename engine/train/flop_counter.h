@@ -24,6 +24,7 @@ class REDCO_API FlopCounter {
 
  private:
   static std::unique_ptr<at::ObserverContext> on_call(const at::RecordFunction& call);
+  static void on_end(const at::RecordFunction& call, at::ObserverContext* counted);
 
   double& total_;
   double count_ = 0;

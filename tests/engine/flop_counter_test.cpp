@@ -2,6 +2,7 @@
 #include "../../engine/train/peak_flops.h"
 
 #include <redco/detail/recomputing.h>
+#include <redco/grouped_linear.h>
 
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/bmm.h>
@@ -13,11 +14,13 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/tensor.h>
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <functional>
 #include <stdexcept>
+#include <vector>
 
 namespace redco {
 
@@ -104,6 +107,14 @@ TEST_CASE("attention: two products, whatever is masked") {
   // What LibTorch composes it of where it has no kernel.
   check(count([&] { return at::scaled_dot_product_attention(query, key, value, {}, 0.1); }), once,
         2 * once);
+}
+
+TEST_CASE("products with experts: one for each row and choice, whatever the kernel calls") {
+  at::Tensor rows = leaf({6, 5});
+  at::Tensor choices = at::tensor({0, 1, 1, 2, 0, 2, 0, 0, 1, 0, 2, 1}, at::kLong).view({6, 2});
+  std::vector<at::Tensor> experts{leaf({7, 5}), leaf({7, 5}), leaf({7, 5})};
+  double once = 2.0 * 6 * 2 * 5 * 7;
+  check(count([&] { return redco::grouped_linear(rows, choices, experts); }), once, 2 * once);
 }
 
 TEST_CASE("what backward computes again does not count") {

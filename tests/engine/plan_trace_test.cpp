@@ -5,6 +5,7 @@
 #include "../../engine/plan/cost/cost_model.h"
 #include "../../engine/plan/trace/step_trace.h"
 
+#include <redco/grouped_linear.h>
 #include <redco/linear_cross_entropy.h>
 #include <redco/plan.h>
 #include <redco/sharding.h>
@@ -83,6 +84,22 @@ Loss convolutions_loss(at::Generator, const TrainState&, const Tree& params, con
   x = at::relu(at::group_norm(x, 8, weight("scale"), weight("shift")));
   at::Tensor logits = at::linear(x.flatten(1), weight("head"));
   return {at::cross_entropy_loss(logits, batch.at("y").tensor())};
+}
+
+Tree experts() {
+  return Tree::Dict{{"embedding", at::full({vocabulary, hidden}, 0.01f)},
+                    {"first", at::full({4 * hidden, hidden}, 0.01f)},
+                    {"second", at::full({4 * hidden, hidden}, 0.01f)}};
+}
+
+// Each token chooses both experts.
+Loss experts_loss(at::Generator, const TrainState&, const Tree& params, const Tree& batch, bool) {
+  at::Tensor ids = batch.at("ids").tensor();
+  at::Tensor x = at::embedding(params.at("embedding").tensor(), ids).flatten(0, 1);
+  at::Tensor choices = at::stack({at::zeros_like(ids), at::ones_like(ids)}, -1).flatten(0, 1);
+  return {grouped_linear(x, choices, {params.at("first").tensor(), params.at("second").tensor()})
+              .square()
+              .mean()};
 }
 
 struct Model {
@@ -213,6 +230,21 @@ TEST_CASE("the kind and the size of products are recorded") {
   is("aten::_scaled_dot_product_flash_attention_for_cpu_backward", ProductKind::attention, length);
   is("aten::convolution", ProductKind::convolution, 16);
   is("aten::convolution_backward", ProductKind::convolution, 3);
+}
+
+TEST_CASE("products with experts take time, by the sizes of their matrices") {
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
+  const TracedProgram program = program_of({"experts", experts, experts_loss}, own);
+  StepTrace planned = trace_step(program, {.mesh = {}, .per_device_batch_size = 2});
+  double flops = 0;
+  for (const plan::Operator& call : planned.record.log.operators) {
+    if (call.flops == 0) continue;
+    CAPTURE(call.name);
+    CHECK(call.size == 2 * length);  // the rows; features are more
+    flops += call.flops;
+  }
+  // Forward, and the gradients of x and of the weights.
+  CHECK(flops == 3 * 2.0 * (2 * length * 2) * (hidden * 4 * hidden));
 }
 
 TEST_CASE("cross-entropy runs as on the devices of the plan") {

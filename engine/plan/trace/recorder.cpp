@@ -61,8 +61,12 @@ int64_t bytes_of(const at::Tensor& tensor) {
 // The size that the time of such an operator depends on (Measurements::products).
 int64_t product_size(ProductKind kind, const Stack& arguments) {
   std::vector<at::Tensor> given;
+  bool has_numbers = false;  // of experts, for each row
   for_each_tensor(c10::ArrayRef<c10::IValue>(arguments), [&](const at::Tensor& tensor) {
-    if (tensor.dim() >= 2) given.push_back(tensor);
+    if (tensor.scalar_type() == at::kLong)
+      has_numbers = true;
+    else if (tensor.dim() >= 2)
+      given.push_back(tensor);
   });
   if (given.empty()) return 0;
   auto smaller = [](const at::Tensor& tensor, int64_t a, int64_t b) {
@@ -74,8 +78,14 @@ int64_t product_size(ProductKind kind, const Stack& arguments) {
       return given[0].size(-2);  // the queries, or their gradient
     case ProductKind::convolution:
       return smaller(given.back(), 0, 1);  // the weight
-    default:
-      return std::min(smaller(given[0], -1, -2), smaller(given[given.size() > 1], -1, -2));
+    default: {
+      auto of_matrix = [&](const at::Tensor& tensor) {
+        if (tensor.scalar_type() == at::kByte) return tensor.size(0);  // [outputs, blocks, bytes]
+        const bool has_choices = has_numbers && tensor.dim() == 3;     // [rows, choices, features]
+        return smaller(tensor, -1, has_choices ? 0 : -2);
+      };
+      return std::min(of_matrix(given[0]), of_matrix(given[given.size() > 1]));
+    }
   }
 }
 

@@ -14,7 +14,7 @@ namespace {
 struct Row {
   const char* name;
   const char* factors;
-  FlopFormula flops = nullptr;  // null: the kernel calls operators that are counted
+  FlopFormula flops = nullptr;  // null: the kernel calls operators that are counted, or is small
 };
 
 constexpr Row rows[] = {
@@ -184,6 +184,16 @@ std::optional<CallPlan> grouped_linear(const Call& call) {
   return plan;
 }
 
+// A product with a weight for each number.
+double grouped_linear_flops(const Inputs& inputs) {
+  const at::Tensor weight = inputs[2].toTensorList().get(0);
+  return 2 * sharding::product(sizes(inputs, 1)) * double(weight.numel());
+}
+
+double grouped_outer_flops(const Inputs& inputs) {
+  return 2 * sharding::product(sizes(inputs, 2)) * double(sizes(inputs, 0).back() * sizes(inputs, 1).back());
+}
+
 // redco::grouped_outer(a, b, numbers, like)
 std::optional<CallPlan> grouped_outer(const Call& call) {
   enum : int8_t { row, choice, left, right };
@@ -214,7 +224,9 @@ const RuleTable& product_rules() {
     }
     table["redco::grouped_linear"] = grouped_linear;
     table["redco::grouped_linear"].is_product = true;
+    table["redco::grouped_linear"].flops = grouped_linear_flops;
     table["redco::grouped_outer"] = grouped_outer;
+    table["redco::grouped_outer"].flops = grouped_outer_flops;
     return table;
   }();
   return table;
