@@ -261,6 +261,10 @@ int open_redco(lua_State* L) {
   add_quantized_functions(L);
   lua_pushcfunction(L, is_recomputing);
   lua_setfield(L, -2, "is_recomputing");
+  lua_pushcfunction(L, checkpoint_block);
+  lua_setfield(L, -2, "checkpoint_block");
+  lua_pushcfunction(L, keep_results_of);
+  lua_setfield(L, -2, "keep_results_of");
   lua_pushcfunction(L, begins_recomputed_block);
   lua_setfield(L, -2, "begins_recomputed_block");
   lua_pushcfunction(L, with_recomputed_blocks);

@@ -8,6 +8,7 @@
 #include "tensor_reads.h"
 
 #include <redco/autocast.h>
+#include <redco/detail/kept_results.h>
 #include <redco/detail/recomputing.h>
 #include <redco/error.h>
 #include <redco/random.h>
@@ -21,6 +22,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
+#include <exception>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -70,12 +72,18 @@ struct Meta {
   c10::ScalarType dtype;
 };
 
+// Ends the second run of a function early.
+struct StopRecomputing : std::exception {
+  const char* what() const noexcept override { return "backward has all that it needs"; }
+};
+
 // One call of a checkpointed function. The tensors that its operators save are numbered in order;
 // the second run saves them in the same order.
 class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
  public:
-  Checkpoint(Ref function, std::vector<Ref> args)
+  Checkpoint(Ref function, std::vector<Ref> args, Recompute recompute)
       : function_(std::move(function)), args_(std::move(args)), rng_(WithRng::current()) {
+    if (recompute == Recompute::selective) kept_.emplace();
     met(at::detail::getDefaultCPUGenerator());
     if (rng_.defined()) met(rng_);
   }
@@ -89,6 +97,7 @@ class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
   // Returns the number of a saved tensor.
   size_t note(const at::Tensor& tensor) {
     saved_.emplace_back(tensor);
+    if (kept_) kept_->need_all();
     return saved_.size() - 1;
   }
 
@@ -98,9 +107,15 @@ class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
     return std::exchange(recomputed_[number], at::Tensor());
   }
 
-  void record(const at::Tensor& tensor) { recomputed_.push_back(tensor.detach()); }
+  // Throws when backward has all that it needs: the rest of the function need not run again.
+  void record(const at::Tensor& tensor) {
+    if (!is_complete()) recomputed_.push_back(tensor.detach());
+    if (is_complete()) throw StopRecomputing();
+  }
+  bool is_complete() const { return recomputed_.size() == saved_.size(); }
 
   TensorReads& reads() { return reads_; }
+  KeptResults* kept() { return kept_ ? &*kept_ : nullptr; }
 
  private:
   void recompute();
@@ -116,6 +131,7 @@ class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
   TensorReads reads_;
   std::vector<Meta> saved_;
   std::vector<at::Tensor> recomputed_;
+  std::optional<KeptResults> kept_;
 };
 
 struct Run {
@@ -155,11 +171,18 @@ class RunScope {
           at::addThreadLocalCallback(at::RecordFunctionCallback(on_call).needsInputs(true).scopes(
               {at::RecordScope::FUNCTION}));
     if (run.again) run.checkpoint->reads().begin_second_run();
+    // A checkpoint inside another's first run leaves the results to that one.
+    if (run.again || run.checkpoint->kept())
+      keeping_.emplace(run.checkpoint->kept(),
+                       run.again ? KeptResults::Pass::second : KeptResults::Pass::first);
     runs.push_back(std::move(run));
   }
   ~RunScope() {
     const Run& run = runs.back();
-    if (!run.again) run.checkpoint->reads().end_first_run();
+    if (!run.again) {
+      run.checkpoint->reads().end_first_run();
+      if (KeptResults* kept = run.checkpoint->kept()) kept->drop_unneeded();
+    }
     runs.pop_back();
     if (runs.empty()) at::removeCallback(handle_);
   }
@@ -168,6 +191,7 @@ class RunScope {
 
  private:
   at::CallbackHandle handle_ = at::INVALID_CALLBACK_HANDLE;
+  std::optional<KeptResults::Scope> keeping_;
 };
 
 // In the first run, replaces a saved tensor by its number.
@@ -234,7 +258,11 @@ void Checkpoint::recompute() {
         else
           lua_pushnil(L);
       }
-      call(L, int(args_.size()), 0);
+      try {
+        call(L, int(args_.size()), 0);
+      } catch (...) {
+        if (!is_complete()) throw;
+      }
     });
   }
   std::string written = reads_.difference(function_, args_);
@@ -284,7 +312,9 @@ int is_recomputing(lua_State* L) {
   return 1;
 }
 
-int checkpoint(lua_State* L) {
+namespace {
+
+int call_checkpointed(lua_State* L, Recompute recompute) {
   require(lua_isfunction(L, 1), "redco.checkpoint: expected a function to call, got ",
           described(L, 1));
   static const bool installed = [] {
@@ -295,24 +325,36 @@ int checkpoint(lua_State* L) {
   int n_args = lua_gettop(L) - 1;
   std::vector<Ref> args;
   for (int i = 2; i <= n_args + 1; ++i) args.push_back(lua_isnil(L, i) ? Ref() : Ref(L, i));
-  auto run = std::make_shared<Checkpoint>(Ref(L, 1), std::move(args));
+  auto run = std::make_shared<Checkpoint>(Ref(L, 1), std::move(args), recompute);
   RunScope scope({run, false});
   call(L, n_args, LUA_MULTRET);
   return lua_gettop(L);
 }
 
+}  // namespace
+
+int checkpoint(lua_State* L) { return call_checkpointed(L, Recompute::blocks); }
+
+int checkpoint_block(lua_State* L) { return call_checkpointed(L, RecomputeBlocks::how()); }
+
 int begins_recomputed_block(lua_State* L) {
   RecomputeBlocks::count_block();
   // A function that a checkpoint runs again makes no checkpoints: the outer one covers it.
-  bool is_recomputed = RecomputeBlocks::is_on() && runs.empty() && at::GradMode::is_enabled();
+  bool is_recomputed =
+      RecomputeBlocks::how() != Recompute::none && runs.empty() && at::GradMode::is_enabled();
   lua_pushboolean(L, is_recomputed);
   return 1;
 }
 
 int with_recomputed_blocks(lua_State* L) {
-  RecomputeBlocks recompute(true);
-  call(L, lua_gettop(L) - 1, LUA_MULTRET);
-  return lua_gettop(L);
+  RecomputeBlocks recompute(parse_recompute(luaL_checkstring(L, 1)));
+  call(L, lua_gettop(L) - 2, LUA_MULTRET);
+  return lua_gettop(L) - 1;
+}
+
+int keep_results_of(lua_State* L) {
+  KeptResults::set_least_flops(luaL_checknumber(L, 1));
+  return 0;
 }
 
 }  // namespace redco::lua

@@ -11,11 +11,18 @@ namespace redco::lua {
 /// the backward pass. In the backward pass f runs again, with the same random numbers.
 int checkpoint(lua_State* L);
 
-/// Counts a block that a function marks, and pushes whether it is to be called by `checkpoint`.
+/// The same for a block of a model, which keeps what RecomputeBlocks says.
+int checkpoint_block(lua_State* L);
+
+/// Counts a block that a function marks, and pushes whether `checkpoint_block` is to call it.
 int begins_recomputed_block(lua_State* L);
 
-/// Calls a function with its arguments, with RecomputeBlocks on.
+/// Calls a function with its arguments. Before them: what its blocks keep (name_of(Recompute)).
 int with_recomputed_blocks(lua_State* L);
+
+/// keep_results_of(flops): what "selective" keeps must cost so many floating-point operations a
+/// byte. For tests, whose models are small.
+int keep_results_of(lua_State* L);
 
 /// Pushes whether a backward pass runs the function of a `checkpoint` again, so that functions with
 /// state leave it as the first run did.

@@ -210,7 +210,7 @@ BatchSizes with_layout(lua_State* L, LuaTrainer& trainer, const Dataset& example
   CollectsAsOn collects(L, {.kind = DeviceFacts::cpu});  // more often than a step on a GPU would
   PlannedLayout layout = choose_layout(of_trainer, examples, options);
   context(L).mesh = deployer->mesh();
-  trainer.trainer->set_recompute_blocks(layout.recompute_blocks);
+  trainer.trainer->set_recompute(layout.recompute);
   return {layout.per_device_batch_size,
           layout.per_device_batch_size * layout.n_copies * layout.n_accumulated};
 }

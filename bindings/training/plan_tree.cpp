@@ -50,7 +50,7 @@ Tree tree_of(const PlannedLayout& layout) {
                   {"zero", layout.zero},
                   {"zero_group", layout.zero_group},
                   {"sequence_parallel", layout.sequence_parallel},
-                  {"recompute", layout.recompute_blocks ? "blocks" : "none"},
+                  {"recompute", name_of(layout.recompute)},
                   {"per_device_batch_size", layout.per_device_batch_size},
                   {"accumulate_grad_batches", layout.n_accumulated},
                   {"compute_dtype", dtype_name(layout.compute_dtype)},

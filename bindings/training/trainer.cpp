@@ -129,10 +129,7 @@ int make_trainer(lua_State* L) {
                           {"rng", "state", "batch", "defaults"});
   options.train_step_fn = make_train_step_fn(train_step_fn, loss_fn, own);
   options.params_sharding_rules = check_sharding_rules(args);
-  auto recompute = args.get<std::string>("recompute", "none");
-  require(recompute == "none" || recompute == "blocks", "redco.Trainer: recompute = \"", recompute,
-          "\" is not \"none\" or \"blocks\"");
-  options.recompute_blocks = recompute == "blocks";
+  options.recompute = parse_recompute(args.get<std::string>("recompute", "none"));
   options.before_batch = [loss_fn] { collect_before_batch(loss_fn.state()); };
   args.refuse({"params_sharded", "opt_state_sharded"}, laid_out_by_trainer);
   if (auto info = args.optional<Tree>("last_ckpt_info")) options.last_ckpt_info = *info;
@@ -378,9 +375,11 @@ Creates a Trainer, which trains a tree of parameters in place.
     length, or of the lengths in a list, each of which is split, between units of `grain` elements.
     `block` and `grain` may be left out. The first match counts. Parameters without a match are
     planned from calls of loss_fn without values
-  recompute: with "blocks" the layers of `redco.models`, and what the script calls by `nn.block`, keep
-    only their inputs for the backward pass, which computes the rest again: less memory, about a
-    third more time
+  recompute: what the layers of `redco.models`, and what the script calls by `nn.block`, keep for the
+    backward pass, which computes the rest again. "blocks": their inputs, which takes about a third
+    more time. "selective": also the results of products with weights and of attention over many
+    positions (all that took 256 floating-point operations a byte), which takes little more time;
+    layers of LLaMA then keep about two thirds of what "none" keeps
   num_workers: the number of threads that run collate_fn ahead of training. Each has a separate Lua
     state with copies of collate_fn and the examples. collate_fn is copied now, the examples when a
     run first uses them; later changes of variables have no effect there. They may use numbers,

@@ -52,7 +52,7 @@ std::string packed(const PlannedLayout& layout) {
   std::ostringstream text;
   text << layout.n_copies << " " << layout.n_model_shards << " " << layout.n_context_shards << " "
        << layout.n_expert_shards << " " << layout.n_pipeline_stages << " " << layout.zero << " "
-       << layout.zero_group << " " << layout.sequence_parallel << " " << layout.recompute_blocks
+       << layout.zero_group << " " << layout.sequence_parallel << " " << int(layout.recompute)
        << " " << layout.per_device_batch_size << " " << layout.n_accumulated << " " << layout.total
        << " " << layout.seconds;
   return text.str();
@@ -61,10 +61,12 @@ std::string packed(const PlannedLayout& layout) {
 PlannedLayout unpacked(const std::string& text) {
   std::istringstream words(text);
   PlannedLayout layout{.is_planned = true, .fits = true};
+  int recompute = 0;
   words >> layout.n_copies >> layout.n_model_shards >> layout.n_context_shards >>
       layout.n_expert_shards >> layout.n_pipeline_stages >> layout.zero >> layout.zero_group >>
-      layout.sequence_parallel >> layout.recompute_blocks >> layout.per_device_batch_size >>
+      layout.sequence_parallel >> recompute >> layout.per_device_batch_size >>
       layout.n_accumulated >> layout.total >> layout.seconds;
+  layout.recompute = Recompute(recompute);
   return layout;
 }
 
@@ -100,7 +102,8 @@ void log_choice(Deployer& deployer, const PlannedLayout& layout, int64_t memory)
   const bool is_grouped = layout.zero_group * layout.n_expert_shards < layout.n_copies;
   if (layout.zero > 0 && is_grouped) text << ", zero_group = " << layout.zero_group;
   if (layout.sequence_parallel) text << ", sequence_parallel = true";
-  if (layout.recompute_blocks) text << ", recompute = \"blocks\"";
+  if (layout.recompute != Recompute::none)
+    text << ", recompute = \"" << name_of(layout.recompute) << "\"";
   constexpr double mib = 1 << 20;
   text << ", per_device_batch_size = " << layout.per_device_batch_size
        << " (planned: " << int64_t(double(layout.total) / mib) << " of "

@@ -40,7 +40,7 @@ int64_t zero_group_of(const PlanOptions& options, const PlannedLayout& layout,
 bool is_same(const PlannedLayout& a, const PlannedLayout& b) {
   auto facts = [](const PlannedLayout& layout) {
     return std::tuple(layout.n_model_shards, layout.zero, layout.zero_group,
-                      layout.sequence_parallel, layout.recompute_blocks, layout.compute_dtype,
+                      layout.sequence_parallel, layout.recompute, layout.compute_dtype,
                       layout.per_device_batch_size);
   };
   return facts(a) == facts(b);
@@ -113,7 +113,7 @@ PlannedLayout asked_layout(const PlanOptions& options, const TrainerOptions& tra
           "plan: zero_group = ", asked.zero_group, " does not divide the ", n_sharing,
           " copies of the model");
   asked.sequence_parallel = options.sequence_parallel;
-  asked.recompute_blocks = trainer.recompute_blocks;
+  asked.recompute = trainer.recompute;
   asked.compute_dtype = trainer.compute_dtype;
   asked.per_device_batch_size = options.per_device_batch_size;
   int64_t micro = asked.per_device_batch_size * asked.n_copies;

@@ -52,7 +52,7 @@ void mark_least(std::vector<PlannedLayout>& layouts) {
   for (bool may_recompute : {true, false}) {
     PlannedLayout* least = nullptr;
     for (PlannedLayout& each : layouts)
-      if (each.is_planned && (may_recompute || !each.recompute_blocks) &&
+      if (each.is_planned && (may_recompute || each.recompute == Recompute::none) &&
           (least == nullptr || each.total < least->total))
         least = &each;
     if (least != nullptr) least->is_least = true;

@@ -87,7 +87,7 @@ std::string layout_text(const PlannedLayout& layout) {
   if (layout.n_expert_shards > 1) text << ", n_expert_shards = " << layout.n_expert_shards;
   if (layout.n_pipeline_stages > 1) text << ", n_pipeline_stages = " << layout.n_pipeline_stages;
   text << ", zero = " << layout.zero << ", " << layout.per_device_batch_size << " at a time";
-  if (layout.recompute_blocks) text << ", recomputed";
+  if (layout.recompute != Recompute::none) text << ", recompute " << name_of(layout.recompute);
   return text.str();
 }
 

@@ -122,8 +122,10 @@ class Search {
            << " would do, with n_model_shards = " << least->n_model_shards
            << ", zero = " << least->zero
            << ", per_device_batch_size = " << least->per_device_batch_size
-           << (least->recompute_blocks ? " and recompute = \"blocks\"" : "") << ", which "
-           << least->why;
+           << (least->recompute == Recompute::none
+                   ? ""
+                   : std::string(" and recompute = \"") + name_of(least->recompute) + "\"")
+           << ", which " << least->why;
     }
     text << "; parameters, gradients and optimizer states are " << bytes_text(result_.states)
          << ": at least " << result_.least_devices << " such devices must share them";
@@ -153,8 +155,8 @@ class Search {
         smallest.n_accumulated *= std::exchange(smallest.per_device_batch_size, 1);
       }
       look_at(smallest);
-      if (!has_blocks_ || !options_.tries_recompute || layout.recompute_blocks) continue;
-      smallest.recompute_blocks = true;
+      if (!may_recompute_more(layout)) continue;
+      smallest.recompute = Recompute::blocks;
       look_at(smallest);
     }
     auto is_least = [&](const PlannedLayout& each) {
@@ -187,16 +189,27 @@ class Search {
     PlannedLayout first = best_batch(layout);
     bool is_as_given = first.per_device_batch_size == layout.per_device_batch_size;
     bool needs_less = options_.objective == PlanObjective::memory || !first.fits || !is_as_given;
-    bool may_recompute = has_blocks_ && options_.tries_recompute && !layout.recompute_blocks;
-    if (!may_recompute || !needs_less || !first.is_planned || is_too_slow(first.seconds))
+    if (!may_recompute_more(layout) || !needs_less || !first.is_planned ||
+        is_too_slow(first.seconds))
       return {first};
-    PlannedLayout again = layout;
-    again.recompute_blocks = true;
-    again = best_batch(again);
-    if (options_.objective == PlanObjective::memory) return {first, again};
-    bool is_better = again.fits && (!first.fits || again.seconds < first.seconds);
-    if (!again.fits && !first.fits) is_better = again.total < first.total;
-    return {is_better ? again : first};
+    std::vector<PlannedLayout> all = {first};
+    PlannedLayout best = first;
+    for (Recompute recompute : {Recompute::selective, Recompute::blocks}) {
+      if (recompute <= layout.recompute) continue;
+      PlannedLayout again = layout;
+      again.recompute = recompute;
+      again = best_batch(again);
+      all.push_back(again);
+      bool is_better = again.fits && (!best.fits || again.seconds < best.seconds);
+      if (!again.fits && !best.fits) is_better = again.total < best.total;
+      if (is_better) best = again;
+    }
+    if (options_.objective == PlanObjective::memory) return all;
+    return {best};
+  }
+
+  bool may_recompute_more(const PlannedLayout& layout) const {
+    return has_blocks_ && options_.tries_recompute && layout.recompute != Recompute::blocks;
   }
 
   // Whether as many layouts as are returned are faster than this. What needs less memory than a
@@ -263,7 +276,7 @@ class Search {
         .library = cluster_.device().kind == DeviceFacts::cpu ? Library::gloo : Library::nccl,
         .zero = layout.zero,
         .sequence_parallel = layout.sequence_parallel,
-        .recompute_blocks = layout.recompute_blocks,
+        .recompute = layout.recompute,
         .per_device_batch_size = layout.per_device_batch_size,
         .n_accumulated = layout.n_accumulated};
     const std::vector<TracedStage> stages = trace_stages(program, asked);

@@ -77,7 +77,7 @@ ValueAndGrad TrainStep::value_and_grad(
   StagedPass pass(deployer_->mesh(), StagedPass::as_written);
   {
     Autocast region = precision_.autocast(device().type());
-    RecomputeBlocks recompute(recompute_blocks_);
+    RecomputeBlocks recompute(recompute_);
     Tree params = computed_params();
     StagedPass::Running running(pass);
     value = function(params);

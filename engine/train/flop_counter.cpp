@@ -10,15 +10,7 @@
 #include <exception>
 #include <utility>
 
-namespace redco {
-
-namespace {
-
-thread_local bool is_recomputing = false;
-
-}  // namespace
-
-namespace train {
+namespace redco::train {
 
 namespace {
 
@@ -32,17 +24,27 @@ bool is_wrapper(const at::Tensor& tensor) {
 
 thread_local FlopCounter* running_counter = nullptr;
 
+// A call that was counted: what its kernel calls is a part of it.
+thread_local int n_counted_calls = 0;
+struct CountedCall : at::ObserverContext {};
+
 }  // namespace
 
 std::unique_ptr<at::ObserverContext> FlopCounter::on_call(const at::RecordFunction& call) {
   // Threads that LibTorch starts inherit the callback.
   if (running_counter == nullptr) return nullptr;
+  if (n_counted_calls > 0 || Recomputing::is_on()) return nullptr;
   sharding::FlopFormula formula = sharding::find_flops(call.name());
-  if (formula == nullptr || is_recomputing) return nullptr;
+  if (formula == nullptr) return nullptr;
   for (const c10::IValue& input : call.inputs())
     if (input.isTensor() && is_wrapper(input.toTensor())) return nullptr;
   running_counter->count_ += formula(call.inputs());
-  return nullptr;
+  ++n_counted_calls;
+  return std::make_unique<CountedCall>();
+}
+
+void FlopCounter::on_end(const at::RecordFunction&, at::ObserverContext* counted) {
+  if (counted != nullptr) --n_counted_calls;
 }
 
 FlopCounter::FlopCounter(double& count)
@@ -50,8 +52,9 @@ FlopCounter::FlopCounter(double& count)
       n_exceptions_(std::uncaught_exceptions()),
       outer_(std::exchange(running_counter, this)) {
   if (outer_ == nullptr)
-    handle_ = at::addThreadLocalCallback(
-        at::RecordFunctionCallback(on_call).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(on_call, on_end)
+                                             .needsInputs(true)
+                                             .scopes({at::RecordScope::FUNCTION}));
 }
 
 FlopCounter::~FlopCounter() {
@@ -63,23 +66,4 @@ FlopCounter::~FlopCounter() {
   if (std::uncaught_exceptions() == n_exceptions_) total_ += count_;
 }
 
-}  // namespace train
-
-Recomputing::Recomputing(bool is_on) : outer_(std::exchange(is_recomputing, is_on)) {}
-Recomputing::~Recomputing() { is_recomputing = outer_; }
-bool Recomputing::is_on() { return is_recomputing; }
-
-namespace {
-
-thread_local bool recomputes_blocks = false;
-thread_local int64_t n_marked_blocks = 0;
-
-}  // namespace
-
-RecomputeBlocks::RecomputeBlocks(bool is_on) : outer_(std::exchange(recomputes_blocks, is_on)) {}
-RecomputeBlocks::~RecomputeBlocks() { recomputes_blocks = outer_; }
-bool RecomputeBlocks::is_on() { return recomputes_blocks; }
-void RecomputeBlocks::count_block() { ++n_marked_blocks; }
-int64_t RecomputeBlocks::n_blocks() { return n_marked_blocks; }
-
-}  // namespace redco
+}  // namespace redco::train

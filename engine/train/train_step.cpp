@@ -78,7 +78,7 @@ TrainStep::TrainStep(const TrainerOptions& options, Custom custom, uint64_t seed
       collate_(options.collate),
       params_sharding_rules_(options.params_sharding_rules),
       before_batch_(options.before_batch),
-      recompute_blocks_(options.recompute_blocks),
+      recompute_(options.recompute),
       seed_(seed),
       custom_state_fn_(options.custom_state),
       set_custom_state_fn_(options.set_custom_state) {
@@ -231,7 +231,7 @@ Loss TrainStep::loss_of(const Dataset& examples, std::span<const int64_t> indice
     WithRng with_rng(rng);
     LogDraws record_draws;
     Autocast region = precision_.autocast(device().type());
-    RecomputeBlocks recompute(is_training && recompute_blocks_);
+    RecomputeBlocks recompute(is_training ? recompute_ : Recompute::none);
     StagedPass::Running running(pass);
     result = loss_fn_(rng, state_, params, batch, is_training);
   }

@@ -100,7 +100,7 @@ class TrainStep {
   const std::vector<ShardingRule>& params_sharding_rules() const { return params_sharding_rules_; }
   const LayoutDecisions& layout_decisions() const { return decisions_; }
   Collate collate() const { return collate_; }
-  void set_recompute_blocks(bool is_on) { recompute_blocks_ = is_on; }
+  void set_recompute(Recompute recompute) { recompute_ = recompute; }
   uint64_t seed() const { return seed_; }
   StepMeter& meter() { return *meter_; }
 
@@ -129,7 +129,7 @@ class TrainStep {
   Collate collate_;
   std::vector<ShardingRule> params_sharding_rules_;
   std::function<void()> before_batch_;
-  bool recompute_blocks_;
+  Recompute recompute_;
   uint64_t seed_;
 
   TrainState state_;

@@ -110,7 +110,7 @@ void Trainer::set_train_state(SetTrainStateOptions options) {
   impl_->step.set_state(std::move(options));
 }
 
-void Trainer::set_recompute_blocks(bool is_on) { impl_->step.set_recompute_blocks(is_on); }
+void Trainer::set_recompute(Recompute recompute) { impl_->step.set_recompute(recompute); }
 
 void Trainer::setup_running_step(const Dataset& examples, int64_t per_device_batch_size) {
   impl_->step.lay_out(examples, per_device_batch_size);

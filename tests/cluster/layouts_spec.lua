@@ -33,11 +33,13 @@ local all = { "gpt-float64-zero0", "llama-float64-zero0", "t5-float64-zero0", "c
   "layers-float64-zero0-dropout", "conv-autocast:bfloat16-zero0", "conv-autocast:float16-zero0",
   "gpt-autocast:bfloat16-zero0-dropout" }
 local shared = { "gpt-float64-zero1", "gpt-float64-zero2", "gpt-float64-zero3-dropout",
-  "gpt-float64-zero3-recompute-dropout",
-  "llama-float64-zero3", "t5-float64-zero3", "conv-float64-zero3", "gpt-bfloat16-zero3",
+  "gpt-float64-zero3-recompute-dropout", "gpt-float64-zero3-selective-dropout",
+  "llama-float64-zero0-selective-mqa", "llama-float64-zero3", "t5-float64-zero3",
+  "conv-float64-zero3", "gpt-bfloat16-zero3",
   "gpt-float16-zero3", "conv-autocast:bfloat16-zero3",
   "gpt-autocast:bfloat16-zero3-recompute-dropout" }
-local sequence = { "gpt-float64-zero0-sequence", "gpt-float64-zero0-sequence-dropout",
+local sequence = { "llama-float64-zero0-sequence-selective", "gpt-float64-zero0-sequence",
+  "gpt-float64-zero0-sequence-dropout",
   "gpt-float64-zero0-sequence-recompute-dropout" }
 -- What other models add to these; families.lua trains more of them. All where all is asked for.
 local more_shared = is_full and { "llama-float64-zero1", "llama-float64-zero2", "t5-float64-zero1",
@@ -59,7 +61,8 @@ local in_groups = { "gpt-float64-zero0-group2", "gpt-float64-zero1-group2-dropou
 
 -- Two processes with the positions of each example.
 local in_context = { "gpt-float64-zero0-context2", "gpt-float64-zero3-context2-dropout",
-  "gpt-float64-zero1-context2-recompute-dropout", "llama-float64-zero0-context2",
+  "gpt-float64-zero1-context2-recompute-dropout",
+  "gpt-float64-zero1-context2-selective-dropout", "llama-float64-zero0-context2",
   "llama-float64-zero2-context2-mqa", "t5-float64-zero3-context2", "conv-float64-zero1-context2",
   "layers-float64-zero0-context2-dropout", "gpt-bfloat16-zero3-context2",
   "gpt-float16-zero0-context2", "gpt-autocast:bfloat16-zero0-context2-dropout" }
@@ -74,7 +77,8 @@ local in_stages = { "gpt-float64-zero0-stages2", "gpt-float64-zero0-stages2-reco
   "gpt-bfloat16-zero0-stages2", "gpt-float16-zero0-stages2",
   "gpt-autocast:bfloat16-zero0-stages2-dropout" }
 local shared_stages = { "gpt-float64-zero1-stages2-dropout", "gpt-float64-zero2-stages2",
-  "gpt-float64-zero3-stages2-recompute-dropout", "llama-float64-zero3-stages2",
+  "gpt-float64-zero3-stages2-recompute-dropout", "gpt-float64-zero3-stages2-selective-dropout",
+  "llama-float64-zero3-stages2",
   "t5-float64-zero3-stages2", "conv-float64-zero3-stages2", "gpt-float16-zero3-stages2",
   "t5-float64-zero0-stages4", "conv-float64-zero0-stages4" }
 
@@ -83,7 +87,8 @@ local one = train(1, 1, all)
 --- The run of one process that a run must equal.
 local function reference(name)
   return (name:gsub("zero%d", "zero0"):gsub("-group%d", ""):gsub("-context%d", "")
-    :gsub("-stages%d", ""):gsub("-sequence", ""):gsub("-recompute", ""))
+    :gsub("-stages%d", ""):gsub("-sequence", ""):gsub("-recompute", "")
+    :gsub("-selective", ""))
 end
 
 local tolerances = { float64 = 1e-9, float32 = 1e-4, bfloat16 = 0.05, float16 = 1e-3,

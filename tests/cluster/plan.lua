@@ -1,6 +1,9 @@
 -- Steps of a model, and what the last one sent; or with --planned a script for `redco-lua plan`.
+local native = require "redco.native"
 local redco = require "redco"
 local traffic = require "traffic"
+
+native.keep_results_of(0)  -- these models are small
 
 local o = redco.options {
   model = "mlp", n_model_shards = 1, zero = 0, accumulate = 1, batch = 2, sequence_parallel = false,

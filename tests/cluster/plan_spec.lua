@@ -70,6 +70,7 @@ end
 local cases = {
   { n = 2, model = "mlp", n_model_shards = 2 },
   { n = 2, model = "llama", zero = 3, accumulate = 2, recompute = "blocks" },
+  { n = 2, model = "llama", zero = 3, accumulate = 2, recompute = "selective" },
   { n = 2, model = "t5", n_model_shards = 2, sequence_parallel = true },
   { n = 2, model = "lora", n_model_shards = 2 },
   { n = 2, model = "gpt2", n_context_shards = 2, zero = 3, recompute = "blocks" },

@@ -5,13 +5,17 @@
 -- A run is named <model>-<dtype>-zero<0 to 3>, with "-sequence" for sequence parallelism,
 -- "-groupN" for groups of N processes that share the state of zero, "-contextN" for N context
 -- shards, "-stagesN" for N stages of a pipeline, "-recompute" for activations that backward
--- computes again, "-dropout" where the model drops and "-mqa" for one head of keys and values.
+-- computes again, "-selective" for recompute = "selective", "-dropout" where the model drops and
+-- "-mqa" for one head of keys and values.
 --
 -- With save_every it writes checkpoints, and goes on from what it finds. At the step signal_at the
 -- process signal_rank sends itself `signal`. With `whole`, a folder, it then trains each once
 -- more, from its start and without checkpoints, to <whole>/<name>/.
+local native = require "redco.native"
 local redco = require "redco"
 local torch = redco.torch
+
+native.keep_results_of(0)  -- these models are small
 
 local o = redco.options {
   workdir = "", runs = "gpt-float64-zero0", n_model_shards = 1, n_examples = 37,
@@ -63,7 +67,8 @@ local function train(name, workdir, save_every)
     deployer = deployer, params = checkpoint and checkpoint.params or params,
     opt_state = checkpoint and checkpoint.opt_state, last_ckpt_info = info,
     collate_fn = task.collate_fn, loss_fn = loss_fn, optimizer = optimizer, compute_dtype = dtype,
-    recompute = recomputes and has_stages and "blocks" or nil,
+    recompute = extra:find "selective" and "selective" or recomputes and has_stages and "blocks"
+      or nil,
   }
   local mesh = deployer.mesh
   local n_of_example = mesh.cp * mesh.pp

@@ -9,16 +9,18 @@ local test, expect_equal, expect_error = testing.test, testing.expect_equal, tes
 
 -- Calls f, and returns the number of blocks that are computed again.
 local function n_recomputed(f)
-  local n, checkpoint = 0, native.checkpoint
-  native.checkpoint = function(...)
+  local n, checkpoint = 0, native.checkpoint_block
+  native.checkpoint_block = function(...)
     n = n + 1
     return checkpoint(...)
   end
   local ok, message = pcall(f)
-  native.checkpoint = checkpoint
+  native.checkpoint_block = checkpoint
   if not ok then error(message, 0) end
   return n
 end
+
+native.keep_results_of(0)  -- these models are small
 
 local function gradients(model, params, inputs)
   local tracked = {}
@@ -37,17 +39,20 @@ for _, folder in ipairs(cases.folders) do
     local case = cases.open(folder, name)
     local plain = redco.models.from_pretrained(case.dir)
     test(("%s/%s"):format(folder, name), function()
-      local model = redco.models.from_pretrained(case.dir, { recompute = "blocks" })
-      local inputs = cases.training_inputs(case, "batch0", not cases.predicts_next(model))
-      local expected, actual
+      local inputs = cases.training_inputs(case, "batch0", not cases.predicts_next(plain))
+      local expected
       expect_equal(n_recomputed(function()
         expected = gradients(plain, plain.params, inputs)
       end), 0)
-      assert(n_recomputed(function() actual = gradients(model, plain.params, inputs) end) > 0)
-      for key, grad in pairs(expected) do
-        if not torch.equal(actual[key], grad) then
-          error(("the gradient of %s differs by %g"):format(key,
-            (actual[key] - grad):abs():max():item()))
+      for _, recompute in ipairs { "blocks", "selective" } do
+        local model = redco.models.from_pretrained(case.dir, { recompute = recompute })
+        local actual
+        assert(n_recomputed(function() actual = gradients(model, plain.params, inputs) end) > 0)
+        for key, grad in pairs(expected) do
+          if not torch.equal(actual[key], grad) then
+            error(("%s: the gradient of %s differs by %g"):format(recompute, key,
+              (actual[key] - grad):abs():max():item()))
+          end
         end
       end
     end)
@@ -86,9 +91,20 @@ test("nn.block and the Trainer's option", function()
   local expected, actual
   expect_equal(n_recomputed(function() expected = trained() end), 0)
   -- Two layers in four steps, and none in evaluations.
-  expect_equal(n_recomputed(function() actual = trained "blocks" end), 8)
-  for i = 1, 2 do assert(torch.equal(actual[i].weight, expected[i].weight)) end
+  for _, recompute in ipairs { "blocks", "selective" } do
+    expect_equal(n_recomputed(function() actual = trained(recompute) end), 8)
+    for i = 1, 2 do assert(torch.equal(actual[i].weight, expected[i].weight)) end
+  end
 end)
+
+-- The operators that a training step calls, by the profile.
+local function calls_of(step)
+  local calls = {}
+  for _, row in ipairs(redco.profile(step).operators) do
+    calls[row.name] = row.calls
+  end
+  return calls
+end
 
 -- A residual stream: y, computed from x, is added to it.
 local function residual(recompute, add)
@@ -128,10 +144,10 @@ test("a block returns what its function returns", function()
 end)
 
 test("errors", function()
-  expect_error(function() trained "layers" end, 'recompute = "layers" is not "none" or "blocks"')
+  expect_error(function() trained "layers" end, 'recompute = "layers" is not "none", "selective" or "blocks"')
   expect_error(function()
     redco.models.from_config({ model_type = "gpt2" }, { recompute = "all" })
-  end, 'recompute = all is not "none" or "blocks"')
+  end, 'recompute = all is not "none", "selective" or "blocks"')
 end)
 
 testing.finish()

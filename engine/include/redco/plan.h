@@ -5,6 +5,7 @@
 #include <redco/deployer.h>
 #include <redco/export.h>
 #include <redco/group.h>
+#include <redco/recompute.h>
 #include <redco/trainer.h>
 
 #include <cstdint>
@@ -85,7 +86,7 @@ struct PlannedLayout {
   int64_t zero = 0;
   int64_t zero_group = 1;  ///< the copies that share ZeRO's state: all, or those of a host
   bool sequence_parallel = false;
-  bool recompute_blocks = false;
+  Recompute recompute = Recompute::none;
   c10::ScalarType compute_dtype = c10::ScalarType::Float;
   int64_t per_device_batch_size = 1;
   int64_t n_accumulated = 1;

@@ -30,6 +30,7 @@
 #include <redco/product_kind.h>
 #include <redco/quantized.h>
 #include <redco/random.h>
+#include <redco/recompute.h>
 #include <redco/record_file.h>
 #include <redco/run_log.h>
 #include <redco/safetensors.h>

@@ -5,6 +5,7 @@
 #include <redco/export.h>
 #include <redco/optim.h>
 #include <redco/predictor.h>
+#include <redco/recompute.h>
 #include <redco/schedule.h>
 #include <redco/sharding_rules.h>
 #include <redco/stop.h>
@@ -125,9 +126,8 @@ struct TrainerOptions {
   /// Called before each micro-batch of training, and after the steps of a plan: what earlier ones
   /// left should be freed then, so that each step, and the plan, needs the same memory.
   std::function<void()> before_batch = {};
-  /// Whether the blocks that the loss marks keep only their inputs for backward, which computes the
-  /// rest again: less memory, more time.
-  bool recompute_blocks = false;
+  /// What the blocks that the loss marks keep for backward.
+  Recompute recompute = Recompute::none;
   /// The placements of parameters on the model shards. They take precedence over those chosen by
   /// tracing the first loss.
   std::vector<ShardingRule> params_sharding_rules = {};
@@ -288,7 +288,7 @@ class REDCO_API Trainer {
   void set_train_state(SetTrainStateOptions options);
 
   /// See TrainerOptions; applies to later steps.
-  void set_recompute_blocks(bool is_on);
+  void set_recompute(Recompute recompute);
 
   const TrainState& state() const;
   int64_t step() const { return state().step; }

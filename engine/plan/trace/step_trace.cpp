@@ -221,7 +221,7 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
   of_trainer.opt_state.reset();
   of_trainer.last_ckpt_info = {};
   of_trainer.accumulate_grad_batches = layout.n_accumulated;
-  of_trainer.recompute_blocks = layout.recompute_blocks;
+  of_trainer.recompute = layout.recompute;
   if (of_trainer.train_step_fn) of_trainer.accumulate_grad_batches.reset();
   Trainer trainer(std::move(of_trainer));
 

@@ -16,7 +16,7 @@ struct TracedLayout {
   Library library = Library::gloo;
   int64_t zero = 0;
   bool sequence_parallel = false;
-  bool recompute_blocks = false;
+  Recompute recompute = Recompute::none;
   int64_t per_device_batch_size = 1;
   int64_t n_accumulated = 1;  ///< micro-batches of a step
 };

@@ -57,6 +57,13 @@ Call::Call(const Operator& op, const torch::jit::Stack& stack)
   }
 }
 
+bool Call::draws_numbers() const {
+  // Attention draws only for dropout.
+  const c10::IValue* p = find("dropout_p");
+  return op.handle.hasTag(at::Tag::nondeterministic_seeded) &&
+         !(p && p->isDouble() && p->toDouble() == 0);
+}
+
 int Call::index_of(std::string_view name) const {
   const auto& arguments = op.schema().arguments();
   for (size_t i = 0; i < arguments.size(); ++i)

@@ -140,6 +140,9 @@ class Call {
   /// The index in `tensors` of a named argument, or -1.
   int tensor_of(std::string_view name) const;
 
+  /// Whether it draws random numbers.
+  bool draws_numbers() const;
+
   /// Bit mask of the arguments whose value was read. A plan may depend on keyed arguments only.
   mutable uint64_t read = 0;
 };

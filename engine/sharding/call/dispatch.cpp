@@ -14,6 +14,7 @@
 #include "expert_calls.h"
 #include "results.h"
 
+#include <redco/detail/kept_results.h>
 #include <redco/detail/zero3_store.h>
 #include <redco/error.h>
 #include <redco/moves.h>
@@ -277,13 +278,10 @@ TORCH_LIBRARY_IMPL(_, Fake, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 
-}  // namespace
-
-void run_sharded(const c10::OperatorHandle& handle, Stack* stack) {
-  Call call(known_operator(handle), *stack);
+void run_call(Call& call, Stack* stack) {
   if (!call.mesh) {
     PlainCalls take_over = plain_calls();
-    if (!take_over || !take_over(handle, *stack)) handle.callBoxed(stack);
+    if (!take_over || !take_over(call.op.handle, *stack)) call.op.handle.callBoxed(stack);
     return;
   }
   // Other stages do not call what the call of this one does.
@@ -304,6 +302,28 @@ void run_sharded(const c10::OperatorHandle& handle, Stack* stack) {
   const auto& plan = plan_for(call);
   on_absent_stage.emplace(*call.mesh);
   run(call, plan, stack);
+}
+
+// The floating-point operations of a call whose results a selective recomputation may keep; of the
+// whole tensors.
+std::optional<double> flops_to_keep(const Call& call) {
+  const OperatorFacts& facts = call.op.facts;
+  if (call.draws_numbers() || !(facts.is_product || facts.has_heads)) return std::nullopt;
+  if (!facts.flops) return std::nullopt;
+  return facts.flops(call.arguments);
+}
+
+}  // namespace
+
+void run_sharded(const c10::OperatorHandle& handle, Stack* stack) {
+  Call call(known_operator(handle), *stack);
+  KeptResults* kept = KeptResults::current();
+  std::optional<double> flops = kept ? flops_to_keep(call) : std::nullopt;
+  if (flops && kept->take(handle, *stack)) return;
+  run_call(call, stack);
+  if (!kept) return;
+  kept->look_at(handle, *stack);
+  if (flops) kept->keep(handle, *stack, *flops);
 }
 
 void call_on(const Call& call, const CallPlan& plan, Stack& local) {

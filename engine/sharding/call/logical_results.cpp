@@ -61,18 +61,11 @@ torch::jit::Stack called_on_zeros(const Call& call, c10::Device device) {
   return stack;
 }
 
-bool is_random(const Call& call) {
-  // Attention draws only for dropout.
-  const c10::IValue* p = call.find("dropout_p");
-  return call.op.handle.hasTag(at::Tag::nondeterministic_seeded) &&
-         !(p && p->isDouble() && p->toDouble() == 0);
-}
-
 // Runs an operator without a suitable meta kernel on real tensors, if they are small.
 torch::jit::Stack called_on_small_zeros(const Call& call) {
   constexpr int64_t most = 1 << 16;  // elements
   // Zeros cannot stand for a state, and a process without elements has none.
-  if (call.op.has_state || is_random(call)) return {};
+  if (call.op.has_state || call.draws_numbers()) return {};
   int64_t n = 0;
   for (const TensorArgument& argument : call.tensors) n += argument.tensor.numel();
   if (n > most) return {};
@@ -93,7 +86,7 @@ std::vector<std::optional<Geometry>> logical_results(const Call& call) {
         return argument.is_written && shares_elements(argument.tensor);
       });
   // Meta kernels do not detect all writes to shared elements. Real ones must not draw numbers.
-  bool is_real = writes_shared && !is_random(call);
+  bool is_real = writes_shared && !call.draws_numbers();
   torch::jit::Stack stack;
   try {
     stack = called_on_zeros(call, is_real ? call.mesh->device() : c10::Device(c10::kMeta));

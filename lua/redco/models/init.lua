@@ -77,15 +77,15 @@ local function default_sizes(family, given)
   return #names > 0 and "; the configuration does not give " .. table.concat(names, ", ") or ""
 end
 
--- Lets backward compute the layers of a model again, if `how` is "blocks".
+-- Lets backward compute the layers of a model again, as `how` says.
 local function with_recompute(model, how, where)
-  if how ~= "none" and how ~= "blocks" then
-    fail("%s: recompute = %s is not \"none\" or \"blocks\"", where, how)
+  if how ~= "none" and how ~= "selective" and how ~= "blocks" then
+    fail("%s: recompute = %s is not \"none\", \"selective\" or \"blocks\"", where, how)
   end
   if how == "none" then return model end
   for name, f in pairs(model) do
     if type(f) == "function" then
-      model[name] = function(...) return native.with_recomputed_blocks(f, ...) end
+      model[name] = function(...) return native.with_recomputed_blocks(how, f, ...) end
     end
   end
   return model
@@ -140,7 +140,8 @@ files and are read on use, so a process that trains a part of the model needs me
 part. Do not change the files meanwhile.
 
 With `recompute = "blocks"`, training keeps only the inputs of the layers, and backward computes them
-again: less memory, about a third more time. The Trainer has the same option.
+again: less memory, about a third more time; "selective" keeps the results of products, too. The
+Trainer has the same option.
 
 Raises an error that names an unknown family, an unsupported setting, or a weight that is missing,
 unknown, of a wrong shape or not floating-point. NaN and infinity raise an error too, except in

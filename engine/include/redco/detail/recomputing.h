@@ -1,6 +1,7 @@
 #pragma once
 
 #include <redco/export.h>
+#include <redco/recompute.h>
 
 #include <c10/core/AutogradState.h>
 
@@ -23,22 +24,22 @@ class REDCO_API Recomputing {
   bool outer_;
 };
 
-/// While it exists, the blocks that this thread's functions mark keep only their inputs for
-/// backward, which computes the rest again (arXiv 1604.06174).
+/// While it exists, the blocks that this thread's functions mark keep less for backward, which
+/// computes the rest again (arXiv 1604.06174).
 class REDCO_API RecomputeBlocks {
  public:
-  explicit RecomputeBlocks(bool is_on);
+  explicit RecomputeBlocks(Recompute how);
   ~RecomputeBlocks();
   RecomputeBlocks(const RecomputeBlocks&) = delete;
   RecomputeBlocks& operator=(const RecomputeBlocks&) = delete;
 
-  static bool is_on();
+  static Recompute how();
   /// Called for each block that is marked, whether it is on or not.
   static void count_block();
   static int64_t n_blocks();  ///< that this thread's functions have marked so far
 
  private:
-  bool outer_;
+  Recompute outer_;
 };
 
 /// While it exists, backward passes that this thread starts run on this thread, on GPUs too, where
