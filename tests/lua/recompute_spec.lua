@@ -97,15 +97,6 @@ test("nn.block and the Trainer's option", function()
   end
 end)
 
--- The operators that a training step calls, by the profile.
-local function calls_of(step)
-  local calls = {}
-  for _, row in ipairs(redco.profile(step).operators) do
-    calls[row.name] = row.calls
-  end
-  return calls
-end
-
 -- A residual stream: y, computed from x, is added to it.
 local function residual(recompute, add)
   local params = { bias = torch.tensor { 0.3, -0.7 }, w = torch.tensor { 1.5, 0.2 } }
@@ -144,7 +135,8 @@ test("a block returns what its function returns", function()
 end)
 
 test("errors", function()
-  expect_error(function() trained "layers" end, 'recompute = "layers" is not "none", "selective" or "blocks"')
+  expect_error(function() trained "layers" end,
+    'recompute = "layers" is not "none", "selective" or "blocks"')
   expect_error(function()
     redco.models.from_config({ model_type = "gpt2" }, { recompute = "all" })
   end, 'recompute = all is not "none", "selective" or "blocks"')

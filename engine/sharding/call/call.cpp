@@ -58,10 +58,10 @@ Call::Call(const Operator& op, const torch::jit::Stack& stack)
 }
 
 bool Call::draws_numbers() const {
-  // Attention draws only for dropout.
-  const c10::IValue* p = find("dropout_p");
-  return op.handle.hasTag(at::Tag::nondeterministic_seeded) &&
-         !(p && p->isDouble() && p->toDouble() == 0);
+  if (!op.handle.hasTag(at::Tag::nondeterministic_seeded)) return false;
+  // Attention draws only for dropout. No plan depends on the value: it is not marked as read.
+  const int p = index_of("dropout_p");
+  return p < 0 || !arguments[size_t(p)].isDouble() || arguments[size_t(p)].toDouble() != 0;
 }
 
 int Call::index_of(std::string_view name) const {

@@ -191,7 +191,8 @@ double grouped_linear_flops(const Inputs& inputs) {
 }
 
 double grouped_outer_flops(const Inputs& inputs) {
-  return 2 * sharding::product(sizes(inputs, 2)) * double(sizes(inputs, 0).back() * sizes(inputs, 1).back());
+  return 2 * sharding::product(sizes(inputs, 2)) *
+         double(sizes(inputs, 0).back() * sizes(inputs, 1).back());
 }
 
 // redco::grouped_outer(a, b, numbers, like)
