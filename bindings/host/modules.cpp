@@ -36,6 +36,7 @@
 #include <redco/mesh.h>
 #include <redco/run_log.h>
 #include <redco/sharding.h>
+#include <redco/silu_mul.h>
 #include <redco/version.h>
 
 #include <algorithm>
@@ -193,6 +194,12 @@ int fused_linear_logprobs(lua_State* L) {
   return 1;
 }
 
+int fused_silu_mul(lua_State* L) {
+  push_tensor(
+      L, with_memory_retry(L, [&] { return silu_mul(check_tensor(L, 1), check_tensor(L, 2)); }));
+  return 1;
+}
+
 // whole_on_shards(x) -> x, gathered over the processes that share a copy of the model
 int whole_on_shards(lua_State* L) {
   const at::Tensor& tensor = check_tensor(L, 1);
@@ -271,6 +278,8 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "with_recomputed_blocks");
   lua_pushcfunction(L, whole_on_shards);
   lua_setfield(L, -2, "whole_on_shards");
+  lua_pushcfunction(L, fused_silu_mul);
+  lua_setfield(L, -2, "silu_mul");
   lua_pushcfunction(L, grouped_linear_layer);
   lua_setfield(L, -2, "grouped_linear");
   lua_pushcfunction(L, fused_linear_cross_entropy);

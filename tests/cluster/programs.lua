@@ -10,11 +10,14 @@
 local folder = debug.getinfo(1, "S").source:match "^@(.*/)" or "./"
 package.path = folder .. "?.lua;" .. package.path
 
+local native = require "redco.native"
 local redco = require "redco"
 local Compare = require "programs.compare"
 local draw = require "programs.draw"
 local found = require "programs.found"
 local minimize = require "programs.minimize"
+
+native.keep_results_of(0)  -- blocks of programs are small
 
 local options = redco.options { n_model_shards = 1, n_context_shards = 1,
   n_expert_shards = 1, n_pipeline_stages = 1, zero = 0,

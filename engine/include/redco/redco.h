@@ -38,6 +38,7 @@
 #include <redco/sharding.h>
 #include <redco/sharding_report.h>
 #include <redco/sharding_rules.h>
+#include <redco/silu_mul.h>
 #include <redco/stop.h>
 #include <redco/tensor_heap.h>
 #include <redco/tensor_source.h>

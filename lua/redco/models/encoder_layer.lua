@@ -53,9 +53,9 @@ function layer.new_feed_forward(c, facts)
     local y
     if names.up_gate then
       local up, gate = unpack(linear("up_gate", x):split(halves, -1))
-      y = activation(gate) * up
+      y = blocks.gated(activation, gate, up)
     elseif names.gate then
-      y = activation(linear("gate", x)) * linear("up", x)
+      y = blocks.gated(activation, linear("gate", x), linear("up", x))
     else
       y = activation(linear("up", x))
     end

@@ -65,7 +65,8 @@ local function separate(c, given)
     end,
     inner = function(params, name, x, numbers, o)
       local y = linear(params, name, up, x, numbers, o)
-      return gate and activation(linear(params, name, gate, x, numbers, o)) * y or activation(y)
+      return gate and blocks.gated(activation, linear(params, name, gate, x, numbers, o), y)
+        or activation(y)
     end,
     out = function(params, name, y, numbers, o)
       return linear(params, name, down, y, numbers, o)
@@ -79,7 +80,7 @@ local function stacked(c, given)
   local activation = blocks.activation(c.model_type, c.hidden_act)
   local gated = given.gated or function(y)
     local gate, up = unpack(y:chunk(2, -1))
-    return activation(gate) * up
+    return blocks.gated(activation, gate, up)
   end
 
   -- Part `part` of the experts chosen for each row: [N, size] or [N, k, size] -> [N, k, size].

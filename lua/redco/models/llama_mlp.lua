@@ -24,16 +24,13 @@ return function(c, facts)
   function mlp.forward(params, name, x, o)
     local function linear(part, y) return blocks.linear(params, name .. "." .. part, y, o) end
     if not last then return linear(second, activation(linear(first, x))) end
-    local function activated(gate)
-      return activation(gate_scale ~= 1 and gate * gate_scale or gate)
-    end
-    local inner
+    local gate, up
     if joined then
-      local gate, up = unpack(linear(joined, x):chunk(2, -1))
-      inner = activated(gate) * up
+      gate, up = unpack(linear(joined, x):chunk(2, -1))
     else
-      inner = activated(linear(first, x)) * linear(second, x)
+      gate, up = linear(first, x), linear(second, x)
     end
+    local inner = blocks.gated(activation, gate_scale ~= 1 and gate * gate_scale or gate, up)
     local y = linear(last, blocks.dropout(inner, facts.inner_dropout or 0, o))
     return scale ~= 1 and y * scale or y
   end

@@ -144,7 +144,7 @@ local function new_stack(row, c, stack, n_layers)
 
   local function feed_forward(params, name, x, o)
     local function linear(part, y) return blocks.linear(params, name .. part, y, o) end
-    local y = is_gated and activation(linear(".wi_0", x)) * linear(".wi_1", x)
+    local y = is_gated and blocks.gated(activation, linear(".wi_0", x), linear(".wi_1", x))
       or activation(linear(".wi", x))
     return drop(linear(".wo", drop(y, o)), o)
   end

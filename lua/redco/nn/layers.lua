@@ -52,6 +52,12 @@ sent to the processes that have theirs.]], function(x, numbers, list)
   return native.grouped_linear(x, numbers, list)
 end)
 
+define("silu_mul", [[
+silu_mul(gate, up) -> tensor
+silu(gate) * up, the gated activation of LLaMA's layers (SwiGLU). As one operator it keeps only `gate`
+and `up` for backward.]],
+native.silu_mul)
+
 local embedding = arguments("nn.Embedding", { std = 1 }, { "generator" })
 define("Embedding", [[
 Embedding(num_embeddings, embedding_dim, {std = 1, generator = nil}) -> params

@@ -137,7 +137,7 @@ for _, row in ipairs {
     when = function(v) return v.x.numel > 0 end },
   { "torch.prelu(<x>, <w>)", dims = { 2 }, w = { 1 }, weight = 0.5 },
   { "torch.pixel_shuffle(<x>, 2)", dims = { 3, 4 }, weight = 0.2 },
-  { "torch.cosine_similarity(<x>, <s>, <d>)" },
+  { "torch.cosine_similarity(<x>, <s>, <d>)" }, { "silu_mul(<x>, <s>)" },
   { "(function(h) return h + torch.linear(torch.linear(h, <w>):tanh(), <w2>) end)(<x>:tanh())",
     w = { "n", -1 }, w2 = { -1, "n" }, weight = 2, when = has_no_low_specials },
   { "(function(h) return h + torch.linear(torch.linear(h:transpose(-1, -2), <w>):tanh(), <w2>)"

@@ -85,7 +85,7 @@ function training.step(deployer, head, env, steps, errors, run, new_env)
   local trainer = redco.Trainer {
     deployer = deployer, params = head.p, params_sharding_rules = { unpack(head.rules) },
     compute_dtype = head.rules.compute_dtype or head.p.a.dtype,
-    recompute = has_blocks and "blocks" or "none",
+    recompute = has_blocks and (#steps % 2 == 0 and "blocks" or "selective") or "none",
     optimizer = redco.optim.sgd { learning_rate = learning_rate },
     collate_fn = function(list)
       local batch = {}

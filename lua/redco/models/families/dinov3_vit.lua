@@ -124,7 +124,8 @@ local function new_encoder(c)
     local function mlp(layer, y)
       local up = blocks.linear(params, layer .. "up_proj", y, o)
       local inner = c.use_gated_mlp
-        and activation(blocks.linear(params, layer .. "gate_proj", y, o)) * up or activation(up)
+        and blocks.gated(activation, blocks.linear(params, layer .. "gate_proj", y, o), up)
+        or activation(up)
       return blocks.linear(params, layer .. "down_proj", inner, o)
     end
     local function apply_layer(layer, y)

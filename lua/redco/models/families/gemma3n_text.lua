@@ -166,7 +166,7 @@ local function new_mlp(c, share)
       local deviation = (gate - mean):square():mean({ -1 }, true):sqrt()
       gate = torch.relu(gate - (mean + deviation * deviations))
     end
-    local y = activation(gate) * blocks.linear(params, name .. ".up_proj", x, o)
+    local y = blocks.gated(activation, gate, blocks.linear(params, name .. ".up_proj", x, o))
     return blocks.linear(params, name .. ".down_proj", y, o)
   end
 end

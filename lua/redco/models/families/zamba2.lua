@@ -220,7 +220,7 @@ local function new_transformer(c)
     local gate, up = unpack(adapted(params, name .. "gate_up_proj",
       name .. "gate_up_proj_adapter_list." .. own.number, y, o):chunk(2, -1))
     return linear(params, layer .. "linear",
-      linear(params, name .. "down_proj", activation(gate) * up, o), o)
+      linear(params, name .. "down_proj", blocks.gated(activation, gate, up), o), o)
   end
 end
 
