@@ -7,7 +7,7 @@
 # changelog's part, and SHA256SUMS. The same commit gives the same bytes, whatever folder, time and
 # user, on machines with the same packages of Debian and the same LibTorch. Compiles everything, in a
 # fresh clone. Needs what `./bootstrap package` and `./bootstrap wheel` install, and for the plug-in
-# for several GPUs the CUDA toolkit.
+# for several GPUs `REDCO_CUDA=1 ./bootstrap` first, or a CUDA toolkit with NCCL.
 #
 # REDCO_LIBTORCH names the LibTorch; otherwise it is that of ./bootstrap.
 set -eu

@@ -6,6 +6,3 @@ add_custom_target(wheel VERBATIM
   COMMAND ${PYTHON} ${PROJECT_SOURCE_DIR}/cmake/wheel/make_wheel.py ${PROJECT_BINARY_DIR}
           ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR} ${PROJECT_VERSION} ${LibTorch_VERSION}
   DEPENDS redco_lua_main redco_sandbox redco_module redco_manual stubs)
-if(TARGET redco_nccl)
-  add_dependencies(wheel redco_nccl)
-endif()

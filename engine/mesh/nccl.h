@@ -4,8 +4,8 @@
 
 namespace redco::mesh {
 
-/// Connects the ranks on their GPUs. Loads the library redco_nccl, which is built if there is a
-/// CUDA toolkit and contains the code that needs CUDA. Throws Error if it cannot be loaded.
+/// Connects the ranks on their GPUs. Loads the library redco_nccl, which is built if there are the
+/// headers of CUDA and contains the code that needs them. Throws Error if it cannot be loaded.
 Backend make_nccl(const DeviceRequest& request);
 
 /// The only function of that library.

@@ -20,8 +20,8 @@ NcclEntry load() {
   void* library = dlopen(path.c_str(), RTLD_NOW);
   if (library == nullptr)
     fail(
-        "several processes on GPUs need the library redco_nccl, which is built where a CUDA "
-        "toolkit is, but it cannot be loaded: ",
+        "several processes on GPUs need the library redco_nccl, which is built where the headers "
+        "of CUDA and NCCL are (`REDCO_CUDA=1 ./bootstrap` fetches them), but it cannot be loaded: ",
         dlerror());
   auto entry = reinterpret_cast<NcclEntry>(dlsym(library, nccl_entry));
   require(entry != nullptr, path, " is of another version");

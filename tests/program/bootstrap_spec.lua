@@ -113,6 +113,26 @@ test("a wheel: its packages, the target, and a word on what it lacks", function(
   assert(code == 0 and out == "" and not err:find("plug-in", 1, true), err)
 end)
 
+test("headers of CUDA that are fetched after a build are looked for", function()
+  local unpacked = program.folder .. "/cache/libtorch-2.11.0"
+  local state = "tree/build/release/CMakeCache.txt"
+  local found = ("LibTorch_CPU_LIBRARY:FILEPATH=%s/torch/lib/libtorch_cpu.so\n"):format(unpacked)
+  local function configures()
+    local code, _, err = shell(("cd tree; unset REDCO_LIBTORCH REDCO_PRESET; PATH=%s/bin:$PATH "
+      .. "REDCO_CACHE=%s/cache REDCO_CUDA=1 ./bootstrap"):format(program.folder, program.folder))
+    assert(code == 0, err)
+    return program.read(program.folder .. "/" .. state) ~= found
+  end
+  write(state, found)
+  assert(shell(("mkdir -p %s/torch/lib; touch -d '3 hours ago' tree/CMakePresets.json; "
+    .. "touch -d '2 hours ago' %s/cuda-headers-complete; touch -d '1 hour ago' %s")
+    :format(unpacked, unpacked, state)) == 0)
+  expect_equal(configures(), false)
+  assert(shell(("touch %s/cuda-headers-complete"):format(unpacked)) == 0)
+  expect_equal(configures(), true)
+  assert(shell "rm -r cache" == 0)
+end)
+
 -- In place of the build, whose program would say "built".
 stand_in("built", 'echo "built $*"')
 
