@@ -133,7 +133,10 @@ class C10dGroup : public Group {
   // Counts and records a collective.
   void start(const Label& label, int64_t bytes, ReduceOp op = ReduceOp::sum);
   void record(const Label& label, ReduceOp op);
+  Started begin(Label label, Work work);
   std::unique_ptr<Pending> started(Label label, Work work, Finish finish);
+  // A sum in two steps (is_summed_by_parts).
+  std::unique_ptr<Pending> start_sum_by_parts(const at::Tensor& tensor);
   // Sends and receives a tensor for each rank (Backend::exchange).
   Work exchange(std::vector<at::Tensor> sent, std::vector<at::Tensor> received);
   // Sends row r to rank r. Row r of the result is from rank r.
@@ -188,14 +191,19 @@ void C10dGroup::start(const Label& label, int64_t bytes, ReduceOp op) {
   record(label, op);
 }
 
-std::unique_ptr<Pending> C10dGroup::started(Label label, Work work, Finish finish) {
+Started C10dGroup::begin(Label label, Work work) {
   auto parts = line_->parts();
-  Group::Kind kind = label.kind;
   int64_t number = parts->peers->count(parts->number);
   What what = [label = std::move(label), parts] { return label.text(*parts); };
   Started started{std::move(parts), std::move(what), number, std::move(work)};
   if (started.work) line_->add(started);
-  return std::make_unique<Call>(kind, line_, std::move(started), std::move(finish));
+  return started;
+}
+
+std::unique_ptr<Pending> C10dGroup::started(Label label, Work work, Finish finish) {
+  Group::Kind kind = label.kind;
+  return std::make_unique<Call>(kind, line_, begin(std::move(label), std::move(work)),
+                                std::move(finish));
 }
 
 // Keeps a backend alive until the process ends.
@@ -223,6 +231,49 @@ Work C10dGroup::exchange_rows(const at::Tensor& tensor, const at::Tensor& result
   return backend().c10d->alltoall_base(to, from, equal_rows, equal_rows);
 }
 
+// Sends a tensor to all ranks, into their rows of `result`.
+Work gather(const Backend& backend, int64_t rank, const at::Tensor& tensor,
+            const at::Tensor& result) {
+  if (backend.exchange) {
+    std::vector<at::Tensor> copies(static_cast<size_t>(result.size(0)), tensor);
+    Work work = backend.exchange(std::move(copies), result.unbind());
+    result[rank].copy_(tensor);
+    return work;
+  }
+  at::Tensor to = as_bytes(result), from = as_bytes(tensor);
+  return backend.c10d->_allgather_base(to, from);
+}
+
+std::unique_ptr<Pending> C10dGroup::start_sum_by_parts(const at::Tensor& tensor) {
+  at::Tensor parts = to_parts(tensor, size()), arrived = at::empty_like(parts);
+  Label label = announce(all_reduce_kind, tensor, parts);
+  Started scattered = begin(std::move(label), exchange_rows(parts, arrived));
+  auto gather_sums = [line = line_, rank = rank(), scattered, parts, arrived] {
+    at::Tensor sum = reduce(arrived.unbind(), ReduceOp::sum);
+    Started gathered = scattered;
+    gathered.work = gather(gathered.group->backend, rank, sum, parts);
+    line->add(gathered);
+    return gathered;
+  };
+  if (!backend().runs_on_stream) {
+    // All processes wait for their collectives in the same order.
+    auto finish = [line = line_, gather_sums, parts, tensor] {
+      Started gathered = gather_sums();
+      await(gathered);
+      line->remove(gathered);
+      put_parts_back(parts, tensor);
+      return tensor;
+    };
+    return std::make_unique<Call>(all_reduce_kind, line_, std::move(scattered), std::move(finish));
+  }
+  // The device waits, and the host queues both steps.
+  await(scattered);
+  return std::make_unique<Call>(all_reduce_kind, line_, gather_sums(), [parts, tensor] {
+    put_parts_back(parts, tensor);
+    return tensor;
+  });
+}
+
 std::vector<at::Tensor> C10dGroup::one_from_each(const at::Tensor& own) const {
   std::vector<at::Tensor> tensors;
   for (int64_t each = 0; each < size(); ++each)
@@ -234,6 +285,7 @@ std::vector<at::Tensor> C10dGroup::one_from_each(const at::Tensor& own) const {
 std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp op) {
   if (tensor.is_meta()) return ended(tensor);
   at::NoGradGuard no_grad;
+  if (is_summed_by_parts(tensor, op, size())) return start_sum_by_parts(tensor);
   const Reduced reduced = reduced_form(tensor, op, size());
   Label label = announce(all_reduce_kind, tensor, reduced.tensor, op);
   if (tensor.is_complex() && op != ReduceOp::sum)
@@ -264,14 +316,7 @@ std::unique_ptr<Pending> C10dGroup::start_all_gather(at::Tensor tensor) {
   Label label = announce(all_gather_kind, tensor);
   at::Tensor result = at::empty(sizes, tensor.options());
   Work work;
-  if (backend().exchange) {
-    std::vector<at::Tensor> copies(static_cast<size_t>(size()), tensor);
-    work = exchange(std::move(copies), result.unbind());
-    result[rank()].copy_(tensor);
-  } else if (tensor.numel() > 0) {
-    at::Tensor to = as_bytes(result), from = as_bytes(tensor);
-    work = backend().c10d->_allgather_base(to, from);
-  }
+  if (tensor.numel() > 0) work = gather(backend(), rank(), tensor, result);
   return started(label, work, [result] { return result; });
 }
 

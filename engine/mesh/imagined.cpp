@@ -82,6 +82,7 @@ class ImaginedGroup final : public Group {
   std::unique_ptr<Pending> start_all_reduce(at::Tensor tensor, ReduceOp op) override {
     at::NoGradGuard no_grad;
     Allocating allocating;
+    if (is_summed_by_parts(tensor, op, size())) return start_sum_by_parts(tensor);
     const Reduced reduced = reduced_form(tensor, op, size());
     auto number = count(all_reduce_kind, reduced.tensor);
     if (library_ == Library::gloo && is_exchanged(tensor, size())) {
@@ -156,6 +157,24 @@ class ImaginedGroup final : public Group {
     counters_[kind].bytes += bytes;
     if (!of_this_thread) return std::nullopt;
     return of_this_thread->started({kind, dim_, size(), line_.step, bytes});
+  }
+
+  std::unique_ptr<Pending> start_sum_by_parts(const at::Tensor& tensor) {
+    at::Tensor parts = to_parts(tensor, size()), arrived = at::empty_like(parts);
+    auto number = count(all_reduce_kind, parts);
+    auto finish = [parts, tensor, n = size()] {
+      put_parts_back(parts, tensor);
+      if (!tensor.is_meta()) tensor.copy_(tensor.to(at::kFloat).mul_(n));
+      return tensor;
+    };
+    if (library_ == Library::nccl)
+      return started(number, finish, {parts, reduce(arrived.unbind(), ReduceOp::sum)});
+    return started(number,
+                   [arrived, finish] {
+                     reduce(arrived.unbind(), ReduceOp::sum);
+                     return finish();
+                   },
+                   {parts});
   }
 
   at::Tensor copies_of(const at::Tensor& tensor) const {

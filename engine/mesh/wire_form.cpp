@@ -2,6 +2,7 @@
 
 #include "wire_form.h"
 
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/view_as_real.h>
@@ -60,6 +61,23 @@ int64_t bytes_sent(Group::Kind kind, int64_t bytes, int64_t n_ranks) {
 bool is_exchanged(const at::Tensor& tensor, int64_t n_ranks) {
   constexpr int64_t most = 768 << 10, most_of_all = 2 << 20;
   return int64_t(tensor.nbytes()) <= std::min(most, most_of_all / n_ranks);
+}
+
+bool is_summed_by_parts(const at::Tensor& tensor, ReduceOp op, int64_t n_ranks) {
+  return at::isReducedFloatingType(tensor.scalar_type()) && op == ReduceOp::sum && n_ranks > 2 &&
+         !is_exchanged(tensor, n_ranks);
+}
+
+at::Tensor to_parts(const at::Tensor& tensor, int64_t n_ranks) {
+  const int64_t missing = (n_ranks - tensor.numel() % n_ranks) % n_ranks;
+  at::Tensor flat = tensor.reshape({-1});
+  if (missing > 0) flat = at::constant_pad_nd(flat, {0, missing});
+  return flat.view({n_ranks, -1});
+}
+
+void put_parts_back(const at::Tensor& parts, const at::Tensor& given) {
+  if (!parts.is_alias_of(given))
+    given.copy_(parts.view({-1}).narrow(0, 0, given.numel()).view_as(given));
 }
 
 // Backends support integers of 8, 32 and 64 bits and floats; other dtypes are converted, and copied

@@ -69,6 +69,8 @@ end
 
 local cases = {
   { n = 2, model = "mlp", n_model_shards = 2 },
+  -- Activations that are large enough for sums by parts.
+  { n = 4, model = "mlp", n_model_shards = 4, batch = 1100, compute_dtype = "bfloat16" },
   { n = 2, model = "llama", zero = 3, accumulate = 2, recompute = "blocks" },
   { n = 2, model = "llama", zero = 3, accumulate = 2, recompute = "selective" },
   { n = 2, model = "t5", n_model_shards = 2, sequence_parallel = true },

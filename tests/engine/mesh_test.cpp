@@ -1,3 +1,4 @@
+#include "../../engine/mesh/imagined.h"
 #include "files.h"
 #include "processes.h"
 #include "selection.h"
@@ -28,6 +29,7 @@ using redco::Group;
 using redco::Mesh;
 using redco::Processes;
 using redco::ReduceOp;
+using redco::mesh::make_imagined_mesh;
 
 namespace {
 
@@ -148,6 +150,36 @@ TEST_CASE("every collective on every type, in two, three and four processes") {
     for (auto type : types) check_collectives(mesh.world(), type, n_times);
     for (auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16})
       check_floats(mesh.world(), type, 2 * n_times);
+  });
+}
+
+TEST_CASE("large sums of 16-bit floats: rounded once, sent in 16 bits, as imagined") {
+  in_processes({.n_processes = 3}, [](Mesh& mesh) {
+    Group& group = mesh.world();
+    auto imagined_mesh = make_imagined_mesh({.zero = 3});
+    Group& imagined = imagined_mesh->group(Mesh::dp);
+    for (auto type : {at::kHalf, at::kBFloat16})
+      for (int64_t numel : {420'000, 420'001}) {  // three parts, or with zeros at the end
+        auto of_rank = [&](int64_t rank) {
+          return at::sin(at::arange(numel) * double(rank + 1)).view({-1, 1}).to(type);
+        };
+        at::Tensor sum = of_rank(0).to(at::kFloat) + of_rank(1) + of_rank(2);
+        at::Tensor mine = of_rank(group.rank());
+        redco::Traffic before = group.counters()[Group::all_reduce_kind];
+        CHECK(group.all_reduce(mine, ReduceOp::sum).is_same(mine));
+        CHECK(at::equal(mine, sum.to(type)));
+        redco::Traffic after = group.counters()[Group::all_reduce_kind];
+        CHECK(after.count == before.count + 1);
+        // Two parts of three, twice.
+        int64_t bytes = 2 * 2 * ((numel + 2) / 3) * 2;
+        CHECK(after.bytes == before.bytes + bytes);
+
+        before = imagined.counters()[Group::all_reduce_kind];
+        imagined.all_reduce(at::empty({numel}, at::device(at::kMeta).dtype(type)), ReduceOp::sum);
+        CHECK(imagined.counters()[Group::all_reduce_kind].bytes == before.bytes + bytes);
+        at::Tensor three = imagined.all_reduce(at::ones({numel}, type), ReduceOp::sum);
+        CHECK(at::equal(three, at::full({numel}, 3, type)));
+      }
   });
 }
 

@@ -308,6 +308,13 @@ TEST_CASE("collectives hold what their library holds") {
   using plan::Library;
   CHECK(held(Library::gloo, gather) == Bytes{20, 16});
   CHECK(held(Library::nccl, gather) == Bytes{20, 16});
+  // 2 MiB of 16-bit floats: with the parts that arrive, or the own part of the sum.
+  Start sum_by_parts = [](Group& group, const at::Tensor&) {
+    auto options = at::device(at::kMeta).dtype(at::kBFloat16);
+    return group.start_all_reduce(at::empty({1 << 20}, options), ReduceOp::sum);
+  };
+  CHECK(held(Library::gloo, sum_by_parts) == Bytes{4096, 2048});
+  CHECK(held(Library::nccl, sum_by_parts) == Bytes{2560, 2048});
   // With Gloo, the rows of the three other ranks arrive and are then added up.
   CHECK(held(Library::gloo, scatter) == Bytes{7, 1});
   CHECK(held(Library::nccl, scatter) == Bytes{5, 1});

@@ -147,6 +147,27 @@ TEST_CASE("every collective on every type, on a stream") {
   }
 }
 
+TEST_CASE("large sums of 16-bit floats take two steps, and the host runs ahead of both") {
+  on_devices({.n_processes = 3}, [](const std::shared_ptr<Mesh>& mesh) {
+    constexpr int64_t numel = 400'001;
+    at::Tensor x = full({numel}, mesh->world().rank() == 0 ? 512 : 1, *mesh, at::kBFloat16);
+    auto x_now = x.clone();
+    std::unique_ptr<redco::Pending> sum;
+    {
+      fake::Paused paused;
+      sum = mesh->world().start_all_reduce(x_now, ReduceOp::sum);
+      x = mesh->world().all_reduce(x.add(1), ReduceOp::sum);
+    }
+    CHECK(at::equal(sum->wait().cpu(), at::full({numel}, 514, at::kBFloat16)));
+    CHECK(at::equal(x.cpu(), at::full({numel}, 517, at::kBFloat16)));
+    CHECK(fake::n_blocked() == 0);
+    CHECK(fake::freed_memory_is_intact());
+    const auto& traffic = mesh->world().counters()[Group::all_reduce_kind];
+    CHECK(traffic.count == 2);
+    CHECK(traffic.bytes == 2 * (2 * 2 * ((numel + 2) / 3) * 2));
+  });
+}
+
 TEST_CASE("each thread works on the device of its process") {
   on_devices({.n_processes = 2}, [](const std::shared_ptr<Mesh>& mesh) {
     c10::Device own(fake::type, static_cast<c10::DeviceIndex>(mesh->processes().rank));
