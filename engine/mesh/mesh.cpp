@@ -290,8 +290,9 @@ class Grid : public Mesh, Connection::Lines {
     std::lock_guard lock(mutex_);
     parts.number = parts.peers->add_group();
     // Groups of the same processes share a backend.
-    Backend& backend = backends_[{parts.processes, parts.is_link}];
-    if (!backend.c10d) backend = make_backend(parts);
+    Connection::Backends& backends = is_on_host_ ? backends_ : connection_->backends();
+    Backend& backend = backends[{parts.processes, parts.is_link}];
+    if (!backend.c10d || *backend.is_aborted) backend = make_backend(parts);
     parts.backend = backend;
   }
 
@@ -331,7 +332,7 @@ class Grid : public Mesh, Connection::Lines {
   Connection* connection_ = nullptr;  // null for one process
   std::string name_;                  // the prefix of its keys in the store
   std::mutex mutex_;
-  std::map<std::pair<std::vector<int64_t>, bool>, Backend> backends_;  // and whether it is a link
+  Connection::Backends backends_;  // those that run on the host
   std::unique_ptr<Notes> notes_;
   std::vector<std::shared_ptr<GroupLine>> lines_;
   std::vector<std::unique_ptr<Group>> groups_;  // of the dimensions, and world

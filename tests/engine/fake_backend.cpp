@@ -10,9 +10,12 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,6 +24,17 @@ namespace fake {
 namespace {
 
 std::atomic<c10::DeviceIndex> connecting = -1;
+std::atomic<int64_t> n_made = 0;
+
+struct Shutdowns {
+  std::mutex mutex;
+  std::vector<std::chrono::steady_clock::time_point> times;
+
+  static Shutdowns& get() {
+    static auto& made = *new Shutdowns;
+    return made;
+  }
+};
 
 class StreamWork final : public c10d::Work {
  public:
@@ -70,6 +84,12 @@ class StreamBackend final : public c10d::Backend {
   void abort() override {
     // Gloo's own end would wait for its work.
     if (!state_->is_aborted.exchange(true)) new std::shared_ptr<State>(state_);
+  }
+
+  void shutdown() override {
+    Shutdowns& all = Shutdowns::get();
+    std::lock_guard lock(all.mutex);
+    all.times.push_back(std::chrono::steady_clock::now());
   }
 
   c10::intrusive_ptr<c10d::Work> allreduce(Tensors& tensors,
@@ -162,7 +182,16 @@ class StreamBackend final : public c10d::Backend {
 
 c10::Device connecting_device() { return {type, connecting}; }
 
+int64_t n_connected() { return n_made; }
+
+std::vector<std::chrono::steady_clock::time_point> shutdowns() {
+  Shutdowns& all = Shutdowns::get();
+  std::lock_guard lock(all.mutex);
+  return all.times;
+}
+
 redco::mesh::Backend on_stream(const redco::mesh::DeviceRequest& request) {
+  ++n_made;
   connecting = current_device().index();
   redco::mesh::Backend inner = redco::mesh::make_gloo(
       request.store, request.rank, request.size, request.timeout, "127.0.0.1", /*one_host=*/true);

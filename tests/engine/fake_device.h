@@ -10,7 +10,9 @@
 #include <c10/core/Device.h>
 #include <c10/core/DeviceType.h>
 
+#include <chrono>
 #include <cstdint>
+#include <vector>
 
 namespace fake {
 
@@ -40,5 +42,9 @@ c10::Device connecting_device();
 
 /// A backend whose collectives are Gloo's, queued on a stream of their own, like NCCL's.
 redco::mesh::Backend on_stream(const redco::mesh::DeviceRequest& request);
+/// How many were made.
+int64_t n_connected();
+/// The times at which backends were shut down.
+std::vector<std::chrono::steady_clock::time_point> shutdowns();
 
 }  // namespace fake

@@ -2,9 +2,12 @@
 
 #include "connection.h"
 
+#include <redco/detail/thread_without_signals.h>
+
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <cstdlib>
+#include <future>
 #include <map>
 
 namespace redco::mesh {
@@ -19,15 +22,34 @@ struct Connection::All {
   std::map<std::string, Connection> connections;
 };
 
-void Connection::stop_peers() {
-  for_each([](Connection& connection) { connection.peers_.stop(); });
+void Connection::end_all() {
+  for_each([](Connection& connection) { connection.end(); });
+}
+
+void Connection::end() {
+  std::erase_if(backends_, [](const auto& each) {
+    const Backend& backend = each.second;
+    return !backend.c10d || *backend.is_aborted;
+  });
+  if (backends_.empty()) return peers_.stop();
+  peers_.stop([this] {
+    // In the same order on all processes. A broken connection may never end: it is left alone.
+    std::packaged_task<void()> task([backends = backends_] {
+      for (const auto& [group, backend] : backends) backend.c10d->shutdown();
+    });
+    auto ended = task.get_future();
+    thread_without_signals([task = std::make_shared<decltype(task)>(std::move(task))] {
+      (*task)();
+    }).detach();
+    ended.wait_for(std::chrono::seconds(10));
+  });
 }
 
 Connection::All& Connection::all() {
   // However the process ends, the others learn that its script has ended.
   static All& made = []() -> All& {
-    std::atexit(stop_peers);
-    std::at_quick_exit(stop_peers);
+    std::atexit(end_all);
+    std::at_quick_exit(end_all);
     return *new All;
   }();
   return made;
@@ -87,6 +109,7 @@ void Connection::disconnect() {
   n_meshes_ = 0;
   peers_.forget_groups();
   for (Lines* each : lines_) each->disconnect();
+  backends_.clear();
 }
 
 }  // namespace redco::mesh

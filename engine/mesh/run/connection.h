@@ -1,5 +1,6 @@
 #pragma once
 
+#include "../backend.h"
 #include "peers.h"
 
 #include <redco/detail/run_store.h>
@@ -9,10 +10,13 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace redco::mesh {
 
@@ -21,7 +25,8 @@ c10::intrusive_ptr<c10d::Store> with_prefix(const c10::intrusive_ptr<c10d::Store
                                             const std::string& prefix);
 
 /// The connection of this process to the others of its run. It is never destroyed: others may need
-/// the store that this process hosts after its last mesh is gone. At exit only the heartbeats stop.
+/// the store that this process hosts after its last mesh is gone. At exit the heartbeats stop, and
+/// the backends on streams are shut down.
 class Connection {
  public:
   /// Connections that must be remade after a failed turn (redco/detail/turns.h).
@@ -48,6 +53,12 @@ class Connection {
   /// The key prefix of the next mesh. All processes make their meshes in the same order.
   std::string next_mesh();
 
+  /// The backends that run on streams, by the processes of a group and whether it is a link.
+  /// Destroying one aborts it, and other processes may still receive what it sent: so they outlive
+  /// their mesh, serve later ones, and are shut down when the scripts of all processes have ended.
+  using Backends = std::map<std::pair<std::vector<int64_t>, bool>, Backend>;
+  Backends& backends() { return backends_; }
+
   /// How often the run was disconnected; the same on all its processes.
   int64_t reconnects() const { return reconnects_; }
   void add(Lines* lines);
@@ -59,7 +70,8 @@ class Connection {
  private:
   struct All;
   static All& all();
-  static void stop_peers();
+  static void end_all();
+  void end();
 
   const Processes processes_;
   const std::chrono::milliseconds timeout_;
@@ -67,6 +79,7 @@ class Connection {
   Peers peers_;
   bool may_reconnect_ = false;
   std::shared_ptr<RunStore> connecting_;
+  Backends backends_;
   int64_t n_meshes_ = 0;
   std::atomic<int64_t> reconnects_ = 0;
   std::mutex mutex_;

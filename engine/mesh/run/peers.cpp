@@ -40,38 +40,45 @@ Peers::Peers(const Processes& processes, std::unique_ptr<RunStore> store)
   for (int64_t rank = 0; rank < processes.size; ++rank) {
     keys_.push_back("alive/" + std::to_string(rank));
     keys_of_end_.push_back("ended/" + std::to_string(rank));
+    keys_of_last_.push_back("last/" + std::to_string(rank));
   }
   store_->c10d()->set(keys_[size_t(rank_)], std::vector<uint8_t>{'0'});
   thread_without_signals([this] { run(); }).detach();
 }
 
-void Peers::stop() {
+void Peers::stop(const std::function<void()>& last) {
   std::unique_lock lock(mutex_);
   stop_ = true;
   ++n_ended_;
   changed_.notify_all();
   changed_.wait_for(lock, std::chrono::seconds(1), [this] { return stopped_; });
-  bool waits = hosts_store_ && stopped_;
+  if (!stopped_ || !(hosts_store_ || last)) return;
   lock.unlock();
-  if (waits) wait_for_others();
-}
-
-void Peers::wait_for_others() {
-  std::vector<std::vector<uint8_t>> last_signs;
-  auto end = steady_clock::now() + patience;
   try {
-    auto& store = *store_->c10d();
-    while (!store.check(keys_of_end_) && !store_->failure() && !is_interrupt_pending() &&
-           steady_clock::now() < end) {
-      if (store.check(keys_)) {
-        auto signs = store.multiGet(keys_);
-        if (std::exchange(last_signs, signs) != signs) end = steady_clock::now() + patience;
-      }
-      std::this_thread::sleep_for(milliseconds(10));
-    }
+    if (!all_reach(keys_of_end_) || !last) return;
+    last();
+    // The others may be about to read from the store that all have ended.
+    store_->c10d()->set(keys_of_last_[size_t(rank_)], std::vector<uint8_t>{'1'});
+    if (hosts_store_) all_reach(keys_of_last_);
   } catch (const std::exception&) {
     // There is no store that others could need.
   }
+}
+
+// Waits for keys of all processes. Returns whether all came: none failed or is silent.
+bool Peers::all_reach(const std::vector<std::string>& keys) {
+  std::vector<std::vector<uint8_t>> last_signs;
+  auto end = steady_clock::now() + patience;
+  auto& store = *store_->c10d();
+  while (!store.check(keys)) {
+    if (store_->failure() || is_interrupt_pending() || steady_clock::now() >= end) return false;
+    if (store.check(keys_)) {
+      auto signs = store.multiGet(keys_);
+      if (std::exchange(last_signs, signs) != signs) end = steady_clock::now() + patience;
+    }
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  return !store_->failure();
 }
 
 void Peers::run() {

@@ -63,10 +63,11 @@ class REDCO_API Peers {
   /// Calls `body` on the heartbeat thread once a failure is known.
   void on_failure(std::function<void()> body);
 
-  /// Ends the heartbeats when this process's script has ended; waits at most a second. A process
-  /// that hosts the store waits for the end of the others, too, which still need it, for as long
-  /// as one of them gives signs of life.
-  void stop();
+  /// Ends the heartbeats when this process's script has ended; waits at most a second. If there is
+  /// a `last`, waits for the end of all scripts and calls it, unless a process failed. A process
+  /// that hosts the store waits for the others, too, which still need it. Both wait for as long as
+  /// another process gives signs of life.
+  void stop(const std::function<void()>& last = {});
 
   /// Reports to the others that this process failed, with the reason and its exit code.
   void report_failure(const std::string& text, int exit_code);
@@ -94,7 +95,7 @@ class REDCO_API Peers {
   };
 
   void run();
-  void wait_for_others();
+  bool all_reach(const std::vector<std::string>& keys);
   std::string own_sign() const;
   void exchange_signs();
   void read_signs(const std::vector<std::vector<uint8_t>>& texts);
@@ -108,7 +109,7 @@ class REDCO_API Peers {
   const std::string where_;
   const bool hosts_store_;
   std::unique_ptr<RunStore> store_;
-  std::vector<std::string> keys_, keys_of_end_;
+  std::vector<std::string> keys_, keys_of_end_, keys_of_last_;
   bool all_came_ = false;
 
   std::mutex mutex_;
