@@ -63,6 +63,6 @@ struct DeviceBackend {
 /// Registers the backend of a device type. The one for CUDA is predefined.
 REDCO_API void set_device_backend(c10::DeviceType type, const DeviceBackend& backend);
 /// Returns the backend of a device type. Throws UsageError if there is none.
-const DeviceBackend& device_backend(c10::DeviceType type);
+REDCO_API const DeviceBackend& device_backend(c10::DeviceType type);
 
 }  // namespace redco::mesh

@@ -7,6 +7,7 @@
 #include "c10d_group.h"
 #include "gloo.h"
 #include "host_group.h"
+#include "nccl.h"
 #include "run/connection.h"
 #include "run/peers.h"
 #include "single.h"
@@ -17,6 +18,8 @@
 #include <redco/detail/run_store.h>
 #include <redco/detail/thread_without_signals.h>
 #include <redco/error.h>
+
+#include <c10/util/Exception.h>
 
 #include <cstdlib>
 #include <functional>
@@ -113,19 +116,40 @@ void check_hosts_alike(c10d::Store& store, const Processes& processes) {
 }
 
 // Returns the result of `connect`, which may wait forever for processes that do not connect. It
-// runs on a thread that is abandoned when one of them fails.
-Backend connect_watched(std::function<Backend()> connect, const GroupParts& parts) {
+// runs on a thread that is abandoned when one of them fails or the time is over; `advice` says what
+// to do then.
+Backend connect_watched(std::function<Backend()> connect, const GroupParts& parts,
+                        const std::string& advice) {
   auto task = std::make_shared<std::packaged_task<Backend()>>(std::move(connect));
   auto backend = task->get_future();
   Waiting waiting("connections to the other processes");
+  const auto until = std::chrono::steady_clock::now() + parts.timeout;
   thread_without_signals([task] { (*task)(); }).detach();
   while (backend.wait_for(Peers::look_around) != std::future_status::ready) {
     check_interrupt();
     parts.peers->check(meeting, parts.processes);
     // Those that connect have numbered the group.
     parts.peers->check_started(meeting, parts.number, 0, parts.processes);
+    require(std::chrono::steady_clock::now() < until, "the processes of group \"", parts.name,
+            "\" did not connect within ", double(parts.timeout.count()) / 1000, " s; ", advice);
   }
-  return backend.get();
+  try {
+    return backend.get();
+  } catch (const c10::Error& error) {
+    const std::string cause = error.what_without_backtrace();
+    const bool share_gpu = cause.find("Duplicate GPU") != std::string::npos;  // says NCCL
+    fail("the processes of group \"", parts.name, "\" cannot connect: ", cause, "; ",
+         share_gpu ? "processes that share a GPU need REDCO_COLLECTIVES=gloo" : advice);
+  }
+}
+
+// What helps if the processes do not reach each other.
+std::string network_advice(bool is_on_host) {
+  const std::string variable = is_on_host ? "GLOO_SOCKET_IFNAME" : "NCCL_SOCKET_IFNAME";
+  const char* set = std::getenv(variable.c_str());
+  return variable + (set != nullptr && *set != '\0' ? " = " + std::string(set) : std::string()) +
+         " names the network interface that connects the hosts" +
+         (is_on_host ? "" : ", and NCCL_DEBUG=INFO logs what NCCL does");
 }
 
 // Whether collectives of device tensors run on the host with Gloo.
@@ -208,6 +232,7 @@ class Grid : public Mesh, Connection::Lines {
     }
     Alone::refuse([] { return "a Deployer of all processes"; });
     connection_ = &Connection::of(processes_, options.timeout);
+    if (device_.is_cuda() && !is_on_host_) set_nccl_variables(processes_);
     Peers& peers = connection_->peers();
     name_ = connection_->next_mesh();
     SpmdLog::get().turn_on();
@@ -312,7 +337,7 @@ class Grid : public Mesh, Connection::Lines {
       return make_gloo(store, rank, size, timeout, processes.store_address,
                        processes.local_size == processes.size);
     };
-    Backend backend = connect_watched(std::move(connect), parts);
+    Backend backend = connect_watched(std::move(connect), parts, network_advice(is_on_host_));
     // Work on a GPU waits for its peers forever and blocks all later work.
     if (backend.runs_on_stream) parts.peers->on_failure(backend.aborter());
     return backend;

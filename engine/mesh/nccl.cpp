@@ -3,15 +3,11 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-#include <cstdlib>
-#include <string>
+#include <type_traits>
 
 extern "C" __attribute__((visibility("default"))) void redco_connect_nccl(
     const redco::mesh::DeviceRequest& request, redco::mesh::Backend& result) {
   c10::cuda::set_device(request.device.index());
-  // c10d's watchdog would end the process when a connection breaks, before the failed process is
-  // reported.
-  setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", std::to_string(c10d::CleanUpOnly).c_str(), 0);
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = request.timeout;
   auto nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(request.store, int(request.rank),
@@ -21,4 +17,5 @@ extern "C" __attribute__((visibility("default"))) void redco_connect_nccl(
   result.has_reduce_scatter = result.runs_on_stream = true;
 }
 
+static_assert(c10d::CleanUpOnly == 2, "set_nccl_variables has this number");
 static_assert(std::is_same_v<decltype(&redco_connect_nccl), redco::mesh::NcclEntry>);

@@ -1,5 +1,7 @@
-// How backends of devices connect and end, with fake devices.
+// How backends of devices connect and end, with fake devices, and what NCCL is told.
+#include "../../engine/mesh/nccl.h"
 #include "fake_device.h"
+#include "files.h"
 #include "processes.h"
 
 #include <redco/group.h>
@@ -11,6 +13,7 @@
 #include <unistd.h>
 #include <chrono>
 #include <cstdlib>
+#include <string>
 #include <thread>
 
 using redco::Mesh;
@@ -19,6 +22,8 @@ using redco::Processes;
 using redco::ReduceOp;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+
+using namespace redco::mesh;
 
 TEST_CASE("backends are shut down when the scripts of all processes have ended") {
   static std::chrono::steady_clock::time_point end;  // no process may shut down earlier
@@ -51,4 +56,68 @@ TEST_CASE("backends are shut down when the scripts of all processes have ended")
       end = std::chrono::steady_clock::now() + milliseconds(is_last ? 0 : 800);
     });
   }
+}
+
+TEST_CASE("processes that do not connect, and NCCL's error for those of one GPU, with advice") {
+  for (bool waits : {false, true}) {
+    in_bare_processes(
+        {.n_processes = 2, .time_limit = seconds(30)}, [&](const Processes& processes) {
+          fake::use_devices();
+          auto backend = device_backend(fake::type);
+          backend.connect = [](const DeviceRequest&) -> Backend {
+            TORCH_CHECK(false,
+                        "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 19000");
+          };
+          if (waits)
+            backend.connect = [](const DeviceRequest&) -> Backend {
+              std::this_thread::sleep_for(seconds(60));
+              return {};
+            };
+          set_device_backend(fake::type, backend);
+          std::string error = message_of([&] {
+            Mesh::make({.processes = processes, .device_type = fake::type, .timeout = seconds(2)});
+          });
+          if (waits)
+            check_contains(error, {"the processes of group \"dp\" did not connect within 2 s",
+                                   "NCCL_SOCKET_IFNAME", "NCCL_DEBUG=INFO"});
+          else
+            check_contains(error, {"the processes of group \"dp\" cannot connect", "Duplicate GPU",
+                                   "REDCO_COLLECTIVES=gloo"});
+        });
+  }
+}
+
+TEST_CASE("variables of NCCL are set unless they have a value") {
+  in_bare_processes({.n_processes = 1}, [](const Processes& given) {
+    auto value = [](const char* name) {
+      const char* set = std::getenv(name);
+      return std::string(set == nullptr ? "none" : set);
+    };
+    Processes processes = given;
+    processes.store_address = "127.0.0.1";
+    const Folder folder;
+    const std::string conf = folder / "nccl.conf";
+    setenv("NCCL_CONF_FILE", conf.c_str(), 1);
+    setenv("TORCH_NCCL_TRACE_BUFFER_SIZE", "7", 1);
+    setenv("TORCH_NCCL_ENABLE_MONITORING", "1", 1);
+    unsetenv("NCCL_SOCKET_IFNAME");
+    write_bytes(conf, "NCCL_SOCKET_IFNAME=ib0\n");
+    set_nccl_variables(processes);
+    CHECK(value("NCCL_SOCKET_IFNAME") == "none");
+    CHECK(value("TORCH_FR_BUFFER_SIZE") == "none");
+    CHECK(value("TORCH_NCCL_ENABLE_MONITORING") == "1");
+    CHECK(value("TORCH_NCCL_ASYNC_ERROR_HANDLING") == "2");
+
+    write_bytes(conf, "NCCL_DEBUG=WARN\n");
+    unsetenv("TORCH_NCCL_TRACE_BUFFER_SIZE");
+    unsetenv("TORCH_NCCL_ENABLE_MONITORING");
+    set_nccl_variables(processes);
+    CHECK(value("NCCL_SOCKET_IFNAME") == "=lo");
+    CHECK(value("TORCH_FR_BUFFER_SIZE") == "0");
+    CHECK(value("TORCH_NCCL_ENABLE_MONITORING") == "0");
+
+    setenv("NCCL_SOCKET_IFNAME", "eth7", 1);
+    set_nccl_variables(processes);
+    CHECK(value("NCCL_SOCKET_IFNAME") == "eth7");
+  });
 }

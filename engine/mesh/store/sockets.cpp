@@ -6,6 +6,7 @@
 #include <redco/error.h>
 
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -125,6 +126,20 @@ std::string address_towards(const std::string& target) {
     if (!own.empty()) return own;
   }
   fail("there is no route to ", target, ", the address of process 0's host");
+}
+
+std::string interface_of(const std::string& address) {
+  ifaddrs* found = nullptr;
+  if (getifaddrs(&found) != 0) return "";
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> all(found, freeifaddrs);
+  for (const ifaddrs* each = found; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr) continue;
+    const int family = each->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    if (number_of(each->ifa_addr, length) == address) return each->ifa_name;
+  }
+  return "";
 }
 
 std::vector<Descriptor> listen_at(const std::string& address, int64_t port, milliseconds time) {

@@ -28,6 +28,9 @@ bool is_loopback(const std::string& address);
 /// route.
 std::string address_towards(const std::string& target);
 
+/// The name of the network interface that has this numeric address; empty if none has.
+std::string interface_of(const std::string& address);
+
 /// Listens at an address, a name or a number, and a port; 0: any. A name may have several
 /// addresses. If none belongs to this host, as behind a router or a Kubernetes service, listens at
 /// all addresses of this host. Waits until the name can be resolved. Throws Error if that takes too

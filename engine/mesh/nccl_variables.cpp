@@ -1,0 +1,59 @@
+// The environment variables of NCCL and c10d, which only these read.
+#include "nccl.h"
+
+#include "store/sockets.h"
+
+#include <redco/error.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+namespace redco::mesh {
+
+using namespace store;
+
+namespace {
+
+bool has_value(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0';
+}
+
+// Whether one of NCCL's configuration files sets a variable: those of the environment go before.
+bool is_configured(const std::string& name) {
+  const char* named = std::getenv("NCCL_CONF_FILE");
+  const char* home = std::getenv("HOME");
+  const std::string own = std::string(home == nullptr ? "" : home) + "/.nccl.conf";
+  for (const std::string& path : {named == nullptr ? own : named, std::string("/etc/nccl.conf")}) {
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);)
+      if (line.starts_with(name + "=")) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void set_nccl_variables(const Processes& processes) {
+  // NCCL would take the first network card that it finds. A name that leads to the loopback address
+  // of its own host says nothing about the network.
+  constexpr const char* interface = "NCCL_SOCKET_IFNAME";
+  if (!has_value(interface) && !is_configured(interface)) {
+    const std::string& store = processes.store_address;
+    const std::string own = address_towards(store);
+    const bool is_one_host = processes.local_size == processes.size;
+    const std::string name = interface_of(own);
+    if (!name.empty() && (is_one_host || is_loopback(store) || !is_loopback(own)))
+      setenv(interface, ("=" + name).c_str(), 1);
+  }
+  // CleanUpOnly: c10d's watchdog would end the process when a connection breaks, before the failed
+  // process is reported.
+  setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", 0);
+  // c10d would end a process that was suspended for minutes. Peers watches the processes.
+  setenv("TORCH_NCCL_ENABLE_MONITORING", "0", 0);
+  // A record of each collective, which costs some microseconds and which nothing here reads.
+  if (!has_value("TORCH_NCCL_TRACE_BUFFER_SIZE")) setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
+}
+
+}  // namespace redco::mesh
