@@ -53,7 +53,7 @@ sent to the processes that have theirs.]], function(x, numbers, list)
 end)
 
 define("silu_mul", [[
-silu_mul(gate, up) -> tensor
+silu_mul(gate [...], up [...]) -> [...]
 silu(gate) * up, the gated activation of LLaMA's layers (SwiGLU). As one operator it keeps only `gate`
 and `up` for backward.]],
 native.silu_mul)

@@ -98,6 +98,10 @@ local params = nn.Embedding(1000, 16)
 local ids = torch.tensor { { 5, 7, 9 }, { 1, 2, 0 } }
 print(nn.embedding(params, ids).shape)  --> torch.Size([2, 3, 16])
 
+--- redco.nn.silu_mul
+local gate, up = torch.randn { 2, 4 }, torch.randn { 2, 4 }
+print(torch.allclose(nn.silu_mul(gate, up), torch.silu(gate) * up))  --> true
+
 --- redco.nn.grouped_linear
 local weights = {}
 for i = 1, 8 do weights[i] = torch.randn { 16, 32 } end
