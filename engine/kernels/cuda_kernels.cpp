@@ -3,14 +3,15 @@
 #include "cuda_kernels.h"
 
 #include "../core/libtorch_versions.h"
+#include "kept_code.h"
 
+#include <redco/detail/user_folder.h>
 #include <redco/error.h>
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <dlfcn.h>
-#include <vector>
 
 namespace redco {
 
@@ -19,6 +20,7 @@ namespace {
 // The functions that are used, with the types of nvrtc.h and cuda.h: enums are ints, handles are
 // pointers.
 struct Library {
+  int (*compiler_version)(int*, int*);
   int (*create_program)(void**, const char*, const char*, int, const char* const*,
                         const char* const*);
   int (*compile_program)(void*, int, const char* const*);
@@ -28,8 +30,12 @@ struct Library {
   int (*cubin)(void*, char*);
   int (*destroy_program)(void**);
   int (*device_attribute)(int*, int, int);
+  int (*current_context)(void**);
+  int (*retain_context)(void**, int);
+  int (*set_context)(void*);
   int (*load_module)(void**, const void*);
   int (*get_function)(void**, void*, const char*);
+  int (*set_attribute)(void*, int, int);
   int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*,
                 void**, void**);
   int (*error_name)(int, const char**);
@@ -44,6 +50,7 @@ struct Library {
       missing = dlerror();
       return;
     }
+    find(both, "nvrtcVersion", compiler_version);
     find(both, "nvrtcCreateProgram", create_program);
     find(both, "nvrtcCompileProgram", compile_program);
     find(both, "nvrtcGetProgramLogSize", log_size);
@@ -52,8 +59,12 @@ struct Library {
     find(both, "nvrtcGetCUBIN", cubin);
     find(both, "nvrtcDestroyProgram", destroy_program);
     find(both, "cuDeviceGetAttribute", device_attribute);
+    find(both, "cuCtxGetCurrent", current_context);
+    find(both, "cuDevicePrimaryCtxRetain", retain_context);
+    find(both, "cuCtxSetCurrent", set_context);
     find(both, "cuModuleLoadData", load_module);
     find(both, "cuModuleGetFunction", get_function);
+    find(both, "cuFuncSetAttribute", set_attribute);
     find(both, "cuLaunchKernel", launch);
     find(both, "cuGetErrorName", error_name);
   }
@@ -78,23 +89,23 @@ struct Library {
   }
 };
 
-// The machine code of a source for the GPU.
-std::vector<char> compiled(const char* source, c10::Device device) {
+std::string architecture_of(c10::Device device) {
   constexpr int major_attribute = 75, minor_attribute = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_...
   const Library& library = Library::get();
   int major = 0, minor = 0;
   library.check(library.device_attribute(&major, major_attribute, device.index()), "the GPU");
   library.check(library.device_attribute(&minor, minor_attribute, device.index()), "the GPU");
-  std::string architecture =
-      "--gpu-architecture=sm_" + std::to_string(major) + std::to_string(minor);
-  // Separate rounding gives the same numbers as the CPU.
-  const char* options[] = {architecture.c_str(), "--std=c++17", "--fmad=false"};
+  return std::to_string(major) + std::to_string(minor);
+}
+
+std::string compiled(const char* source, const char* const* options, int n_options) {
+  const Library& library = Library::get();
   void* program = nullptr;
   require(library.create_program(&program, source, "kernels.cu", 0, nullptr, nullptr) == 0,
           "NVRTC has no memory for a program");
-  int result = library.compile_program(program, int(std::size(options)), options);
+  int result = library.compile_program(program, n_options, options);
   size_t size = 0;
-  std::vector<char> code;
+  std::string code;
   if (result == 0 && library.cubin_size(program, &size) == 0) {
     code.resize(size);
     result = library.cubin(program, code.data());
@@ -105,9 +116,35 @@ std::vector<char> compiled(const char* source, c10::Device device) {
     library.log(program, log.data());
   }
   library.destroy_program(&program);
-  require(result == 0 && !code.empty(), "a CUDA kernel cannot be compiled for ", architecture, ": ",
+  require(result == 0 && !code.empty(), "a CUDA kernel cannot be compiled for ", options[0], ": ",
           log);
   return code;
+}
+
+// The machine code of a source for the GPU, compiled now or by an earlier process.
+std::string code_of(const char* source, c10::Device device) {
+  const std::string architecture = "--gpu-architecture=sm_" + architecture_of(device);
+  // Separate rounding gives the same numbers as the CPU.
+  const char* options[] = {architecture.c_str(), "--std=c++17", "--fmad=false"};
+  int major = 0, minor = 0;
+  require(Library::get().compiler_version(&major, &minor) == 0, "NVRTC does not tell its version");
+  std::string key = "NVRTC " + std::to_string(major) + "." + std::to_string(minor);
+  for (const char* option : options) key += std::string(" ") + option;
+  key += std::string("\n") + source;
+  const std::string cache = user_folder("XDG_CACHE_HOME", "/.cache");
+  return kept_code(cache.empty() ? "" : cache + "/redco/kernels", key,
+                   [&] { return compiled(source, options, int(std::size(options))); });
+}
+
+// A thread that has called nothing of the CUDA runtime has no context. It gets the one that the
+// runtime uses, which is never released.
+void need_context(c10::Device device) {
+  const Library& library = Library::get();
+  void* context = nullptr;
+  library.check(library.current_context(&context), "the context of the GPU");
+  if (context != nullptr) return;
+  library.check(library.retain_context(&context, device.index()), "the context of the GPU");
+  library.check(library.set_context(context), "the context of the GPU");
 }
 
 }  // namespace
@@ -123,21 +160,28 @@ void* CudaKernels::function(const char* kernel, c10::Device device) {
   void*& function = functions_[{device.index(), kernel}];
   if (function != nullptr) return function;
   const Library& library = Library::get();
-  require(library.missing.empty(), "CUDA kernels cannot be compiled: ", library.missing);
   void*& module = modules_[device.index()];
   if (module == nullptr)
-    library.check(library.load_module(&module, compiled(source_, device).data()), "a CUDA module");
+    library.check(library.load_module(&module, code_of(source_, device).data()), "a CUDA module");
   library.check(library.get_function(&function, module, kernel), kernel);
   return function;
 }
 
-void CudaKernels::launch(const char* kernel, c10::Device device, int64_t n_blocks, int n_threads,
+void CudaKernels::launch(const char* kernel, c10::Device device, const Grid& grid,
                          void** arguments) {
+  const Library& library = Library::get();
+  require(library.missing.empty(), "CUDA kernels cannot be compiled: ", library.missing);
   c10::OptionalDeviceGuard guard(device);
   void* stream = handle_of(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
-  const Library& library = Library::get();
-  library.check(library.launch(function(kernel, device), unsigned(n_blocks), 1, 1,
-                               unsigned(n_threads), 1, 1, 0, stream, arguments, nullptr),
+  need_context(device);
+  void* const queued = function(kernel, device);
+  constexpr int64_t most_without_asking = 48 * 1024;
+  constexpr int shared_attribute = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+  if (grid.shared_bytes > most_without_asking)
+    library.check(library.set_attribute(queued, shared_attribute, int(grid.shared_bytes)), kernel);
+  library.check(library.launch(queued, unsigned(grid.x), unsigned(grid.y), unsigned(grid.z),
+                               unsigned(grid.n_threads), 1, 1, unsigned(grid.shared_bytes), stream,
+                               arguments, nullptr),
                 kernel);
 }
 

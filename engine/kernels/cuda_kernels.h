@@ -1,10 +1,11 @@
 #pragma once
 
+#include <redco/export.h>
+
 #include <c10/core/Device.h>
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -12,15 +13,22 @@
 namespace redco {
 
 /// Kernels in CUDA C++ that are compiled when a GPU first needs one. The compiler, NVRTC, comes
-/// with LibTorch's CUDA libraries, so building the engine needs no toolkit. Thread-safe.
-class CudaKernels {
+/// with LibTorch's CUDA libraries, so building the engine needs no toolkit. What it made is kept in
+/// the user's cache folder, for the processes to come. Thread-safe.
+class REDCO_API CudaKernels {
  public:
   explicit CudaKernels(const char* source) : source_(source) {}
 
-  /// Queues `n_blocks` blocks of `n_threads` threads of a kernel on the device's current stream.
-  /// `arguments` points to each argument. Throws Error.
-  void launch(const char* kernel, c10::Device device, int64_t n_blocks, int n_threads,
-              void** arguments);
+  /// The blocks of a launch, x times y times z.
+  struct Grid {
+    int64_t x = 1, y = 1, z = 1;
+    int n_threads = 1;         ///< of a block
+    int64_t shared_bytes = 0;  ///< dynamic shared memory of a block
+  };
+
+  /// Queues a kernel on the device's current stream. `arguments` points to each argument. Throws
+  /// Error.
+  void launch(const char* kernel, c10::Device device, const Grid& grid, void** arguments);
 
   /// Whether the compiler and the driver can be loaded; if not, `why` is the reason.
   static bool are_available(std::string* why = nullptr);

@@ -60,6 +60,7 @@ struct Guard : c10::impl::DeviceGuardImplInterface {
   c10::Stream getStream(c10::Device device) const override {
     return c10::Stream(c10::Stream::DEFAULT, device);
   }
+  void* getStreamNativeHandle(const c10::Stream) const { return nullptr; }  // LibTorch 2.11 asks
   c10::Stream getDefaultStream(c10::Device device) const override { return getStream(device); }
   c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
   c10::DeviceIndex deviceCount() const noexcept override { return FakeCuda::n_devices; }

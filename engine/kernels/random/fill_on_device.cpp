@@ -64,7 +64,8 @@ bool run(const char* kernel, at::ScalarType type, at::Tensor& out, const Stream&
   void* arguments[] = {&data, &n, &words, &numbers...};
   static CudaKernels kernels(fill_source);
   int64_t per_block = int64_t{n_each} * n_threads;
-  kernels.launch(kernel, out.device(), (n + per_block - 1) / per_block, n_threads, arguments);
+  kernels.launch(kernel, out.device(),
+                 {.x = (n + per_block - 1) / per_block, .n_threads = n_threads}, arguments);
   if (!is_direct) out.copy_(dense);
   return true;
 }
