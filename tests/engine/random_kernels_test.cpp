@@ -32,21 +32,29 @@ void run(Kernel kernel, at::Tensor out, const Stream& stream, Numbers... numbers
       kernel(static_cast<T*>(out.mutable_data_ptr()), n, words, numbers...);
 }
 
-// Compares with the CPU on whole tensors and on a part, from an odd place of a batch.
+// Compares with the CPU on whole tensors and on parts, from an odd place of a batch, with runs of
+// whole blocks, and where no block can be stored at once.
 template <class T, class Fill, class Kernel, class... Numbers>
 void check(at::ScalarType type, Fill fill, Kernel kernel, Numbers... numbers) {
   Region part = Region::whole({30, 11, 17});
   part.starts = {3, 4, 5};
   Region rows = Region::whole({30, 11, 17});
   rows.starts = {2, 0, 0};
+  Region heads = Region::whole({3, 5, 4, 8});
+  heads.starts = {0, 2, 0, 0};
   for (const auto& [sizes, stream] :
        {std::pair{std::vector<int64_t>{30, 11, 17}, Stream{9, Region::whole({30, 11, 17})}},
         std::pair{std::vector<int64_t>{20, 5, 7}, Stream{9, part, (int64_t{1} << 33) + 1}},
-        std::pair{std::vector<int64_t>{4, 11, 17}, Stream{~uint64_t(3), rows, 6}}}) {
-    at::Tensor expected = at::empty(sizes, type), actual = at::empty(sizes, type);
+        std::pair{std::vector<int64_t>{4, 11, 17}, Stream{~uint64_t(3), rows, 6}},
+        std::pair{std::vector<int64_t>{3, 2, 4, 8}, Stream{5, heads, 32}}}) {
+    at::Tensor expected = at::empty(sizes, type);
     fill(expected, stream);
-    run<T>(kernel, actual, stream, numbers...);
-    CHECK(at::equal(actual, expected));
+    for (int64_t offset : {0, 1}) {
+      at::Tensor actual = at::empty({offset + expected.numel()}, type);
+      actual = actual.narrow(0, offset, expected.numel()).view(sizes);
+      run<T>(kernel, actual, stream, numbers...);
+      CHECK(at::equal(actual, expected));
+    }
   }
 }
 

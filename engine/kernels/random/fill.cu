@@ -38,32 +38,70 @@ __device__ Block philox(u64 number, u64 key) {
   return {c0, c1, c2, c3};
 }
 
-__device__ i64 place_of(const Words& words, i64 element) {
-  if (words.n_outer == 0) return words.first + element;
-  i64 place = words.first + element % words.run_length, run = element / words.run_length;
-  for (int d = words.n_outer - 1; d >= 0; run /= words.sizes.of[d--])
+// Consecutive places, from that of an element on.
+struct Run {
+  i64 place, length;
+};
+
+__device__ Run run_at(const Words& words, i64 element, i64 n) {
+  if (words.n_outer == 0) return {words.first + element, n - element};
+  i64 run = element / words.run_length;
+  const i64 in_run = element - run * words.run_length;
+  i64 place = words.first + in_run;
+#pragma unroll 1
+  for (int d = words.n_outer - 1; d > 0; run /= words.sizes.of[d--])
     place += run % words.sizes.of[d] * words.strides.of[d];
-  return place;
+  return {place + run * words.strides.of[0], words.run_length - in_run};
 }
 
-constexpr int n_each = 4;  // elements of a thread: words of one block, if the tensor is whole
+// The number of elements whose bits are in one block.
+template <class Bits>
+constexpr int n_in_block = int(sizeof(Block) / sizeof(Bits));
+
+// The bits at a place, from the block that has them.
+template <class Bits>
+__device__ Bits bits_at(const Block& block, u64 place) {
+  const u32 i = u32(place % n_in_block<Bits>);
+  if constexpr (sizeof(Bits) == 8)
+    return i == 0 ? block.a | u64(block.b) << 32 : block.c | u64(block.d) << 32;
+  else
+    return i < 2 ? (i == 0 ? block.a : block.b) : (i == 2 ? block.c : block.d);
+}
+
+constexpr int n_each = 4;  // elements of a thread
+
+template <class T>
+struct alignas(n_each * sizeof(T) < 16 ? n_each * sizeof(T) : 16) Pack {
+  T of[n_each];
+};
 
 // out[i] = number(word of element i) for all n elements, or of its 64 bits.
 template <class Bits, class T, class Number>
 __device__ void fill(T* out, i64 n, const Words& words, const Number& number) {
-  constexpr bool is_wide = sizeof(Bits) == 8;
-  i64 begin = n_each * (i64(blockIdx.x) * blockDim.x + threadIdx.x);
-  u64 held = ~u64(0);
-  Block block = {};
-  for (i64 i = begin; i < begin + n_each && i < n; ++i) {
-    u64 place = u64(place_of(words, i)) * (is_wide ? 2 : 1);
-    if (place / 4 != held) block = philox(held = place / 4, words.key);
-    if constexpr (is_wide) {
-      out[i] = number(place % 4 == 0 ? block.a | u64(block.b) << 32 : block.c | u64(block.d) << 32);
-    } else {
-      u32 in_block = u32(place % 4);
-      out[i] = number(in_block < 2 ? (in_block == 0 ? block.a : block.b)
-                                   : (in_block == 2 ? block.c : block.d));
+  const bool is_aligned = u64(out) % alignof(Pack<T>) == 0;
+  i64 i = n_each * (i64(blockIdx.x) * blockDim.x + threadIdx.x);
+  const i64 end = i + n_each < n ? i + n_each : n;
+  while (i < end) {
+    const Run run = run_at(words, i, n);
+    const i64 stop = i + run.length < end ? i + run.length : end;
+    if (is_aligned && stop - i == n_each && run.place % n_each == 0) {
+      Pack<T> pack = {};
+      Block block = {};
+      for (int j = 0; j < n_each; ++j) {
+        if (j % n_in_block<Bits> == 0)
+          block = philox(u64(run.place + j) / n_in_block<Bits>, words.key);
+        pack.of[j] = number(bits_at<Bits>(block, j));
+      }
+      *reinterpret_cast<Pack<T>*>(out + i) = pack;
+      return;
+    }
+    u64 held = ~u64(0);
+    Block block = {};
+#pragma unroll 1
+    for (u64 place = u64(run.place); i < stop; ++i, ++place) {
+      if (place / n_in_block<Bits> != held)
+        block = philox(held = place / n_in_block<Bits>, words.key);
+      out[i] = number(bits_at<Bits>(block, place));
     }
   }
 }
