@@ -99,8 +99,11 @@ __device__ void reduce(const Rows<Type>& rows, float* normalizers, float* sums) 
     const i64 n_left = rows.n_classes - p * Packed::n;
     const int n = int(n_left < Packed::n ? n_left : Packed::n);
     Sums more = {minus_infinity(), 0, 0};
-    for (int i = 0; i < n; ++i) more.most = fmaxf(more.most, Type::wide(pack.of[i]));
-    for (int i = 0; i < n; ++i) {
+    // Of constant length: a pack that is indexed by a variable would go through memory.
+    for (int i = 0; i < Packed::n; ++i)
+      if (i < n) more.most = fmaxf(more.most, Type::wide(pack.of[i]));
+    for (int i = 0; i < Packed::n; ++i) {
+      if (i >= n) break;
       float x = Type::wide(pack.of[i]);
       more.exps += x == minus_infinity() ? 0.0F : expf(x - more.most);
       more.all += x;
