@@ -29,6 +29,7 @@
 
 #include <redco/detail/check_stop.h>
 #include <redco/detail/notices.h>
+#include <redco/dropout.h>
 #include <redco/error.h>
 #include <redco/grouped_linear.h>
 #include <redco/linear.h>
@@ -173,6 +174,16 @@ int linear_layer(lua_State* L) {
   return 1;
 }
 
+// dropout(x, p, generator)
+int fused_dropout(lua_State* L) {
+  const at::Generator* rng = test_generator(L, 3);
+  require(rng != nullptr, "nn.dropout: expected a Generator as rng, got ", describe(L, 3));
+  about_to_draw(*rng);
+  push_tensor(L, with_memory_retry(
+                     L, [&] { return dropout(check_tensor(L, 1), luaL_checknumber(L, 2), *rng); }));
+  return 1;
+}
+
 int fused_linear_cross_entropy(lua_State* L) {
   std::optional<at::Tensor> bias;
   if (!lua_isnoneornil(L, 6)) bias = check_tensor(L, 6);
@@ -282,6 +293,8 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "silu_mul");
   lua_pushcfunction(L, grouped_linear_layer);
   lua_setfield(L, -2, "grouped_linear");
+  lua_pushcfunction(L, fused_dropout);
+  lua_setfield(L, -2, "dropout");
   lua_pushcfunction(L, fused_linear_cross_entropy);
   lua_setfield(L, -2, "linear_cross_entropy");
   lua_pushcfunction(L, fused_linear_logprobs);

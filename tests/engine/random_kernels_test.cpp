@@ -101,3 +101,29 @@ TEST_CASE("kernels give the CPU's numbers, to the last bit") {
         [range](at::Tensor out, const Stream& stream) { fill_integers(out, stream, 7, range); },
         integers, i64(7), u64(range));
 }
+
+template <class Type, class Kernel>
+void check_dropout(at::ScalarType type, Kernel kernel) {
+  using T = typename Type::Stored;
+  at::manual_seed(1);
+  at::Tensor x = at::randn({6160}).to(type);
+  const float scale = at::full({}, float(1 / 0.7), type).to(at::kFloat).item<float>();
+  constexpr uint32_t last = 3006477107;  // 0.7 of all words
+  for (int64_t offset : {0, 1}) {
+    CAPTURE(offset);
+    auto fill = [&](at::Tensor out, const Stream& stream) {
+      at::Tensor from = x.narrow(0, offset, out.numel()).view(out.sizes());
+      fill_dropout(out, {}, from, stream, 0.3);
+    };
+    auto of_part = [&](T* out, i64 n, const Words& words) {
+      kernel(out, n, words, static_cast<const T*>(x.const_data_ptr()) + offset, last, scale);
+    };
+    check<T>(type, fill, of_part);
+  }
+}
+
+TEST_CASE("the kernels of dropout give the CPU's numbers, to the last bit") {
+  check_dropout<Float>(at::kFloat, dropout_float);
+  check_dropout<BFloat16>(at::kBFloat16, dropout_bfloat16);
+  check_dropout<Half>(at::kHalf, dropout_half);
+}

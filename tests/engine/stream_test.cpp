@@ -7,10 +7,12 @@
 #include "processes.h"
 
 #include <redco/detail/thread_without_signals.h>
+#include <redco/dropout.h>
 #include <redco/error.h>
 #include <redco/group.h>
 #include <redco/linear_cross_entropy.h>
 #include <redco/mesh.h>
+#include <redco/random.h>
 #include <redco/trainer.h>
 
 #include <ATen/ATen.h>
@@ -133,6 +135,27 @@ TEST_CASE("linear_cross_entropy: classes that fill no whole units of memory, as 
         CAPTURE(i);
         CHECK(at::allclose(actual[i], expected[i], 1e-5, 1e-6));
       }
+    }
+  });
+}
+
+TEST_CASE("dropout draws its numbers again in backward: those of the CPU, which keeps them") {
+  on_devices({1, 1}, [](const std::shared_ptr<Mesh>& mesh) {
+    for (at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16}) {
+      CAPTURE(type);
+      auto results = [&](c10::Device device) {
+        at::Generator rng = redco::make_rng(5);
+        redco::counter_generator(rng)->set_batch({3, 4});
+        at::Tensor x = at::arange(1, 61).to(type).view({4, 15}).to(device).requires_grad_();
+        redco::dropout(x, 0.5, rng);
+        at::Tensor y = redco::dropout(x, 0.3, rng);
+        redco::dropout(x, 0.5, rng);
+        y.backward(x.detach());
+        CHECK(redco::counter_generator(rng)->count() == 3);
+        return std::vector{y.detach().cpu(), x.grad().cpu()};
+      };
+      auto expected = results(c10::kCPU), actual = results(mesh->device());
+      for (size_t i = 0; i < 2; ++i) CHECK(at::equal(actual[i], expected[i]));
     }
   });
 }

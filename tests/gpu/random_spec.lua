@@ -43,6 +43,19 @@ local draws = {
   end },
 }
 
+for _, dtype in ipairs { "float32", "bfloat16", "float16", "float64" } do
+  for _, size in ipairs { { 4, 4, 64, 64 }, { 3, 5, 7 } } do
+    draws[#draws + 1] = { ("nn.dropout, %d dimensions of %s"):format(#size, dtype), 0,
+      function(device, rng)
+        local x = torch.randn(size, { generator = torch.Generator(2) }):to(dtype):to(device)
+        x:requires_grad_()
+        local y = redco.nn.dropout(x, 0.2, { train = true, rng = rng })
+        y:backward(x:detach())
+        return torch.cat { y:detach():reshape(-1), x.grad:reshape(-1) }
+      end }
+  end
+end
+
 test("torch.Generator: the CPU's numbers, to the last bit", function()
   local function numbers(device)
     local generator = torch.Generator(3)

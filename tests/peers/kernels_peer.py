@@ -25,7 +25,8 @@ BOUNDS = {
     "reduce_float": (0, 128, 32), "reduce_bfloat16": (0, 128, 32), "reduce_half": (0, 128, 32),
     "differentiate_float": (0, 128, 128), "differentiate_bfloat16": (0, 128, 128),
     "differentiate_half": (0, 128, 128),
-    "bernoulli": (0, 0, 32), "uniform_float": (8, 0, 128), "uniform_double": (0, 0, 128),
+    "bernoulli": (0, 0, 32), "dropout_float": (0, 128, 128), "dropout_bfloat16": (0, 64, 64),
+    "dropout_half": (0, 64, 64), "uniform_float": (8, 0, 128), "uniform_double": (0, 0, 128),
     "open_uniform": (0, 0, 128), "normal_float": (0, 0, 128), "integers": (8, 0, 128),
     "short_integers": (0, 0, 128),
 }

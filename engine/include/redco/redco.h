@@ -8,6 +8,7 @@
 #include <redco/cluster.h>
 #include <redco/dataset.h>
 #include <redco/deployer.h>
+#include <redco/dropout.h>
 #include <redco/error.h>
 #include <redco/export.h>
 #include <redco/formats.h>

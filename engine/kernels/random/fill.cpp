@@ -8,8 +8,11 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/native/Math.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mul.h>
 
 #include <algorithm>
 #include <cmath>
@@ -69,6 +72,42 @@ void through_float(T* out, int64_t n, const Transform& transform) {
     transform(exact);
     for (int64_t i = 0; i < n; ++i) out[i] = T(exact[i]);
   }
+}
+
+// Computes n factors and their products with x.
+void drop(float* to, float* factors, const float* x, const uint32_t* words, int64_t n,
+          uint32_t last, float scale) {
+  dropout_floats(to, factors, x, words, n, last, scale);
+}
+
+void drop(at::BFloat16* to, at::BFloat16* factors, const at::BFloat16* x, const uint32_t* words,
+          int64_t n, uint32_t last, at::BFloat16 scale) {
+  auto bits = [](auto* pointer) { return reinterpret_cast<uint16_t*>(pointer); };
+  dropout_bfloat16s(bits(to), bits(factors), reinterpret_cast<const uint16_t*>(x), words, n, last,
+                    scale.x);
+}
+
+void drop(double* to, double* factors, const double* x, const uint32_t* words, int64_t n,
+          uint32_t last, double scale) {
+  for (int64_t i = 0; i < n; ++i) {
+    factors[i] = words[i] <= last ? scale : 0;
+    to[i] = x[i] * factors[i];
+  }
+}
+
+void dropout_on_cpu(at::Tensor& out, const at::Tensor& factors, const at::Tensor& x,
+                    const Stream& stream, double p) {
+  const auto last = uint32_t(std::max<int64_t>(1, bernoulli_bound(1 - p)) - 1);
+  AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, x.scalar_type(), "dropout", [&] {
+    const auto scale = scalar_t(dropout_scale(p));
+    const auto *from = x.const_data_ptr<scalar_t>(), *begin = out.const_data_ptr<scalar_t>();
+    scalar_t* kept = factors.defined() ? factors.mutable_data_ptr<scalar_t>() : nullptr;
+    fill_on_cpu<scalar_t, false>(out, stream, [=](scalar_t* to, const uint32_t* words, int64_t n) {
+      scalar_t dropped[block_size];
+      const int64_t offset = to - begin;
+      drop(to, kept ? kept + offset : dropped, from + offset, words, n, last, scale);
+    });
+  });
 }
 
 }  // namespace
@@ -135,6 +174,18 @@ void fill_bernoulli(at::Tensor out, const Stream& stream, double p) {
                                          to[i] = static_cast<scalar_t>(words[i] <= last);
                                      });
       });
+}
+
+void fill_dropout(at::Tensor out, at::Tensor factors, const at::Tensor& x, const Stream& stream,
+                  double p) {
+  const bool is_dense = x.is_contiguous() && out.is_contiguous();
+  if (is_dense && out.is_cpu() && x.scalar_type() != at::kHalf)
+    return dropout_on_cpu(out, factors, x, stream, p);
+  if (is_dense && !out.is_cpu() && !factors.defined() && on_device::fill_dropout(out, x, stream, p))
+    return;
+  at::Tensor kept = factors.defined() ? factors : at::empty_like(x);
+  fill_bernoulli(kept, stream, 1 - p);
+  at::mul_out(out, x, kept.mul_(dropout_scale(p)));
 }
 
 void fill_integers(at::Tensor out, const Stream& stream, int64_t base, uint64_t range) {

@@ -1,11 +1,9 @@
 // Random numbers on GPUs: the kernels of fill_on_device.cpp, which are compiled where they run.
 // They compute what fill.cpp and floats.cpp do, with products and sums rounded separately.
 
-namespace {
+#include "../element_types.cuh"
 
-typedef unsigned int u32;
-typedef unsigned long long u64;
-typedef long long i64;
+namespace {
 
 constexpr int n_dims = 8;
 struct Dims {
@@ -75,10 +73,11 @@ struct alignas(n_each * sizeof(T) < 16 ? n_each * sizeof(T) : 16) Pack {
   T of[n_each];
 };
 
-// out[i] = number(word of element i) for all n elements, or of its 64 bits.
-template <class Bits, class T, class Number>
-__device__ void fill(T* out, i64 n, const Words& words, const Number& number) {
-  const bool is_aligned = u64(out) % alignof(Pack<T>) == 0;
+// out[i] = number(in[i], word of element i) for all n elements, or of its 64 bits. If it reads
+// nothing, in[i] is 0.
+template <class Bits, bool reads, class T, class Number>
+__device__ void transform(T* out, const T* in, i64 n, const Words& words, const Number& number) {
+  const bool is_aligned = (u64(out) | u64(in)) % alignof(Pack<T>) == 0;
   i64 i = n_each * (i64(blockIdx.x) * blockDim.x + threadIdx.x);
   const i64 end = i + n_each < n ? i + n_each : n;
   while (i < end) {
@@ -86,11 +85,12 @@ __device__ void fill(T* out, i64 n, const Words& words, const Number& number) {
     const i64 stop = i + run.length < end ? i + run.length : end;
     if (is_aligned && stop - i == n_each && run.place % n_each == 0) {
       Pack<T> pack = {};
+      if constexpr (reads) pack = *reinterpret_cast<const Pack<T>*>(in + i);
       Block block = {};
       for (int j = 0; j < n_each; ++j) {
         if (j % n_in_block<Bits> == 0)
           block = philox(u64(run.place + j) / n_in_block<Bits>, words.key);
-        pack.of[j] = number(bits_at<Bits>(block, j));
+        pack.of[j] = number(pack.of[j], bits_at<Bits>(block, j));
       }
       *reinterpret_cast<Pack<T>*>(out + i) = pack;
       return;
@@ -101,9 +101,16 @@ __device__ void fill(T* out, i64 n, const Words& words, const Number& number) {
     for (u64 place = u64(run.place); i < stop; ++i, ++place) {
       if (place / n_in_block<Bits> != held)
         block = philox(held = place / n_in_block<Bits>, words.key);
-      out[i] = number(bits_at<Bits>(block, place));
+      out[i] = number(reads ? in[i] : T(), bits_at<Bits>(block, place));
     }
   }
+}
+
+// out[i] = number(word of element i) for all n elements, or of its 64 bits.
+template <class Bits, class T, class Number>
+__device__ void fill(T* out, i64 n, const Words& words, const Number& number) {
+  transform<Bits, false>(out, static_cast<const T*>(nullptr), n, words,
+                         [=](T, Bits bits) { return number(bits); });
 }
 
 // The natural logarithm of a normal positive number.
@@ -164,6 +171,25 @@ extern "C" __global__ void normal_float(float* out, i64 n, Words words, float me
 extern "C" __global__ void bernoulli(bool* out, i64 n, Words words, u32 last) {
   fill<u32>(out, n, words, [=](u32 word) { return word <= last; });
 }
+
+// x times `scale` where the word is at most `last`, else times 0.
+template <class Type>
+__device__ void dropout(typename Type::Stored* out, i64 n, const Words& words,
+                        const typename Type::Stored* x, u32 last, float scale) {
+  transform<u32, true>(out, x, n, words, [=](typename Type::Stored value, u32 word) {
+    return Type::narrow(Type::wide(value) * (word <= last ? scale : 0.0F));
+  });
+}
+
+#define DROPOUT(type, Type)                                                                 \
+  extern "C" __global__ void dropout_##type(Type::Stored* out, i64 n, Words words,          \
+                                            const Type::Stored* x, u32 last, float scale) { \
+    dropout<Type>(out, n, words, x, last, scale);                                           \
+  }
+DROPOUT(float, Float)
+DROPOUT(bfloat16, BFloat16)
+DROPOUT(half, Half)
+#undef DROPOUT
 
 extern "C" __global__ void integers(i64* out, i64 n, Words words, i64 base, u64 range) {
   fill<u64>(out, n, words,

@@ -45,6 +45,11 @@ REDCO_API void fill_normal(at::Tensor out, const Stream& stream, double mean, do
 /// 1 with probability p, else 0, in any dtype.
 REDCO_API void fill_bernoulli(at::Tensor out, const Stream& stream, double p);
 
+/// out = x times factors. A factor is 1 / (1 - p), rounded to the dtype, with probability 1 - p, by
+/// the numbers of `fill_bernoulli`, else 0. The tensors are alike; `factors` may be undefined.
+REDCO_API void fill_dropout(at::Tensor out, at::Tensor factors, const at::Tensor& x,
+                            const Stream& stream, double p);
+
 /// Integers base .. base + range - 1 in any dtype but bool; range 0 means 2^64.
 REDCO_API void fill_integers(at::Tensor out, const Stream& stream, int64_t base, uint64_t range);
 
@@ -54,6 +59,8 @@ void fill_uniform(at::Tensor out, const Stream& stream, double low, double high)
 void fill_open_uniform(at::Tensor out, const Stream& stream);
 void fill_normal(at::Tensor out, const Stream& stream, double mean, double std);
 void fill_bernoulli(at::Tensor out, const Stream& stream, double p);
+/// Of dense tensors. False if it has to be done by other operators.
+bool fill_dropout(at::Tensor out, const at::Tensor& x, const Stream& stream, double p);
 void fill_integers(at::Tensor out, const Stream& stream, int64_t base, uint64_t range);
 }  // namespace on_device
 

@@ -5,8 +5,11 @@
 #include "../cuda_kernels.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/util/BFloat16.h>
 #include <c10/util/Exception.h>
+#include <c10/util/Half.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 
@@ -97,6 +100,23 @@ void fill_bernoulli(at::Tensor out, const Stream& stream, double p) {
     out.zero_();
   else if (!run("bernoulli", at::kBool, out, stream, uint32_t(bound - 1)))
     by_operators::fill_bernoulli(out, stream, p);
+}
+
+bool fill_dropout(at::Tensor out, const at::Tensor& x, const Stream& stream, double p) {
+  const auto last = uint32_t(std::max<int64_t>(1, bernoulli_bound(1 - p)) - 1);
+  const auto scale = float(dropout_scale(p));
+  const void* from = x.const_data_ptr();
+  switch (x.scalar_type()) {
+    case at::kFloat:
+      return run("dropout_float", at::kFloat, out, stream, from, last, scale);
+    case at::kBFloat16:
+      return run("dropout_bfloat16", at::kBFloat16, out, stream, from, last,
+                 float(c10::BFloat16(scale)));
+    case at::kHalf:
+      return run("dropout_half", at::kHalf, out, stream, from, last, float(c10::Half(scale)));
+    default:
+      return false;
+  }
 }
 
 void fill_integers(at::Tensor out, const Stream& stream, int64_t base, uint64_t range) {

@@ -35,6 +35,29 @@ void uniform_floats(float* out, const uint32_t* words, int64_t n, float low, flo
 }
 
 REDCO_VECTORIZE
+void dropout_floats(float* out, float* factors, const float* x, const uint32_t* words, int64_t n,
+                    uint32_t last, float scale) {
+  for (int64_t i = 0; i < n; ++i) {
+    factors[i] = words[i] <= last ? scale : 0;
+    out[i] = x[i] * factors[i];
+  }
+}
+
+REDCO_VECTORIZE
+void dropout_bfloat16s(uint16_t* out, uint16_t* factors, const uint16_t* x, const uint32_t* words,
+                       int64_t n, uint32_t last, uint16_t scale) {
+  auto wide = [](uint32_t bits) { return std::bit_cast<float>(bits << 16); };
+  for (int64_t i = 0; i < n; ++i) {
+    uint32_t factor = words[i] <= last ? scale : 0;
+    float y = wide(x[i]) * wide(factor);
+    auto bits = std::bit_cast<uint32_t>(y);
+    uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;  // of two to the even one
+    factors[i] = uint16_t(factor);
+    out[i] = uint16_t(y == y ? rounded : 0x7FC0);
+  }
+}
+
+REDCO_VECTORIZE
 void normal_floats(float* out, const uint32_t* words, int64_t n, float mean, float std) {
   for (int64_t i = 0; i < n; ++i) {
     uint32_t bits = words[i] << 1 >> (32 - quantile_bits);

@@ -22,4 +22,7 @@ class REDCO_API LocalRegion {
   const Region* outer_;
 };
 
+/// The numbers of the next draw of `rng`, a CounterGenerator, for a tensor.
+Stream next_stream(const at::Tensor& tensor, const at::Generator& rng);
+
 }  // namespace redco::random

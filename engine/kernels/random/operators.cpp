@@ -37,7 +37,7 @@ CounterGenerator& counter_of(Rng rng) {
   return *counter;
 }
 
-Stream next_stream(CounterGenerator& rng, Region region) {
+Stream stream_of(CounterGenerator& rng, Region region) {
   Stream stream{rng.next_key(), std::move(region)};
   const CounterGenerator::Batch& batch = rng.batch();
   const auto& sizes = stream.region.sizes;
@@ -60,7 +60,7 @@ Region region_of(const at::Tensor& tensor, std::optional<int64_t> last = {}) {
 // One draw: calls fill(tensor, stream) with the next stream of `rng`. Meta tensors are not filled.
 template <class Fill>
 at::Tensor& draw(at::Tensor& self, Rng rng, const Fill& fill) {
-  Stream stream = next_stream(counter_of(rng), region_of(self));
+  Stream stream = next_stream(self, rng.value_or(at::Generator()));
   if (!self.is_meta()) fill(self, stream);
   return self;
 }
@@ -247,8 +247,7 @@ at::Tensor sample(const at::Tensor& weights, int64_t n, bool replacement, Rng rn
   at::DimVector shape(weights.sizes());
   shape.back() = n;
   auto is_by_inverse = replacement && n > 1;
-  Stream stream =
-      next_stream(counter_of(rng), region_of(weights, is_by_inverse ? n : n_categories));
+  Stream stream = stream_of(counter_of(rng), region_of(weights, is_by_inverse ? n : n_categories));
   if (weights.is_meta()) return at::empty(shape, weights.options().dtype(at::kLong));
   at::Tensor rates = weights.to(at::kDouble), total = rates.sum(-1, true);
   require(rates.ge(0).logical_and_(rates.isfinite()).all().item<bool>() &&
@@ -302,6 +301,10 @@ LocalRegion::LocalRegion(at::Generator rng, Region region)
       outer_(std::exchange(current_region, &region_)) {}
 
 LocalRegion::~LocalRegion() { current_region = outer_; }
+
+Stream random::next_stream(const at::Tensor& tensor, const at::Generator& rng) {
+  return stream_of(counter_of(rng), region_of(tensor));
+}
 
 TORCH_LIBRARY_IMPL(aten, CustomRNGKeyId, m) {
   m.impl("bernoulli_.float", bernoulli_float);

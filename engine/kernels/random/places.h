@@ -43,6 +43,9 @@ int digits_of(at::ScalarType type);
 // A word is below this bound with probability p.
 inline int64_t bernoulli_bound(double p) { return int64_t(std::ceil(p * two_to(32))); }
 
+// What dropout multiplies by what it keeps.
+inline double dropout_scale(double p) { return p < 1 ? 1 / (1 - p) : 0; }
+
 /// Whether integers of this range are scaled down from 64 bits; for larger ranges they are 63 bits
 /// modulo the range. In both cases the bias of an integer is at most range / 2^63.
 constexpr bool is_short(uint64_t range) { return range > 0 && range < uint64_t(1) << 31; }

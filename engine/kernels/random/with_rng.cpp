@@ -80,8 +80,8 @@ void supply_rng(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
 
 // On a GPU dropout is one kernel with its own generator; here it is composed of operators, which
 // autograd supports as well.
-std::tuple<at::Tensor, at::Tensor> dropout(const at::Tensor& input, double p,
-                                           std::optional<bool> train) {
+std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p,
+                                                  std::optional<bool> train) {
   at::Tensor mask = at::empty_like(input, input.options().dtype(at::kBool));
   if (!train.value_or(true)) return {input.clone(), mask.fill_(true)};
   mask.bernoulli_(1 - p);
@@ -108,7 +108,7 @@ TORCH_LIBRARY_IMPL(aten, DeferredInit, m) {
     if (op && generator_index(op->schema()))
       m.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&supply_rng>());
   }
-  m.impl("native_dropout", dropout);
+  m.impl("native_dropout", native_dropout);
 }
 
 }  // namespace redco

@@ -28,6 +28,7 @@ AtExperts at_experts(const std::string& name, bool is_pointwise) {
       {"aten::slice_backward", AtExperts::along_dim},
       {"aten::split", AtExperts::along_dim},
       {"aten::split_with_sizes", AtExperts::along_dim},
+      {"redco::dropout", AtExperts::none},  // its numbers depend on the places of rows
   };
   auto found = table.find(name);
   if (found != table.end()) return found->second;

@@ -53,6 +53,7 @@ const std::unordered_map<std::string_view, std::vector<std::vector<std::string_v
         {"aten::_foreach_div_.Tensor", {{"self"}}},
         {"aten::_foreach_neg", {{"self"}}},
         {"aten::_foreach_neg_", {{"self"}}},
+        {"redco::dropout", {{"x"}}},
         {"aten::_foreach_lerp.Scalar", {{"self", "tensors1"}}},
         {"aten::_foreach_lerp.ScalarList", {{"self", "tensors1"}}},
         {"aten::_foreach_lerp_.Scalar", {{"self", "tensors1"}}},
@@ -185,17 +186,6 @@ std::optional<CallPlan> pointwise(const Call& call) {
   return plan_by_factors(call, *factors);
 }
 
-// Under sequence parallelism a partial gradient is reduce-scattered at its first product, so that
-// all derivatives of a norm composed of single operators reuse it.
-std::optional<CallPlan> multiply(const Call& call) {
-  Call split = call;
-  for (TensorArgument& argument : split.tensors)
-    if (!argument.is_written &&
-        is_split_along_sequence(argument.sizes(), argument.placements, *call.mesh))
-      argument.placements[Mesh::mp] = Placement::shard(1);
-  return pointwise(split);
-}
-
 // A sum to come that becomes wider, such as a float32 gradient of bfloat16 terms, stays one for the
 // trainer to make. Between the ranks of one model it is made first, at half the bytes: it is an
 // activation, and its products would need it anyway.
@@ -223,6 +213,17 @@ std::optional<CallPlan> shape_alone(const Call& call) {
 }
 
 }  // namespace
+
+// Under sequence parallelism a partial gradient is reduce-scattered at its first product, so that
+// all derivatives of a norm composed of single operators reuse it.
+std::optional<CallPlan> multiply(const Call& call) {
+  Call split = call;
+  for (TensorArgument& argument : split.tensors)
+    if (!argument.is_written &&
+        is_split_along_sequence(argument.sizes(), argument.placements, *call.mesh))
+      argument.placements[Mesh::mp] = Placement::shard(1);
+  return pointwise(split);
+}
 
 std::optional<Factors> pointwise_factors(const Call& call, at::IntArrayRef sizes) {
   Factors factors;

@@ -49,6 +49,25 @@ std::optional<CallPlan> drawn_everywhere(const Call& call, CallPlan plan, const 
   return plan;
 }
 
+// Draws the numbers of the part of a result with these sizes.
+void draw_locally(const Call& call, CallPlan& plan, const Sizes& sizes) {
+  plan.run = [sizes, placements = plan.outputs[0].placements, at = call.index_of("generator")](
+                 const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
+    LocalRegion region(stack[size_t(at)].toGenerator(), region_of(sizes, placements, mesh));
+    op.handle.callBoxed(&stack);
+  };
+}
+
+// redco::dropout(x, p, keeps_factors, generator) -> y, factors
+std::optional<CallPlan> dropout(const Call& call) {
+  std::optional<CallPlan> plan = multiply(call);
+  if (!plan || !is_box(plan->outputs[0])) return std::nullopt;
+  for (Placement& placement : plan->outputs[1].placements)
+    if (placement.is_partial()) placement = {};  // all terms of a sum to come have these factors
+  draw_locally(call, *plan, {call.tensors[0].sizes().begin(), call.tensors[0].sizes().end()});
+  return plan;
+}
+
 std::optional<CallPlan> random(const Call& call) {
   Sizes sizes(call.tensors[0].sizes().begin(), call.tensors[0].sizes().end());
   std::optional<Factors> factors = pointwise_factors(call, sizes);
@@ -58,11 +77,7 @@ std::optional<CallPlan> random(const Call& call) {
   const c10::IValue* generator = generator_of(call);
   if (!generator || !counter_generator(generator->toGenerator()))
     return drawn_everywhere(call, std::move(plan), sizes);
-  plan.run = [sizes, placements = plan.outputs[0].placements, at = call.index_of("generator")](
-                 const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
-    LocalRegion region(stack[size_t(at)].toGenerator(), region_of(sizes, placements, mesh));
-    op.handle.callBoxed(&stack);
-  };
+  draw_locally(call, plan, sizes);
   return plan;
 }
 
@@ -75,6 +90,7 @@ const RuleTable& random_rules() {
          {"aten::bernoulli", "aten::uniform", "aten::normal", "aten::log_normal",
           "aten::exponential", "aten::cauchy", "aten::geometric", "aten::random"})
       table[name] = random;
+    table["redco::dropout"] = dropout;
     return table;
   }();
   return table;

@@ -100,6 +100,9 @@ bool is_split_along_sequence(at::IntArrayRef sizes, const Placements& placements
 /// that is broadcast has none. Nullopt if an argument does not broadcast to `sizes`.
 std::optional<Factors> pointwise_factors(const Call& call, at::IntArrayRef sizes);
 
+/// A plan for a product, element by element, with the first argument.
+std::optional<CallPlan> multiply(const Call& call);
+
 /// The dimensions that a call reduces over.
 struct Reduction {
   std::vector<int64_t> dims;  ///< reduced dimensions

@@ -1,8 +1,8 @@
 --- Dropout.
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
+local native = require "redco.native"
 local registry = require "redco.registry"
-local torch = require "redco.torch"
 
 local dropout = {}
 
@@ -16,8 +16,7 @@ Generator that loss_fn receives. Without `train`, returns x itself.]], function(
   if not o.rng then
     fail "nn.dropout: with train = true it needs rng, the Generator that loss_fn is given"
   end
-  local kept = torch.empty_like(x):bernoulli_(1 - p, { generator = o.rng })
-  return x * kept:mul_(p < 1 and 1 / (1 - p) or 0)
+  return native.dropout(x, p, o.rng)
 end)
 
 return dropout

@@ -28,6 +28,11 @@ function globals.script(x, number) return functions(nil, x, number) end
 --- Calls f with random numbers that depend on the seed and the elements' places alone.
 function globals.with_rng(seed, f, ...) return redco.with_rng(redco.Rng(seed), f, ...) end
 
+--- nn.dropout, with numbers as above.
+function globals.dropout(x, seed)
+  return redco.nn.dropout(x, 0.4, { train = true, rng = redco.Rng(seed) })
+end
+
 --- The gradients of `loss` with respect to the list `leaves`; false for one that took no part.
 function globals.grads(loss, leaves)
   return unpack(torch.autograd.grad(loss, leaves, { create_graph = true, allow_unused = true }))
