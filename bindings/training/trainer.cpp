@@ -379,7 +379,7 @@ Creates a Trainer, which trains a tree of parameters in place.
     backward pass, which computes the rest again. "blocks": their inputs, which takes about a third
     more time. "selective": also the results of products with weights and of attention over many
     positions (all that took 256 floating-point operations a byte), which takes little more time;
-    layers of LLaMA then keep about two thirds of what "none" keeps
+    layers of LLaMA then keep about three quarters of what "none" keeps
   num_workers: the number of threads that run collate_fn ahead of training. Each has a separate Lua
     state with copies of collate_fn and the examples. collate_fn is copied now, the examples when a
     run first uses them; later changes of variables have no effect there. They may use numbers,

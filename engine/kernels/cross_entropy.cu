@@ -2,6 +2,7 @@
 // run. A block of threads computes one row.
 
 #include "element_types.cuh"
+#include "packs.cuh"
 
 namespace {
 
@@ -33,12 +34,6 @@ __device__ Sums sums_of_block(Sums own) {
   }
   return sums[0];
 }
-
-template <class Stored>
-struct alignas(16) Pack {
-  static constexpr int n = 16 / sizeof(Stored);
-  Stored of[n];
-};
 
 // Rows of logits, of whose columns the first n_classes are classes. Rows fill whole packs.
 template <class Type>

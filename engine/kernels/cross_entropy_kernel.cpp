@@ -32,24 +32,11 @@ struct TargetPointers {
   int64_t n_all;
 };
 
-const char* suffix_of(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return "float";
-    case at::kBFloat16:
-      return "bfloat16";
-    case at::kHalf:
-      return "half";
-    default:
-      return nullptr;
-  }
-}
-
 // A block of threads for each row.
 void launch(const char* kernel, const at::Tensor& logits, void** arguments) {
   constexpr int n_threads = 512;  // as in cross_entropy.cu
   static CudaKernels kernels(cross_entropy_source);
-  kernels.launch((std::string(kernel) + suffix_of(logits.scalar_type())).c_str(), logits.device(),
+  kernels.launch((std::string(kernel) + kernel_suffix(logits.scalar_type())).c_str(), logits.device(),
                  {.x = logits.size(0), .n_threads = n_threads}, arguments);
 }
 
@@ -66,7 +53,7 @@ at::Tensor numbers_for_rows(const at::Tensor& logits) {
 }  // namespace
 
 bool has_cross_entropy_kernels(const at::Tensor& x) {
-  if (device_type_of(x) != c10::kCUDA || suffix_of(x.scalar_type()) == nullptr) return false;
+  if (device_type_of(x) != c10::kCUDA || kernel_suffix(x.scalar_type()) == nullptr) return false;
   std::string why;
   if (x.is_meta() || CudaKernels::are_available(&why)) return true;
   TORCH_WARN_ONCE("linear_cross_entropy takes many tensor operators on this GPU: ", why);

@@ -185,4 +185,17 @@ void CudaKernels::launch(const char* kernel, c10::Device device, const Grid& gri
                 kernel);
 }
 
+const char* kernel_suffix(c10::ScalarType dtype) {
+  switch (dtype) {
+    case c10::kFloat:
+      return "float";
+    case c10::kBFloat16:
+      return "bfloat16";
+    case c10::kHalf:
+      return "half";
+    default:
+      return nullptr;
+  }
+}
+
 }  // namespace redco

@@ -3,6 +3,7 @@
 #include <redco/export.h>
 
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 
 #include <cstdint>
 #include <map>
@@ -41,5 +42,8 @@ class REDCO_API CudaKernels {
   std::map<c10::DeviceIndex, void*> modules_;
   std::map<std::pair<c10::DeviceIndex, std::string>, void*> functions_;
 };
+
+/// The element type in the names of kernels: "float", "bfloat16" or "half"; null for other types.
+const char* kernel_suffix(c10::ScalarType dtype);
 
 }  // namespace redco

@@ -1,5 +1,7 @@
 // silu(gate) * up as one operator.
 
+#include "silu_mul_kernel.h"
+
 #include <redco/detail/operator_interceptor.h>
 #include <redco/silu_mul.h>
 
@@ -72,6 +74,7 @@ at::Tensor empty_as(const at::Tensor& like) { return at::empty(like.sizes(), lik
 at::Tensor gated_product(const at::Tensor& gate, const at::Tensor& up) {
   at::Tensor y = empty_as(gate);
   if (y.is_meta()) return y;
+  if (kernels::silu_mul_on_gpu(y, gate, up)) return y;
   if (!y.is_cpu()) return at::mul_out(y, at::silu(gate), up);
   for_cached_parts({gate, up, y}, [](std::vector<at::Tensor>& part) {
     at::silu_out(part[2], part[0]);
@@ -84,6 +87,7 @@ std::tuple<at::Tensor, at::Tensor> gated_gradients(const at::Tensor& grad, const
                                                    const at::Tensor& up) {
   at::Tensor d_gate = empty_as(gate), d_up = empty_as(up);
   if (d_gate.is_meta()) return {d_gate, d_up};
+  if (kernels::silu_mul_backward_on_gpu(d_gate, d_up, grad, gate, up)) return {d_gate, d_up};
   if (!d_gate.is_cpu()) {
     at::mul_out(d_up, at::silu(gate), grad);
     at::silu_backward_out(d_gate, grad.mul(up), gate);
