@@ -94,6 +94,28 @@ test("attention where only the bias is trained", function()
   expect_near("bfloat16", gradient("bfloat16", device), exact, 2e-2)
 end)
 
+test("silu_mul and its gradients: dense, halves of one tensor, rows of odd lengths", function()
+  for _, size in ipairs { 64, 7, 1000 } do
+    local joined = random(33, 2 * size) * 3
+    local function run(dtype, where, is_joined)
+      local leaf = joined:to(dtype):to(where):requires_grad_()
+      local gate, up = unpack(leaf:chunk(2, -1))
+      if not is_joined then gate, up = gate:contiguous(), up:contiguous() end
+      local y = nn.silu_mul(gate, up)
+      y:square():sum():backward()
+      return { y, leaf.grad }
+    end
+    for _, is_joined in ipairs { false, true } do
+      local exact = run("float64", "cpu", is_joined)
+      for dtype, bound in pairs { float32 = 1e-6, bfloat16 = 2e-2, float16 = 2e-3 } do
+        for i, result in ipairs(run(dtype, device, is_joined)) do
+          expect_near(("%s %d, %d columns"):format(dtype, i, size), result, exact[i], bound)
+        end
+      end
+    end
+  end
+end)
+
 test("linear_cross_entropy: classes in 16-byte units or not, a bias, no gradient", function()
   for _, n_classes in ipairs { 1, 7, 64, 1000 } do
     local x, weight, bias = random(40, 16), random(n_classes, 16), random(n_classes)
