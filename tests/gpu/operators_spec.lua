@@ -98,7 +98,7 @@ test("silu_mul and its gradients: dense, halves of one tensor, rows of odd lengt
   for _, size in ipairs { 64, 7, 1000 } do
     local joined = random(33, 2 * size) * 3
     local function run(dtype, where, is_joined)
-      local leaf = joined:to(dtype):to(where):requires_grad_()
+      local leaf = joined:detach():to(dtype):to(where):requires_grad_()
       local gate, up = unpack(leaf:chunk(2, -1))
       if not is_joined then gate, up = gate:contiguous(), up:contiguous() end
       local y = nn.silu_mul(gate, up)
