@@ -36,8 +36,8 @@ struct TargetPointers {
 void launch(const char* kernel, const at::Tensor& logits, void** arguments) {
   constexpr int n_threads = 512;  // as in cross_entropy.cu
   static CudaKernels kernels(cross_entropy_source);
-  kernels.launch((std::string(kernel) + kernel_suffix(logits.scalar_type())).c_str(), logits.device(),
-                 {.x = logits.size(0), .n_threads = n_threads}, arguments);
+  kernels.launch((std::string(kernel) + kernel_suffix(logits.scalar_type())).c_str(),
+                 logits.device(), {.x = logits.size(0), .n_threads = n_threads}, arguments);
 }
 
 LogitRows rows_of(const at::Tensor& logits, int64_t n_classes) {

@@ -18,8 +18,8 @@ end
 
 local globals = { torch = torch, unpack = unpack, pairs = pairs, ipairs = ipairs, math = math,
   vmap = redco.vmap, gradient = redco.grad, value_and_grad = redco.value_and_grad,
-  checkpoint = redco.checkpoint, block = redco.nn.block, silu_mul = redco.nn.silu_mul, no_grad = torch.no_grad, nan = 0 / 0,
-  inf = math.huge }
+  checkpoint = redco.checkpoint, block = redco.nn.block, silu_mul = redco.nn.silu_mul,
+  no_grad = torch.no_grad, nan = 0 / 0, inf = math.huge }
 
 local functions = torch.jit.load(os.getenv "REDCO_SOURCE" .. "/tests/cluster/script_functions.pt")
 --- A function of TorchScript, by its number.
