@@ -170,4 +170,14 @@ test("a number that does not divide the processes", function()
     ("ep has %d ranks"):format(n_processes))
 end)
 
+test("a write to one weight of a stack reaches the stack", function()
+  redco.Deployer { n_expert_shards = n_processes, seed = 1, verbose = false }
+  local expected = randn(torch.Generator(4), { 2 * n_processes + 1, 3, 2 })
+  local stack = redco.shard(expected:clone(), { ep = 0 })
+  for _, i in ipairs { 1, n_processes + 2 } do
+    for _, whole in ipairs { expected, stack } do whole:unbind(0)[i]:fill_(i) end
+  end
+  assert(torch.equal(stack:full(), expected))
+end)
+
 testing.finish()

@@ -9,6 +9,7 @@
 
 #include <ATen/ops/empty_strided.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace redco::sharding {
@@ -85,7 +86,12 @@ std::shared_ptr<const GatheredView> GatheredView::written(ShardedTensorImpl& vie
   const KeepsTerms keeps_terms;
   at::Tensor same = view_of(wrap(memory, worked_on_, base.mesh(), geometry));
   ShardedTensorImpl& target = *sharded_impl(same);
-  require(target.local().is_alias_of(memory), op_.schema().name(),
+  // One of a stack of experts' weights is on the rank of its expert alone.
+  const bool is_elsewhere = std::ranges::any_of(Mesh::dims, [&](Mesh::Dim dim) {
+    const Placement& placement = target.placements()[dim];
+    return placement.is_on_rank() && placement.rank != mesh.coordinate(dim);
+  });
+  require(is_elsewhere || target.local().is_alias_of(memory), op_.schema().name(),
           ": this view is of a gathered copy, so a write to it cannot reach the tensor; write to "
           "the tensor itself");
   at::Tensor to = target.local();
