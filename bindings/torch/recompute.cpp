@@ -347,7 +347,7 @@ int begins_recomputed_block(lua_State* L) {
 }
 
 int with_recomputed_blocks(lua_State* L) {
-  RecomputeBlocks recompute(parse_recompute(luaL_checkstring(L, 1)));
+  RecomputeBlocks recompute(parse_recompute(luaL_checkstring(L, 1), "redco.models"));
   call(L, lua_gettop(L) - 2, LUA_MULTRET);
   return lua_gettop(L) - 1;
 }

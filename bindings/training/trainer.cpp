@@ -129,7 +129,7 @@ int make_trainer(lua_State* L) {
                           {"rng", "state", "batch", "defaults"});
   options.train_step_fn = make_train_step_fn(train_step_fn, loss_fn, own);
   options.params_sharding_rules = check_sharding_rules(args);
-  options.recompute = parse_recompute(args.get<std::string>("recompute", "none"));
+  options.recompute = parse_recompute(args.get<std::string>("recompute", "none"), "redco.Trainer");
   options.before_batch = [loss_fn] { collect_before_batch(loss_fn.state()); };
   args.refuse({"params_sharded", "opt_state_sharded"}, laid_out_by_trainer);
   if (auto info = args.optional<Tree>("last_ckpt_info")) options.last_ckpt_info = *info;

@@ -30,10 +30,10 @@ const char* name_of(Recompute recompute) {
   return "";
 }
 
-Recompute parse_recompute(const std::string& name) {
+Recompute parse_recompute(const std::string& name, const std::string& where) {
   for (Recompute each : all)
     if (name == name_of(each)) return each;
-  fail("recompute = \"", name, "\" is not \"none\", \"selective\" or \"blocks\"");
+  fail(where, ": recompute = \"", name, "\" is not \"none\", \"selective\" or \"blocks\"");
 }
 
 Recomputing::Recomputing(bool is_on) : outer_(std::exchange(is_recomputing, is_on)) {}

@@ -136,7 +136,7 @@ end)
 
 test("errors", function()
   expect_error(function() trained "layers" end,
-    'recompute = "layers" is not "none", "selective" or "blocks"')
+    'redco.Trainer: recompute = "layers" is not "none", "selective" or "blocks"')
   expect_error(function()
     redco.models.from_config({ model_type = "gpt2" }, { recompute = "all" })
   end, 'recompute = all is not "none", "selective" or "blocks"')

@@ -18,7 +18,7 @@ enum class Recompute {
 
 /// "none", "selective" or "blocks".
 REDCO_API const char* name_of(Recompute recompute);
-/// Throws Error if no value has this name.
-REDCO_API Recompute parse_recompute(const std::string& name);
+/// Throws Error if no value has this name; `where` begins its text.
+REDCO_API Recompute parse_recompute(const std::string& name, const std::string& where);
 
 }  // namespace redco
