@@ -5,12 +5,11 @@
 #include <redco/detail/operator_interceptor.h>
 #include <redco/silu_mul.h>
 
-#include <ATen/ExpandUtils.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/functorch/DynamicLayer.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
@@ -67,12 +66,10 @@ void for_cached_parts(const std::vector<at::Tensor>& tensors, const Function& fu
   });
 }
 
-at::Tensor empty_as(const at::Tensor& like) { return at::empty(like.sizes(), like.options()); }
-
 // Of local tensors. LibTorch's kernels compute part after part, so that what is between them stays
 // in the cache.
 at::Tensor gated_product(const at::Tensor& gate, const at::Tensor& up) {
-  at::Tensor y = empty_as(gate);
+  at::Tensor y = at::empty_like(gate, at::MemoryFormat::Contiguous);
   if (y.is_meta()) return y;
   if (kernels::silu_mul_on_gpu(y, gate, up)) return y;
   if (!y.is_cpu()) return at::mul_out(y, at::silu(gate), up);
@@ -85,7 +82,8 @@ at::Tensor gated_product(const at::Tensor& gate, const at::Tensor& up) {
 
 std::tuple<at::Tensor, at::Tensor> gated_gradients(const at::Tensor& grad, const at::Tensor& gate,
                                                    const at::Tensor& up) {
-  at::Tensor d_gate = empty_as(gate), d_up = empty_as(up);
+  at::Tensor d_gate = at::empty_like(gate, at::MemoryFormat::Contiguous),
+             d_up = at::empty_like(d_gate);
   if (d_gate.is_meta()) return {d_gate, d_up};
   if (kernels::silu_mul_backward_on_gpu(d_gate, d_up, grad, gate, up)) return {d_gate, d_up};
   if (!d_gate.is_cpu()) {

@@ -10,6 +10,7 @@
 #include "nccl.h"
 #include "run/connection.h"
 #include "run/peers.h"
+#include "schedulers.h"
 #include "single.h"
 #include "spmd_log.h"
 
@@ -146,8 +147,8 @@ Backend connect_watched(std::function<Backend()> connect, const GroupParts& part
 // What helps if the processes do not reach each other.
 std::string network_advice(bool is_on_host) {
   const std::string variable = is_on_host ? "GLOO_SOCKET_IFNAME" : "NCCL_SOCKET_IFNAME";
-  const char* set = std::getenv(variable.c_str());
-  return variable + (set != nullptr && *set != '\0' ? " = " + std::string(set) : std::string()) +
+  const char* set = find_variable(variable.c_str());
+  return variable + (set != nullptr ? " = " + std::string(set) : std::string()) +
          " names the network interface that connects the hosts" +
          (is_on_host ? "" : ", and NCCL_DEBUG=INFO logs what NCCL does");
 }

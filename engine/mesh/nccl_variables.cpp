@@ -1,6 +1,7 @@
 // The environment variables of NCCL and c10d, which only these read.
 #include "nccl.h"
 
+#include "schedulers.h"
 #include "store/sockets.h"
 
 #include <redco/error.h>
@@ -14,11 +15,6 @@ namespace redco::mesh {
 using namespace store;
 
 namespace {
-
-bool has_value(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr && *value != '\0';
-}
 
 // Whether one of NCCL's configuration files sets a variable: those of the environment go before.
 bool is_configured(const std::string& name) {
@@ -36,10 +32,11 @@ bool is_configured(const std::string& name) {
 }  // namespace
 
 void set_nccl_variables(const Processes& processes) {
-  // NCCL would take the first network card that it finds. A name that leads to the loopback address
-  // of its own host says nothing about the network.
+  // By itself NCCL takes the first network card that it finds. On several hosts a loopback
+  // interface is not passed on: it only means that this host's own name resolves to a loopback
+  // address.
   constexpr const char* interface = "NCCL_SOCKET_IFNAME";
-  if (!has_value(interface) && !is_configured(interface)) {
+  if (find_variable(interface) == nullptr && !is_configured(interface)) {
     const std::string& store = processes.store_address;
     const std::string own = address_towards(store);
     const bool is_one_host = processes.local_size == processes.size;
@@ -53,7 +50,8 @@ void set_nccl_variables(const Processes& processes) {
   // c10d would end a process that was suspended for minutes. Peers watches the processes.
   setenv("TORCH_NCCL_ENABLE_MONITORING", "0", 0);
   // A record of each collective, which costs some microseconds and which nothing here reads.
-  if (!has_value("TORCH_NCCL_TRACE_BUFFER_SIZE")) setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
+  if (find_variable("TORCH_NCCL_TRACE_BUFFER_SIZE") == nullptr)
+    setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
 }
 
 }  // namespace redco::mesh

@@ -26,7 +26,7 @@ namespace {
 
 const c10::Device first(c10::kCUDA, 0), second(c10::kCUDA, 1);
 
-// A cache folder of its own. Another CudaKernels finds kernels in it as another process does.
+// A fresh cache folder. A second CudaKernels reads it as a second process would.
 struct Cache {
   Folder folder;
 

@@ -308,8 +308,8 @@ void run_call(Call& call, Stack* stack) {
 // whole tensors.
 std::optional<double> flops_to_keep(const Call& call) {
   const OperatorFacts& facts = call.op.facts;
-  if (call.draws_numbers() || !(facts.is_product || facts.has_heads)) return std::nullopt;
-  if (!facts.flops) return std::nullopt;
+  const bool is_kind = facts.flops && (facts.is_product || facts.has_heads);
+  if (!is_kind || call.draws_numbers()) return std::nullopt;
   return facts.flops(call.arguments);
 }
 

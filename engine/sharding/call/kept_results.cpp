@@ -5,7 +5,6 @@
 
 #include <redco/detail/kept_results.h>
 
-#include <algorithm>
 #include <atomic>
 #include <iterator>
 #include <utility>

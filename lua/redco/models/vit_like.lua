@@ -150,7 +150,7 @@ local function new_encoder(c, facts)
       local inner = blocks.linear(params, layer .. names.up, y, o)
       if names.is_gated then
         local gate, up = unpack(inner:chunk(2, -1))
-        inner = blocks.gated(torch.silu, gate, up)
+        inner = nn.silu_mul(gate, up)
       else
         inner = activation(inner)
       end
