@@ -19,9 +19,9 @@ cmake_path(GET torch_root PARENT_PATH torch_root)
 set_target_properties(redco redco_lua PROPERTIES INSTALL_RPATH "$ORIGIN;$ORIGIN/redco/torch/lib")
 install(TARGETS redco redco_lua EXPORT redcoTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT Runtime NAMELINK_COMPONENT Development)
-if(TARGET redco_nccl)  # redco loads it from its own folder
-  set_target_properties(redco_nccl PROPERTIES INSTALL_RPATH "$ORIGIN;$ORIGIN/redco/torch/lib")
-  install(TARGETS redco_nccl LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT CUDA)
+if(TARGET redco_cuda)  # redco loads it from its own folder
+  set_target_properties(redco_cuda PROPERTIES INSTALL_RPATH "$ORIGIN;$ORIGIN/redco/torch/lib")
+  install(TARGETS redco_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT CUDA)
 endif()
 set_target_properties(redco_lua_main PROPERTIES
   INSTALL_RPATH "$ORIGIN/${bin_to_lib};$ORIGIN/${bin_to_lib}/redco/torch/lib")

@@ -272,6 +272,8 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "try");
   lua_pushcfunction(L, without_cudnn_attention);
   lua_setfield(L, -2, "without_cudnn_attention");
+  lua_pushcfunction(L, recorded);
+  lua_setfield(L, -2, "recorded");
   lua_pushcfunction(L, device_type);
   lua_setfield(L, -2, "device_type");
   lua_pushcfunction(L, linear_layer);

@@ -1,4 +1,4 @@
-// Collectives on GPUs with NCCL. The only source of the library redco_nccl.
+// Collectives on GPUs with NCCL, in the library redco_cuda.
 #include "nccl.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>

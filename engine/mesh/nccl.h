@@ -7,7 +7,7 @@
 
 namespace redco::mesh {
 
-/// Connects the ranks on their GPUs. Loads the library redco_nccl, which is built if there are the
+/// Connects the ranks on their GPUs. Loads the library redco_cuda, which is built if there are the
 /// headers of CUDA and contains the code that needs them. Throws Error if it cannot be loaded.
 Backend make_nccl(const DeviceRequest& request);
 
@@ -16,7 +16,7 @@ Backend make_nccl(const DeviceRequest& request);
 /// which read variables.
 REDCO_API void set_nccl_variables(const Processes& processes);
 
-/// The only function of that library.
+/// The function of that library.
 constexpr const char* nccl_entry = "redco_connect_nccl";
 using NcclEntry = void (*)(const DeviceRequest& request, Backend& result);
 

@@ -1,4 +1,4 @@
-// The library redco_nccl with a group of one rank, which the engine never makes: that it loads and
+// The library redco_cuda with a group of one rank, which the engine never makes: that it loads and
 // connects, that collectives keep the order of the stream, and that no memory stays. Exits with 77
 // where there is no GPU.
 #include "../../engine/mesh/nccl.h"
@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
   }
   c10::Device device(c10::kCUDA, 0);
   redco::mesh::Backend backend;
-  void* library = dlopen(argc > 1 ? argv[1] : "libredco_nccl.so", RTLD_NOW);
+  void* library = dlopen(argc > 1 ? argv[1] : "libredco_cuda.so", RTLD_NOW);
   if (library == nullptr) {
     std::printf("not ok %s\n", dlerror());
     return 1;

@@ -108,7 +108,7 @@ test("a wheel: its packages, the target, and a word on what it lacks", function(
   expect_equal(out, "")
   expect_has(err, "the wheel has no plug-in for several GPUs",
     "made FOLDER/tree/build/release/redco_lua-1.2.3-py3-none-manylinux_2_34_x86_64.whl")
-  assert(shell "touch tree/build/release/libredco_nccl.so" == 0)
+  assert(shell "touch tree/build/release/libredco_cuda.so" == 0)
   code, out, err = bootstrap("", "wheel")
   assert(code == 0 and out == "" and not err:find("plug-in", 1, true), err)
 end)
