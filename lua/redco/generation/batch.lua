@@ -7,6 +7,7 @@ local native = require "redco.native"
 local new_processor = require "redco.generation.processors"
 local new_slots = require "redco.generation.slots"
 local registry = require "redco.registry"
+local sample = require "redco.generation.sample"
 local torch = require "redco.torch"
 
 local methods = registry.define("GenerationBatch", [[
@@ -198,15 +199,12 @@ end
 -- Chooses the next tokens [n] of rows of one kind, by scores [n, V]. The second result returns the
 -- log-probabilities [n, V] of a name.
 local function chosen(rows, kind, scores)
-  local processed = kind.process(scores, kind.needs_ids and ids_of(rows) or nil)
+  local processed = kind.process(scores, kind.needs_ids and ids_of(rows):to(scores.device) or nil)
   local tokens
   if kind.is_sampled then
     local draws = {}
     for i, row in ipairs(rows) do draws[i] = { row.draws[#row.tokens + 1] } end
-    local sums = processed:double():softmax(-1):cumsum(-1)
-    draws = torch.tensor(draws, { dtype = "float64" }) * sums:narrow(1, -1, 1)
-    tokens = torch.searchsorted(sums, draws, { right = true })
-      :clamp(0, scores:size(1) - 1):squeeze(1)
+    tokens = sample(processed, torch.tensor(draws, { dtype = "float64" }))
   else
     tokens = processed:argmax(-1)
   end
@@ -286,7 +284,8 @@ local function step(self)
   local events = {}
   for _, group in ipairs(grouped(self.open, places)) do
     extend(group.rows, group.kind,
-      scores:index_select(0, torch.tensor(group.places, { dtype = "int64" })), events)
+      scores:index_select(0, torch.tensor(group.places,
+        { dtype = "int64", device = scores.device })), events)
   end
   local ended, open = {}, {}
   for _, row in ipairs(self.open) do

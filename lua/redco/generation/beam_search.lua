@@ -22,13 +22,14 @@ return function(decoder, scores, process, ended, ids, length, o)
   local batch = ids:size(0) / k
   local n_candidates = math.max(2, 1 + #o.eos) * k
   local running = ids:view { batch, k, o.max_length }
-  local running_scores = torch.full({ batch, k }, never)
+  local device = ids.device
+  local running_scores = torch.full({ batch, k }, never, { device = device })
   running_scores:select(1, 0):zero_()  -- all beams are equal at first
-  local best, best_scores = running:clone(), torch.full({ batch, k }, never)
-  local best_length = torch.full({ batch, k }, length, { dtype = "int64" })
-  local has_ended = torch.zeros({ batch, k }, { dtype = "bool" })
-  local can_improve = torch.ones({ batch, 1 }, { dtype = "bool" })
-  local is_top = torch.arange(n_candidates):lt(k)
+  local best, best_scores = running:clone(), torch.full_like(running_scores, never)
+  local best_length = torch.full({ batch, k }, length, { dtype = "int64", device = device })
+  local has_ended = torch.zeros({ batch, k }, { dtype = "bool", device = device })
+  local can_improve = torch.ones({ batch, 1 }, { dtype = "bool", device = device })
+  local is_top = torch.arange(n_candidates, { device = device }):lt(k)
 
   while true do
     local seen = running:view { batch * k, -1 }:narrow(1, 0, length)
@@ -60,7 +61,7 @@ return function(decoder, scores, process, ended, ids, length, o)
     local chosen
     best_scores, chosen = all_scores:topk(k, 1)
     best = pick(torch.cat({ best, candidates }, 1), chosen)
-    local lengths = torch.full({ batch, n_candidates }, length, { dtype = "int64" })
+    local lengths = torch.full_like(places, length)
     best_length = pick(torch.cat({ best_length, lengths }, 1), chosen)
     has_ended = pick(torch.cat({ has_ended, just_ended }, 1), chosen)
 

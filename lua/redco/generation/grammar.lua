@@ -36,7 +36,8 @@ local function new_processor(where, tokenizer, parts)
       end
       is_allowed[i] = mask
     end
-    return scores:masked_fill(torch.stack(is_allowed):logical_not(), -math.huge)
+    local is_refused = torch.stack(is_allowed):logical_not():to(scores.device)
+    return scores:masked_fill(is_refused, -math.huge)
   end
 end
 

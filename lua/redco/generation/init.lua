@@ -9,10 +9,10 @@ local registry = require "redco.registry"
 local search = require "redco.generation.search"
 local torch = require "redco.torch"
 
--- Returns a function of ids [rows, max_length] and the number of known tokens. It returns which
--- rows end with the last token.
-local function end_of_rows(o)
-  local eos = torch.tensor(#o.eos > 0 and o.eos or { -1 }, { dtype = "int64" })
+-- Returns a function of ids [rows, max_length] on a device and the number of known tokens. It
+-- returns which rows end with the last token.
+local function end_of_rows(o, device)
+  local eos = torch.tensor(#o.eos > 0 and o.eos or { -1 }, { dtype = "int64", device = device })
   local longest = 0
   for _, stop in ipairs(o.stop_strings) do longest = math.max(longest, #stop) end
   -- Decodes enough of the last tokens to contain any of the strings. As in transformers, one may
@@ -33,7 +33,7 @@ local function end_of_rows(o)
     local ended = torch.isin(ids:select(1, length - 1), eos)
     if longest > 0 then
       for i = 0, ids:size(0) - 1 do
-        if is_stopped(ids[i], length) then ended[i]:fill_(true) end
+        if is_stopped(ids[i]:cpu(), length) then ended[i]:fill_(true) end
       end
     end
     return ended
@@ -63,21 +63,24 @@ local function generate(model, params, inputs, options, rule)
   local fill = o.pad_token_id
   -- Hugging Face's beam search treats padding token 0 as no padding token.
   if o.num_beams > 1 and fill == 0 then fill = o.eos[1] or fill end
-  local ids = torch.full({ rows, o.max_length }, fill, { dtype = "int64" })
+  -- The search runs where the scores are.
+  local device = scores.device
+  local ids = torch.full({ rows, o.max_length }, fill, { dtype = "int64", device = device })
   ids:narrow(1, 0, prompt_length):copy_(decoder.ids:full())
   o.prompt_length = prompt_length
-  o.encoder_ids = decoder.prompt and decoder.prompt:full():cpu()
-  local process, ended = new_processor(o), end_of_rows(o)
+  o.encoder_ids = decoder.prompt and decoder.prompt:full()
+  local process, ended = new_processor(o), end_of_rows(o, device)
   if o.num_beams == 1 then
     local length = search(decoder, scores, process, ended, ids, prompt_length, o)
-    return ids:narrow(1, 0, length)
+    return ids:narrow(1, 0, length):cpu()
   end
   local best, best_scores, lengths = beam_search(decoder, scores, process, ended, ids,
     prompt_length, o)
   lengths = lengths:narrow(1, 0, o.num_return_sequences)
-  return best:narrow(1, 0, o.num_return_sequences):narrow(2, 0, lengths:max():item())
-    :reshape { -1, lengths:max():item() },
-    best_scores:narrow(1, 0, o.num_return_sequences):reshape { -1 }
+  local longest = lengths:max():item()
+  return best:narrow(1, 0, o.num_return_sequences):narrow(2, 0, longest)
+    :reshape { -1, longest }:cpu(),
+    best_scores:narrow(1, 0, o.num_return_sequences):reshape { -1 }:cpu()
 end
 
 return registry.define("redco.models.generate", [[

@@ -12,7 +12,9 @@ local function define(applies, make)
   processors[#processors + 1] = { applies = applies, make = make }
 end
 
-local function token_tensor(tokens) return torch.tensor(tokens, { dtype = "int64" }) end
+local function token_tensor(tokens, like)
+  return torch.tensor(tokens, { dtype = "int64", device = like.device })
+end
 
 local function check_tokens(tokens, scores, name)
   for _, token in ipairs(tokens) do
@@ -29,13 +31,13 @@ local function without(scores, tokens)
   for _, token in ipairs(tokens) do
     if token >= 0 and token < scores:size(1) then known[#known + 1] = token end
   end
-  return #known == 0 and scores or scores:index_fill(1, token_tensor(known), -math.huge)
+  return #known == 0 and scores or scores:index_fill(1, token_tensor(known, scores), -math.huge)
 end
 
 -- Returns scores of 0 for the listed tokens and -inf for all others.
 local function only(scores, tokens, name)
   check_tokens(tokens, scores, name)
-  return torch.full_like(scores, -math.huge):index_fill(1, token_tensor(tokens), 0)
+  return torch.full_like(scores, -math.huge):index_fill(1, token_tensor(tokens, scores), 0)
 end
 
 -- Adds a number to the score of the last token of each sequence in the rows that end with the rest
@@ -61,10 +63,10 @@ local function add_biases(biases, name)
   return function(scores, ids)
     if not of_every_row then
       for _, entry in ipairs(biases) do check_tokens(entry[1], scores, name) end
-      of_every_row = torch.zeros({ 1, scores:size(1) }, { dtype = scores.dtype })
+      of_every_row = torch.zeros_like(scores:narrow(0, 0, 1))
       if #single > 0 then
-        of_every_row:select(0, 0):index_copy_(0, token_tensor(single),
-          torch.tensor(numbers, { dtype = scores.dtype }))
+        of_every_row:select(0, 0):index_copy_(0, token_tensor(single, scores),
+          torch.tensor(numbers, { dtype = scores.dtype, device = scores.device }))
       end
     end
     if #longer == 0 then return scores + of_every_row end
@@ -73,7 +75,7 @@ local function add_biases(biases, name)
       local tokens, number = unpack(entry)
       if #tokens <= length then
         local column = bias:select(1, tokens[#tokens])
-        local start = token_tensor { unpack(tokens, 1, #tokens - 1) }
+        local start = token_tensor({ unpack(tokens, 1, #tokens - 1) }, ids)
         local matches = ids:narrow(1, length - #tokens + 1, #tokens - 1):eq(start):all(1)
         column:add_(torch.zeros_like(column):masked_fill(matches, number))
       end
@@ -114,7 +116,7 @@ define(function(o) return o.frequency_penalty ~= 0 or o.presence_penalty ~= 0 en
     if n == 0 then return scores end
     local new = ids:narrow(1, o.prompt_length, n)
     local counts = torch.zeros_like(scores):scatter_add(1, new,
-      torch.ones(new.shape, { dtype = scores.dtype }))
+      torch.ones_like(new, { dtype = scores.dtype }))
     return scores - counts * o.frequency_penalty - counts:clamp_max(1) * o.presence_penalty
   end
 end)
@@ -133,10 +135,10 @@ end
 local function without_ngrams(n, text_of)
   return function(scores, ids)
     if ids:size(1) + 1 < n then return scores end
-    local banned = torch.zeros(scores.shape, { dtype = "bool" })
+    local banned = torch.zeros_like(scores, { dtype = "bool" })
     for i, row in ipairs(ids:tolist()) do
       local tokens = repeating(text_of(i, row), row, n)
-      if #tokens > 0 then banned[i - 1]:index_fill_(0, token_tensor(tokens), true) end
+      if #tokens > 0 then banned[i - 1]:index_fill_(0, token_tensor(tokens, scores), true) end
     end
     return scores:masked_fill(banned, -math.huge)
   end
@@ -195,10 +197,10 @@ end)
 -- Raises the scores of end tokens with every token after `start` new ones.
 define(function(o) return o.exponential_decay_length_penalty end, function(o)
   local start, factor = unpack(o.exponential_decay_length_penalty)
-  local eos = token_tensor(o.eos)
   return function(scores, ids)
     local n = ids:size(1) - start - o.prompt_length
     if n <= 0 then return scores end
+    local eos = token_tensor(o.eos, scores)
     local now = scores:index_select(1, eos)
     return scores:index_copy(1, eos, now + now:abs() * (factor ^ n - 1))
   end
@@ -300,8 +302,8 @@ define(function(o) return o.do_sample and o.epsilon_cutoff > 0 and o.epsilon_cut
   end)
 
 define(function(o) return o.do_sample and o.eta_cutoff > 0 and o.eta_cutoff < 1 end, function(o)
-  local epsilon = torch.tensor(o.eta_cutoff, { dtype = "float32" })
   return function(scores)
+    local epsilon = torch.tensor(o.eta_cutoff, { dtype = "float32", device = scores.device })
     local log_probs, probs = scores:log_softmax(-1), scores:softmax(-1)
     local entropy = (log_probs:clamp(-largest) * probs):sum(-1, true):neg()
     return without_improbable(scores, probs,

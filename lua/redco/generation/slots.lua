@@ -40,7 +40,7 @@ function Slots:selected(t, index)
   return t:view(rest):gather(1, places):reshape(shape)
 end
 
--- Runs the model. Returns the scores [B, V] after the last column, on the CPU.
+-- Runs the model. Returns the scores [B, V] after the last column.
 local function scores_of(self, ids, starts, cache)
   local length = cache.length + ids:size(1)
   local mask
@@ -53,7 +53,7 @@ local function scores_of(self, ids, starts, cache)
   local hidden = self.model.hidden_states(self.params,
     { input_ids = self:split(ids), attention_mask = mask and self:split(mask) },
     { cache = cache })
-  return self.model.logits(self.params, hidden:select(1, -1)):float():full():cpu()
+  return self.model.logits(self.params, hidden:select(1, -1)):float():full()
 end
 
 local room = 64  -- columns for new tokens; the cache adds more when they are used
@@ -212,7 +212,7 @@ local function fill(self, new, kept)
     self.starts[row.slot + 1] = self.cache.length - #row.prompt
     order[i] = self:part_of(row.slot) * n + row.source
   end
-  return scores:index_select(0, int64(order))
+  return scores:index_select(0, int64(order, scores.device))
 end
 
 --- Reads the prompts of new rows, whose slots are free. Returns their next scores [#new, V], and

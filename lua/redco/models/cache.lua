@@ -14,9 +14,30 @@ local function with_room(t, capacity)
   return torch.constant_pad_nd(t, { 0, 0, 0, capacity - t:size(2) }, 0)
 end
 
+--- From now on a call of the model appends one token to each row, and computes with the keys and
+--- values of `capacity` tokens, of which masks hide those to come. No shape and no number of the
+--- host differs between two calls, so that one can be recorded and run again: where the token goes
+--- is in the tensor `place` [1].
+function Cache:fix(device)
+  self.place = torch.full({ 1 }, self.length, { dtype = "int64", device = device })
+end
+
+--- Returns how many columns masks have before the new tokens.
+function Cache:n_columns() return self.place and self.capacity - 1 or self.length end
+
+--- Counts n tokens, which every layer has appended.
+function Cache:advance(n)
+  if self.place then self.place:add_(n) else self.length = self.length + n end
+end
+
 --- Appends the keys and values [B, H, T, D] of new tokens in a layer. Returns those of all tokens.
 function Cache:extend(layer, k, v)
   local held, past = self.layers[layer], self.length
+  if self.place then
+    held[1]:index_copy_(2, self.place, k)
+    held[2]:index_copy_(2, self.place, v)
+    return held[1], held[2]
+  end
   local length = past + k:size(2)
   if not held then
     local capacity = math.max(length, self.capacity)
@@ -71,26 +92,30 @@ function Cache:add(group, layer, held)
   group[#group + 1] = held
 end
 
-local function map(group, f)
+local function map(self, group, f)
   for _, held in ipairs(group) do
-    for i = 1, #held do held[i] = f(held[i]) end
+    for i = 1, #held do
+      local new = f(held[i])
+      -- A recorded call has the addresses of the old ones.
+      held[i] = self.place and held[i]:copy_(new) or new
+    end
   end
 end
 
 --- Replaces every entry by f of it, a function of tensors [B, ...].
 function Cache:map(f)
-  for _, group in ipairs { self.layers, self.states, self.fixed } do map(group, f) end
+  for _, group in ipairs { self.layers, self.states, self.fixed } do map(self, group, f) end
 end
 
 --- The same with the keys and values of tokens alone, [B, H, n, D].
-function Cache:map_columns(f) map(self.layers, f) end
+function Cache:map_columns(f) map(self, self.layers, f) end
 
 -- Row i of each example becomes a copy of its row parents[i]. A process holds whole examples, so
 -- sharded rows stay on their process.
 local function reordered(t, parents)
   local batch, beams = parents:size(0), parents:size(1)
   if not t:is_sharded() then
-    local first = (torch.arange(batch) * beams):unsqueeze(1)
+    local first = (torch.arange(batch, { device = parents.device }) * beams):unsqueeze(1)
     return t:index_select(0, (parents + first):view(-1):to(t.device))
   end
   local shape, ones = { batch, beams, unpack(t.shape, 2) }, { batch, beams }
@@ -103,7 +128,7 @@ end
 --- that do not grow stay, because the beams of one example share them.
 function Cache:reorder(parents)
   for _, group in ipairs { self.layers, self.states } do
-    map(group, function(t) return reordered(t, parents) end)
+    map(self, group, function(t) return reordered(t, parents) end)
   end
 end
 
