@@ -7,7 +7,7 @@ local torch = redco.torch
 
 local o = redco.options {
   mode = "train", model = "tiny", batch = 8, seq = 64, steps = 10, warmup = 3, dropout = 0,
-  compute_dtype = "bfloat16", prompt = 128, new = 256, export = "", workdir = "",
+  compute_dtype = "bfloat16", prompt = 128, new = 256, cache = "dynamic", export = "", workdir = "",
 }
 local device = torch.cuda.is_available() and "cuda" or "cpu"
 local configs = {
@@ -55,7 +55,7 @@ local function generate()
     synchronize()
     local from = clock.now()
     sequences = model.generate(params, inputs,
-      { min_new_tokens = n, max_new_tokens = n, pad_token_id = 0 })
+      { min_new_tokens = n, max_new_tokens = n, pad_token_id = 0, cache_implementation = o.cache })
     return clock.now() - from
   end
   seconds_of(8)

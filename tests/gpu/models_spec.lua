@@ -66,9 +66,16 @@ for _, name in ipairs(cases.found(cases.folders[1], cases.names)) do
       model.generation_config = {}
       local inputs, wrong = gpu.on(device, cases.prompts(case)), {}
       for _, expected in ipairs(case.expected.generation.cases) do
-        local sequences = model.generate(params, inputs, expected.kwargs)
-        if sequences:cpu() ~= torch.tensor(expected.sequences) then
+        local sequences = torch.tensor(expected.sequences)
+        if model.generate(params, inputs, expected.kwargs) ~= sequences then
           wrong[#wrong + 1] = expected.name
+        end
+        if not cases.needs_length[model.config.model_type] then
+          local options = redco.tree.map(function(v) return v end, expected.kwargs)
+          options.cache_implementation = "static"
+          if model.generate(params, inputs, options) ~= sequences then
+            wrong[#wrong + 1] = expected.name .. " with a static cache"
+          end
         end
       end
       assert(#wrong == 0, "other tokens: " .. table.concat(wrong, ", "))

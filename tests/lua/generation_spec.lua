@@ -14,6 +14,17 @@ local function shown(rows)
   return table.concat(lines, "\n")
 end
 
+-- A static cache gives the same tokens, or says that it does not fit the model.
+local function expect_same_with_static_cache(model, inputs, options, sequences)
+  local all = { cache_implementation = "static" }
+  for key, value in pairs(options) do all[key] = value end
+  if cases.needs_length[model.config.model_type] then
+    return testing.expect_error(function() model.generate(model.params, inputs, all) end,
+      "the layers of this model depend on the length of the text")
+  end
+  testing.expect_equal(shown(model.generate(model.params, inputs, all):tolist()), shown(sequences))
+end
+
 for _, folder in ipairs(cases.folders) do
   for _, name in ipairs(cases.found(folder, cases.names)) do
     local case = cases.open(folder, name)
@@ -25,6 +36,7 @@ for _, folder in ipairs(cases.folders) do
       test(("%s/%s: %s"):format(folder, name, expected.name), function()
         local sequences, scores = model.generate(model.params, inputs, expected.kwargs)
         testing.expect_equal(shown(sequences:tolist()), shown(expected.sequences))
+        expect_same_with_static_cache(model, inputs, expected.kwargs, expected.sequences)
         if expected.sequences_scores_fp64 then
           testing.expect_close(scores, torch.tensor(expected.sequences_scores_fp64), 1e-4)
         end

@@ -36,6 +36,10 @@ else
   print "REDCO_CASES names no larger set of cases: only tests/cases is read"
 end
 
+--- Types of models whose layers need the length of a text as a number: a static cache is not for
+--- them.
+cases.needs_length = { t5 = true }
+
 --- Those of these cases that a folder has.
 function cases.found(folder, names)
   local found = {}

@@ -44,6 +44,13 @@ local function with_start(inputs, start)
   return ids, mask and torch.cat({ torch.ones_like(mask:narrow(1, 0, 1)), mask }, 1)
 end
 
+local function is_sharded(params)
+  for _, leaf in pairs(params) do
+    if torch.is_tensor(leaf) and leaf:is_sharded() then return true end
+  end
+  return false
+end
+
 -- Returns what the encoder reads of the inputs.
 local function encoder_inputs(family, inputs, mask)
   local found = {}
@@ -62,7 +69,7 @@ end
 local function new_decoder(model, params, inputs, o)
   local family = model.family
   local self = setmetatable({
-    model = model, params = params,
+    model = model, params = params, is_static = o.cache_implementation == "static",
     restart_length = family.restart_length and family.restart_length(model.config),
     prompt_inputs = {},
   }, Decoder)
@@ -107,7 +114,10 @@ end
 -- Appends the tokens `ids` and returns the scores [rows, vocab_size] of the next token.
 function Decoder:scores(ids)
   ids = self:unless_restarted(ids)
-  local mask = self.mask and self.mask:narrow(1, 0, self.cache.length + ids:size(1))
+  local mask = self.mask
+  if mask and not self.cache.place then
+    mask = mask:narrow(1, 0, self.cache.length + ids:size(1))
+  end
   local inputs = self.memory
     and { decoder_input_ids = ids, decoder_attention_mask = mask,
       encoder_hidden_states = self.memory, attention_mask = self.memory_mask }
@@ -116,9 +126,22 @@ function Decoder:scores(ids)
     for name, value in pairs(self.prompt_inputs) do inputs[name] = value end
   end
   local hidden = self.model.hidden_states(self.params, inputs, { cache = self.cache })
-  local scores = native.from_stage(self.model.logits(self.params, hidden:select(1, -1)):float())
-  -- The search runs on the CPU.
-  return scores.device == "cpu" and scores or scores:full():cpu()
+  return native.from_stage(self.model.logits(self.params, hidden:select(1, -1)):float())
+end
+
+-- Makes steps alike: see Cache:fix. One GPU records the second step and replays it, so that the
+-- host does not call its operators again.
+function Decoder:fix()
+  if self.restart_length then
+    fail("model.generate: cache_implementation = \"static\": positions of this model depend on "
+      .. "the length of the text: leave the option out")
+  end
+  self.cache:fix(self.ids.device)
+  self.new_ids = torch.zeros_like(self.ids:narrow(1, 0, 1))
+  self.next_scores = function() return self:scores(self.new_ids) end
+  if is_sharded(self.params) then return end
+  local recorded = native.recorded(self.new_ids, self.next_scores)
+  self.next_scores = function() return recorded:run() end
 end
 
 -- Raises an error unless the cache can have the first tokens of the prompt.
@@ -150,8 +173,13 @@ end
 --- all processes.
 function Decoder:step(tokens)
   native.check_stop()
-  local like = self.ids:narrow(1, 0, 1)
-  return self:scores(torch.empty_like(like):copy_(tokens:unsqueeze(1)))
+  tokens = tokens:unsqueeze(1)
+  if not self.is_static then
+    return self:scores(torch.empty_like(self.ids:narrow(1, 0, 1)):copy_(tokens))
+  end
+  if not self.next_scores then self:fix() end
+  self.new_ids:copy_(tokens)
+  return self.next_scores()
 end
 
 --- Repeats each row n times, adjacent; `scores` are the current scores.

@@ -93,7 +93,13 @@ local options = {
   end } },
   tokenizer = { anything }, seed = { anything }, rng = { anything }, streamer = { anything },
   cache = { anything },
+  cache_implementation = { { "\"dynamic\" or \"static\"", function(v)
+    return v == "dynamic" or v == "static"
+  end } },
 }
+
+-- What files say of these is for the memory of transformers, and changes no token.
+local of_calls = { cache_implementation = true }
 
 -- Options of transformers that do not exist here, with the value that has no effect, or `false` if
 -- every value has an effect. Options of its return value, cache and compiler are not listed: they
@@ -146,7 +152,9 @@ end
 -- The options in generation_config.json or, in older folders, config.json.
 local function from_files(model)
   local source, found = supported(model.generation_config or model.config), {}
-  for name in pairs(options) do found[name] = source[name] end
+  for name in pairs(options) do
+    if not of_calls[name] then found[name] = source[name] end
+  end
   return found
 end
 
@@ -181,6 +189,9 @@ local function check(o)
   end
   if o.exponential_decay_length_penalty and #o.eos == 0 then
     fail "model.generate: exponential_decay_length_penalty needs an eos_token_id"
+  end
+  if o.cache and o.cache_implementation == "static" then
+    fail "model.generate: cache: cache_implementation = \"static\" makes a cache of its own"
   end
   if o.stop_strings and not o.tokenizer then
     fail "model.generate: stop_strings need the tokenizer that reads them: give it as `tokenizer`"

@@ -20,7 +20,7 @@ end
 function alibi.new(n_heads, dtype)
   local on_devices = {}
   return function(inputs, o, x)
-    local mask, length = inputs.attention_mask, blocks.past(o) + x:size(1)
+    local mask, length = inputs.attention_mask, blocks.n_keys(o, x)
     local places = mask and (mask:cumsum(1) - 1) * mask
       or torch.arange(length, { device = x.device }):unsqueeze(0)
     local own = on_devices[x.device]

@@ -116,9 +116,9 @@ end
 --- is in row `offset`.
 function blocks.position_embedding(params, name, inputs, options, ids, offset)
   adapter.refuse(params, name)
-  local past, weight = blocks.past(options), params[name .. ".weight"]
-  if not inputs.position_ids and not inputs.attention_mask then
-    return weight:narrow(0, past + (offset or 0), ids:size(1)):unsqueeze(0)
+  local weight = params[name .. ".weight"]
+  if not inputs.position_ids and not inputs.attention_mask and not blocks.place(options) then
+    return weight:narrow(0, blocks.past(options) + (offset or 0), ids:size(1)):unsqueeze(0)
   end
   return torch.embedding(weight, blocks.position_ids(inputs, options, ids) + (offset or 0))
 end
@@ -232,14 +232,43 @@ function blocks.merge_heads(x)
   return x:transpose(1, 2):reshape { batch, length, n_heads * size }
 end
 
---- Returns the number of tokens in the cache.
+--- Returns the number of tokens in the cache. Raises an error if the calls of the model must not
+--- depend on it.
 function blocks.past(options)
-  return options.cache and options.cache.length or 0
+  local cache = options.cache
+  if cache and cache.place then
+    fail("model.generate: cache_implementation = \"static\": the layers of this model depend on "
+      .. "the length of the text: leave the option out")
+  end
+  return cache and cache.length or 0
+end
+
+--- Returns the tensor [1] with the number of tokens in a cache, if calls of the model must not
+--- depend on it, or nil.
+function blocks.place(options) return options.cache and options.cache.place end
+
+--- Returns whether no token was before the new ones.
+function blocks.is_prompt(options)
+  return not blocks.place(options) and blocks.past(options) == 0
+end
+
+--- Returns the number of keys that the new tokens x [B, T, ...] attend to.
+function blocks.n_keys(options, x)
+  return (options.cache and options.cache:n_columns() or 0) + x:size(1)
+end
+
+--- Returns the places [1, T] of the new tokens x [B, T, ...], which count padding.
+function blocks.places(options, x)
+  local place = blocks.place(options)
+  if place then return place:unsqueeze(0) end
+  local past = blocks.past(options)
+  return torch.arange(past, past + x:size(1), { device = x.device }):unsqueeze(0)
 end
 
 --- Raises an error if the tokens, `ids` [B, T] being the new ones, exceed the number of positions,
 --- which is the configuration's `key`.
 function blocks.check_length(c, key, options, ids)
+  if blocks.place(options) then return end
   local length = blocks.past(options) + ids:size(1)
   if length > c[key] then
     fail("%s: %d tokens are more than the model's %s, %d", c.model_type, length, key, c[key])
@@ -257,11 +286,11 @@ end
 --- not shift them.
 function blocks.position_ids(inputs, options, x)
   if inputs.position_ids then return inputs.position_ids end
-  local past, length = blocks.past(options), x:size(1)
-  if not inputs.attention_mask then
-    return torch.arange(past, past + length, { device = x.device }):unsqueeze(0)
-  end
-  return inputs.attention_mask:cumsum(1):sub(1):clamp(0):narrow(1, past, length)
+  local mask = inputs.attention_mask
+  if not mask then return blocks.places(options, x) end
+  -- A new token has all padding before it.
+  if blocks.place(options) then return blocks.places(options, x) - mask:eq(0):sum({ 1 }, true) end
+  return mask:cumsum(1):sub(1):clamp(0):narrow(1, blocks.past(options), x:size(1))
 end
 
 --- Computes softmax(q k^T scale + mask) v: [B, H, T, D]. `given` has mask, causal, scale, softcap,

@@ -99,5 +99,5 @@ return function(name, family, params, inputs, options)
       .. "batch of one row", name, native.describe(ids))
   end
   local cache = type(options) == "table" and options.cache
-  check_shapes(family, inputs, cache and cache.length or 0)
+  check_shapes(family, inputs, cache and cache:n_columns() or 0)
 end

@@ -98,11 +98,11 @@ function attention.new(c, facts)
   end
 
   return function(params, name, x, angles, mask, o)
-    local q, past = { queries(params, name, x, angles, o) }, blocks.past(o)
+    local q = { queries(params, name, x, angles, o) }
     local latent, k_turned = latents(params, name, x, angles, o)
     if o.cache then latent, k_turned = o.cache:extend(name, latent, k_turned) end
     local has_adapter = params[name .. ".kv_b_proj.lora_A.weight"]
-    local attend = past > 0 and not has_adapter and with_latents or with_heads
+    local attend = (has_adapter or blocks.is_prompt(o)) and with_heads or with_latents
     local y = attend(params, name, q, latent, k_turned, { mask = mask.mask, causal = mask.causal,
       dropout = c.attention_dropout, scale = scale }, o)
     return blocks.linear(params, name .. ".o_proj", blocks.merge_heads(y), o)

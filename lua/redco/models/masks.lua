@@ -69,6 +69,24 @@ local function causal_in_segments(inputs, options, x, window, chunk)
   return { mask = additive(seen, x.dtype) }
 end
 
+-- The mask [B or 1, 1, 1, S] of one token at a place that a tensor holds, in a cache of S tokens.
+-- Padding is on the left, and no new token is padding.
+local function at_place(inputs, cache, x, window, chunk)
+  local place, padding = cache.place, inputs.attention_mask
+  local all = torch.arange(cache.capacity, { device = x.device }):unsqueeze(0)
+  local seen = all:le(place)
+  if window then seen = seen:logical_and(all:gt(place - window)) end
+  if chunk then
+    local first = padding and padding:eq(0):sum({ 1 }, true) or 0
+    local function number(places)
+      return (places - first):div(chunk, { rounding_mode = "floor" })
+    end
+    seen = seen:logical_and(number(all):eq(number(place)))
+  end
+  if padding then seen = seen:logical_and(padding:ne(0)) end
+  return { mask = additive(seen:unsqueeze(1):unsqueeze(1), x.dtype) }
+end
+
 --- Returns the causal mask of the new tokens x [B, T, ...]: `{causal = true}` if LibTorch's own
 --- mask suffices, else `{mask = [B or 1, 1, T, S]}`. With a `window` a token attends only to so
 --- many last tokens, itself among them; with a `chunk` only to those of its chunk of so many.
@@ -78,6 +96,7 @@ end
 --- the tokens of an image (the same number, from 0) also to those after them.
 function masks.causal(inputs, options, x, window, chunk)
   if inputs.segment_ids then return causal_in_segments(inputs, options, x, window, chunk) end
+  if blocks.place(options) then return at_place(inputs, options.cache, x, window, chunk) end
   local past, padding = blocks.past(options), inputs.attention_mask
   local length, dtype = x:size(1), x.dtype
   if window and past + length <= window then window = nil end
@@ -106,6 +125,7 @@ end
 function masks.kept(inputs, options, x)
   local padding = inputs.attention_mask
   if not padding then return end
+  if blocks.place(options) then return end  -- a new token is no padding
   return padding:narrow(1, blocks.past(options), x:size(1)):ne(0):to(x.dtype):unsqueeze(-1)
 end
 

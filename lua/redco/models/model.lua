@@ -116,7 +116,7 @@ local function new_model(family, config, params, new_parameters)
     local hidden, routers = forward(p, inputs, o, encode and memory_of(p, inputs, o))
     if o.cache then
       if family.task then fail("%s: a cache is for generation", family.architecture) end
-      o.cache.length = o.cache.length + hidden:size(1)
+      o.cache:advance(hidden:size(1))
     end
     return hidden, routers
   end

@@ -85,7 +85,7 @@ generate(params, inputs, {max_length = nil, max_new_tokens = nil, min_length = 0
   early_stopping: boolean or string = false, num_return_sequences = 1, eos_token_id = nil, pad_token_id = nil,
   bos_token_id = nil, decoder_start_token_id = nil, forced_bos_token_id = nil,
   forced_eos_token_id = nil, stop_strings = nil, tokenizer = nil, streamer = nil, cache = nil,
-  logits_processor: function or list of functions = nil,
+  cache_implementation: string = "dynamic", logits_processor: function or list of functions = nil,
   language: string or list of strings = nil, task = nil, return_timestamps = nil}) -> sequences [rows, length], scores [rows] (beam search)
 Generates tokens after a prompt. inputs are those of the model. Prompts may be padded on either side
 and are returned padded on the left.
@@ -130,7 +130,11 @@ decodes a row.
   streamer: called after each step with the new tokens [rows] and which rows were still
     unfinished; needs num_beams = 1
   cache: a cache of `redco.models.new_cache`, for a decoder with one row. Its tokens are the first of
-    input_ids, and only the others are read. Afterwards it has all tokens but the last]],
+    input_ids, and only the others are read. Afterwards it has all tokens but the last
+  cache_implementation: "dynamic", or "static": the cache has max_length tokens from the start, and
+    all steps are alike. One GPU then records a step as a CUDA graph and replays it, which is
+    faster with small batches; several processes and CPUs gain nothing. Models whose layers need
+    the length of the text, as T5, raise an error. It is an option of the call alone]],
 
   ["Model.encode"] = [[
 encode(params, inputs, {train = false, rng = nil}) -> hidden_states [batch, length, size]

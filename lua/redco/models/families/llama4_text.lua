@@ -11,7 +11,6 @@ local norms = require "redco.models.norms"
 local rotary = require "redco.models.rotary"
 local tasks = require "redco.models.tasks"
 local ties = require "redco.models.ties"
-local torch = require "redco.torch"
 
 local llama4 = {
   model_type = "llama4_text",
@@ -139,8 +138,7 @@ end
 local function new_query_scale(c)
   return function(inputs, o, x, rope)
     if rope or not c.attn_temperature_tuning then return end
-    local past, places = blocks.past(o), inputs.segment_ids and inputs.position_ids
-    places = places or torch.arange(past, past + x:size(1), { device = x.device }):unsqueeze(0)
+    local places = inputs.segment_ids and inputs.position_ids or blocks.places(o, x)
     local scale = ((places:float() + 1) / c.floor_scale):floor():log1p() * c.attn_scale + 1
     return scale:unsqueeze(1):unsqueeze(-1):to(x.dtype)
   end

@@ -72,7 +72,7 @@ function paligemma.spans_of(inputs, is_image, o)
   if inputs.labels then
     fail "paligemma: a loss needs token_type_ids: 0 for tokens of the prompt, 1 for the answer's"
   end
-  return blocks.past(o) == 0 and is_image:to "int64" * 0 or nil
+  return blocks.is_prompt(o) and is_image:to "int64" * 0 or nil
 end
 
 function paligemma.logits_cap(c)

@@ -5,7 +5,6 @@ local complete_config = require "redco.models.config"
 local fail = require "redco.fail"
 local gpt2 = require "redco.models.families.gpt2"
 local nn = require "redco.nn"
-local torch = require "redco.torch"
 local vit = require "redco.models.families.vit"
 
 local both = {
@@ -85,10 +84,8 @@ function both.new_forward(c)
   local decode = gpt2.new_forward(c.decoder)
   return function(params, inputs, o, memory)
     local ids, mask = inputs.decoder_input_ids, inputs.decoder_attention_mask
-    local past = blocks.past(o)
     -- transformers counts padding as positions here.
-    local positions = mask and torch.arange(past, past + ids:size(1), { device = ids.device })
-      :unsqueeze(0)
+    local positions = mask and blocks.places(o, ids)
     return decode(blocks.with_prefix(params, "decoder."),
       { input_ids = ids, attention_mask = mask, position_ids = positions }, o, memory)
   end

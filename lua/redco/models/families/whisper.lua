@@ -177,8 +177,8 @@ local function positions_of(params, inputs, o)
   local mask, ids = o.cache and inputs.decoder_attention_mask, inputs.decoder_input_ids
   local places = inputs.decoder_position_ids
   if mask and not places then
-    places = mask:cumsum(1):sub(1):masked_fill(mask:eq(0), 1)
-      :narrow(1, blocks.past(o), ids:size(1))
+    places = blocks.place(o) and blocks.position_ids({ attention_mask = mask }, o, ids)
+      or mask:cumsum(1):sub(1):masked_fill(mask:eq(0), 1):narrow(1, blocks.past(o), ids:size(1))
   end
   return blocks.position_embedding(params, decoder_positions, { position_ids = places }, o, ids)
 end
