@@ -28,6 +28,7 @@
 #include "training/training_objects.h"
 
 #include <redco/detail/check_stop.h>
+#include <redco/detail/few_queries.h>
 #include <redco/detail/notices.h>
 #include <redco/dropout.h>
 #include <redco/error.h>
@@ -205,6 +206,19 @@ int fused_linear_logprobs(lua_State* L) {
   return 1;
 }
 
+// Returns nil where LibTorch's attention has to do it.
+int few_query_attention(lua_State* L) {
+  std::optional<at::Tensor> mask;
+  std::optional<double> scale;
+  if (!lua_isnoneornil(L, 4)) mask = check_tensor(L, 4);
+  if (!lua_isnoneornil(L, 5)) scale = luaL_checknumber(L, 5);
+  auto y = attention_of_few_queries(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
+                                    mask, scale);
+  if (!y) return 0;
+  push_tensor(L, *y);
+  return 1;
+}
+
 int fused_silu_mul(lua_State* L) {
   push_tensor(
       L, with_memory_retry(L, [&] { return silu_mul(check_tensor(L, 1), check_tensor(L, 2)); }));
@@ -291,6 +305,8 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "with_recomputed_blocks");
   lua_pushcfunction(L, whole_on_shards);
   lua_setfield(L, -2, "whole_on_shards");
+  lua_pushcfunction(L, few_query_attention);
+  lua_setfield(L, -2, "few_query_attention");
   lua_pushcfunction(L, fused_silu_mul);
   lua_setfield(L, -2, "silu_mul");
   lua_pushcfunction(L, grouped_linear_layer);

@@ -8,8 +8,10 @@ namespace redco::kernels {
 int64_t few_rows_padded(int64_t rows);
 
 /// Computes outputs [begin, end) of y = x W^T: y [rows, n_out], x [rows, n_in] contiguous, `rows`
-/// padded. W is contiguous as [n_out, n_in] (`by_outputs`) or as [n_in, n_out].
-void few_rows_linear(const float* x, const float* w, float* y, int64_t rows, int64_t n_in,
+/// padded. W is contiguous as [n_out, n_in] (`by_outputs`) or as [n_in, n_out], of float or
+/// c10::BFloat16.
+template <class T>
+void few_rows_linear(const float* x, const T* w, float* y, int64_t rows, int64_t n_in,
                      int64_t n_out, bool by_outputs, int64_t begin, int64_t end);
 
 }  // namespace redco::kernels

@@ -23,8 +23,12 @@ using namespace kernels;
 
 namespace {
 
-// Library products are faster for more rows.
-constexpr int64_t most_rows = 16;
+// Library products are faster for more rows: in bfloat16 they may use products of pairs, which most
+// processors with AVX-512 have.
+int64_t most_rows(c10::ScalarType dtype) {
+  return dtype == at::kFloat ? 16 : dtype == at::kBFloat16 ? 4 : 0;
+}
+
 // Elements of the weight per thread.
 constexpr int64_t grain = 1 << 16;
 
@@ -32,26 +36,38 @@ bool is_dense(const at::Tensor& weight) {
   return weight.is_contiguous() || weight.t().is_contiguous();
 }
 
-// The operator of local tensors: x [rows, in], weight [out, in] -> [rows, out].
-at::Tensor linear_few_rows(const at::Tensor& x, const at::Tensor& weight) {
-  const int64_t n_out = weight.size(0);
-  const int64_t n_in = weight.size(1);
-  if (!is_dense(weight) || n_in == 0) return at::linear(x, weight);
+// x [rows, in] in float32 and in the order and number of rows that the kernels need.
+at::Tensor padded_rows(const at::Tensor& x) {
   const int64_t rows = few_rows_padded(x.size(0));
-  at::Tensor from = x.contiguous();
-  if (rows > x.size(0)) {
-    from = at::zeros({rows, n_in}, x.options());
-    from.narrow(0, 0, x.size(0)).copy_(x);
-  }
-  at::Tensor y = at::empty({rows, n_out}, x.options());
+  if (rows == x.size(0)) return x.contiguous().to(at::kFloat);
+  at::Tensor padded = at::zeros({rows, x.size(1)}, x.options().dtype(at::kFloat));
+  padded.narrow(0, 0, x.size(0)).copy_(x);
+  return padded;
+}
+
+template <class T>
+void multiply(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& y) {
+  const int64_t n_in = x.size(1), n_out = y.size(1);
   const bool by_outputs = weight.is_contiguous();
-  const auto* x_data = from.const_data_ptr<float>();
-  const auto* w_data = weight.const_data_ptr<float>();
+  const auto* x_data = x.const_data_ptr<float>();
+  const auto* w_data = weight.const_data_ptr<T>();
   auto* y_data = y.mutable_data_ptr<float>();
   at::parallel_for(0, n_out, std::max<int64_t>(16, grain / n_in), [&](int64_t begin, int64_t end) {
-    few_rows_linear(x_data, w_data, y_data, rows, n_in, n_out, by_outputs, begin, end);
+    few_rows_linear(x_data, w_data, y_data, x.size(0), n_in, n_out, by_outputs, begin, end);
   });
-  return y.narrow(0, 0, x.size(0));
+}
+
+// The operator of local tensors: x [rows, in], weight [out, in] -> [rows, out]. The sums are in
+// float32.
+at::Tensor linear_few_rows(const at::Tensor& x, const at::Tensor& weight) {
+  if (!is_dense(weight) || weight.size(1) == 0) return at::linear(x, weight);
+  const at::Tensor from = padded_rows(x);
+  const at::Tensor y = at::empty({from.size(0), weight.size(0)}, from.options());
+  if (weight.scalar_type() == at::kFloat)
+    multiply<float>(from, weight, y);
+  else
+    multiply<c10::BFloat16>(from, weight, y);
+  return y.narrow(0, 0, x.size(0)).to(x.scalar_type());
 }
 
 TORCH_LIBRARY_FRAGMENT(redco, m) {
@@ -67,9 +83,9 @@ bool is_few_rows(const at::Tensor& x, const at::Tensor& weight) {
   if (at::functorch::maybeCurrentDynamicLayer()) return false;
   if (autocast_dtype(at::kCPU)) return false;
   if (at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad())) return false;
-  return x.is_cpu() && x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat &&
-         weight.dim() == 2 && x.dim() > 0 && x.size(-1) == weight.size(1) && x.numel() > 0 &&
-         x.numel() / x.size(-1) <= most_rows;
+  return x.is_cpu() && weight.scalar_type() == x.scalar_type() && weight.dim() == 2 &&
+         x.dim() > 0 && x.size(-1) == weight.size(1) && x.numel() > 0 &&
+         x.numel() / x.size(-1) <= most_rows(x.scalar_type());
 }
 
 }  // namespace

@@ -42,6 +42,24 @@ TEST_CASE("few rows: the same as at::linear") {
   check(3, 700, 2000, false, true);
 }
 
+TEST_CASE("few rows in bfloat16: the sums in float32, rounded once") {
+  at::manual_seed(0);
+  for (int64_t rows : {1, 2, 4, 5})
+    for (bool by_outputs : {true, false})
+      for (auto [n_in, n_out] : {std::pair{1, 1}, {3, 5}, {16, 33}, {50, 7}, {131, 1027}}) {
+        CAPTURE(rows);
+        CAPTURE(n_in);
+        at::Tensor x = at::randn({rows, n_in}).to(at::kBFloat16);
+        at::Tensor weight = (by_outputs ? at::randn({n_out, n_in}) : at::randn({n_in, n_out}).t())
+                                .to(at::kBFloat16);
+        at::Tensor exact = at::linear(x.to(at::kDouble), weight.to(at::kDouble));
+        at::Tensor y = linear(x, weight, at::Tensor());
+        CHECK((y.scalar_type() == at::kBFloat16));
+        // Half of the distance between two numbers, and what float32 rounds.
+        CHECK(at::allclose(y.to(at::kDouble), exact, 1.01 / 256, 1e-5 * std::sqrt(double(n_in))));
+      }
+}
+
 TEST_CASE("few rows: what the kernel is not for") {
   at::Tensor x = at::randn({2, 6});
   at::Tensor wide = at::randn({8, 12});

@@ -30,6 +30,15 @@ local function is_one_token(q, mask)
     and (not mask or mask:dim() < 3 or mask:size(-3) == 1)
 end
 
+-- The heads that share a head of k as the queries of one head: k and v are read once and need no
+-- copies. The second result is the shape of the attention of q.
+local function with_grouped_heads(q, k, v)
+  local grouped, shape = { unpack(q.shape) }, { unpack(q.shape) }
+  local n = #shape
+  grouped[n - 2], grouped[n - 1], shape[n] = k:size(-3), shape[n - 2] / k:size(-3), v:size(-1)
+  return q:reshape(grouped), shape
+end
+
 -- k and v with a copy of each head for each of its queries' heads.
 local function repeated(q, k, v)
   local groups = q:size(-3) / k:size(-3)
@@ -73,17 +82,8 @@ end
 -- Attention with dropout, as LibTorch's own would draw from the global generator instead of `rng`,
 -- or with a soft cap, which LibTorch's lacks.
 local function step_by_step(q, k, v, o)
-  local mask, shape = whole_mask(q, k, o), nil
-  if o.enable_gqa and is_one_token(q, mask) then
-    -- The heads of a group as the tokens of one: k and v need no copies.
-    local grouped = { unpack(q.shape) }
-    shape = { unpack(grouped) }
-    shape[#shape] = v:size(-1)
-    grouped[#shape - 2], grouped[#shape - 1] = k:size(-3), shape[#shape - 2] / k:size(-3)
-    q = q:reshape(grouped)
-  elseif o.enable_gqa then
-    k, v = repeated(q, k, v)
-  end
+  local mask = whole_mask(q, k, o)
+  if o.enable_gqa then k, v = repeated(q, k, v) end
   local scores = q:matmul(k:transpose(-2, -1)) * (o.scale or 1 / math.sqrt(q:size(-1)))
   if o.softcap then scores = torch.tanh(scores / o.softcap) * o.softcap end
   if mask then
@@ -92,10 +92,9 @@ local function step_by_step(q, k, v, o)
   end
   -- 0 for a query that attends to nothing, as in LibTorch's attention.
   local probs = o.sinks
-    and softmax_with_sinks(scores, o.sinks:view { scores:size(-3), shape and -1 or 1, 1 })
+    and softmax_with_sinks(scores, o.sinks:view { scores:size(-3), -1, 1 })
     or torch._safe_softmax(scores, -1)
-  local y = dropout(probs, o.dropout, { train = o.train, rng = o.rng }):matmul(v)
-  return shape and y:reshape(shape) or y
+  return dropout(probs, o.dropout, { train = o.train, rng = o.rng }):matmul(v)
 end
 
 local function check_tensor(where, name, t, n_dims, shape)
@@ -109,6 +108,41 @@ local function check_sinks(q, sinks)
   if q:dim() == 4 and is_list and sinks:size(0) == q:size(1) then return end
   fail("nn.attention: sinks: expected a tensor [heads] for q [batch, heads, length, size], got %s "
     .. "for q %s", native.describe(sinks), native.describe(q))
+end
+
+-- Attention by the kernels that fit. `is_step` if q has one token.
+local function attend(q, k, v, o, is_step)
+  if o.softcap or o.train and o.dropout > 0 or o.sinks and is_step then
+    return step_by_step(q, k, v, o)
+  end
+  if not o.causal and not o.enable_gqa and not o.sinks then
+    local y = native.few_query_attention(q, k, v, o.mask, o.scale)
+    if y then return y end
+  end
+  -- LibTorch accepts only one of the two.
+  local both = o.mask and o.causal
+  local mask, causal = both and whole_mask(q, k, o) or o.mask, o.causal and not both
+  local is_on_gpu, enable_gqa = native.device_type(q) == "cuda", o.enable_gqa
+  -- LibTorch's fused kernel fails in backward if only the mask is trained.
+  if is_on_gpu and mask and mask.requires_grad
+    and not (q.requires_grad or k.requires_grad or v.requires_grad) then
+    return step_by_step(q, k, v, o)
+  end
+  -- Of the fused kernels of GPUs, those of float32 know no groups, and all scores would be kept.
+  if is_on_gpu and enable_gqa and q.dtype == "float32" then
+    k, v = repeated(q, k, v)
+    enable_gqa = false
+  end
+  local scale, cut = o.scale, function(y) return y end
+  if o.sinks then q, k, v, mask, scale, cut = with_sink_key(q, k, v, mask, causal, o) end
+  -- The fused kernels of GPUs refuse other masks, and all scores would be kept.
+  if is_on_gpu and mask and mask:stride(-1) ~= 1 then mask = mask:contiguous() end
+  local named = { scale = scale, enable_gqa = enable_gqa }
+  if is_step and is_on_gpu then
+    return cut(native.without_cudnn_attention(torch.scaled_dot_product_attention, q, k, v, mask, 0,
+      causal, named))
+  end
+  return cut(torch.scaled_dot_product_attention(q, k, v, mask, 0, causal, named))
 end
 
 attention.attention = registry.define("redco.nn.attention", [[
@@ -125,34 +159,12 @@ function(q, k, v, options)
   check_tensor("nn.attention", "k", k, 2, "..., heads, length, size")
   check_tensor("nn.attention", "v", v, 2, "..., heads, length, size")
   if o.sinks then check_sinks(q, o.sinks) end
-  if o.softcap or o.train and o.dropout > 0 or o.sinks and is_one_token(q, o.mask) then
-    return step_by_step(q, k, v, o)
+  local is_step, shape = is_one_token(q, o.mask), nil
+  if is_step and o.enable_gqa and not o.causal then
+    o.enable_gqa, q, shape = false, with_grouped_heads(q, k, v)
   end
-  -- LibTorch accepts only one of the two.
-  local both = o.mask and o.causal
-  local mask, causal = both and whole_mask(q, k, o) or o.mask, o.causal and not both
-  local is_on_gpu, enable_gqa = native.device_type(q) == "cuda", o.enable_gqa
-  -- LibTorch's fused kernel fails in backward if only the mask is trained.
-  if is_on_gpu and mask and mask.requires_grad
-    and not (q.requires_grad or k.requires_grad or v.requires_grad) then
-    return step_by_step(q, k, v, o)
-  end
-  -- Of the fused kernels of GPUs, those of float32 know no groups, and all scores would be kept.
-  if is_on_gpu and enable_gqa and q.dtype == "float32" then
-    if is_one_token(q, mask) then return step_by_step(q, k, v, o) end
-    k, v = repeated(q, k, v)
-    enable_gqa = false
-  end
-  local scale, cut = o.scale, function(y) return y end
-  if o.sinks then q, k, v, mask, scale, cut = with_sink_key(q, k, v, mask, causal, o) end
-  -- The fused kernels of GPUs refuse other masks, and all scores would be kept.
-  if is_on_gpu and mask and mask:stride(-1) ~= 1 then mask = mask:contiguous() end
-  local named = { scale = scale, enable_gqa = enable_gqa }
-  if q:size(-2) == 1 and is_on_gpu then
-    return cut(native.without_cudnn_attention(torch.scaled_dot_product_attention, q, k, v, mask, 0,
-      causal, named))
-  end
-  return cut(torch.scaled_dot_product_attention(q, k, v, mask, 0, causal, named))
+  local y = attend(q, k, v, o, is_step)
+  return shape and y:reshape(shape) or y
 end)
 
 local new = arguments("nn.MultiheadAttention", { bias = true }, { "generator" })
