@@ -11,6 +11,7 @@
 #include <redco/detail/kept_results.h>
 #include <redco/detail/recomputing.h>
 #include <redco/error.h>
+#include <redco/float8.h>
 #include <redco/random.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -127,6 +128,7 @@ class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
   // The state of autocast in the first run.
   std::optional<at::ScalarType> cpu_dtype_ = autocast_dtype(at::kCPU);
   std::optional<at::ScalarType> gpu_dtype_ = autocast_dtype(at::kCUDA);
+  bool has_float8_products_ = Float8Products::are_on();
   std::vector<GeneratorState> generators_;
   TensorReads reads_;
   std::vector<Meta> saved_;
@@ -245,6 +247,7 @@ void Checkpoint::recompute() {
     RewindScope rewind(generators_);
     WithRng with_rng(rng_);
     Autocast on_cpu(at::kCPU, cpu_dtype_), on_gpu(at::kCUDA, gpu_dtype_);
+    Float8Products float8(has_float8_products_);
     at::AutoGradMode record(true);
     Recomputing recomputing;
     RunScope scope({shared_from_this(), true});

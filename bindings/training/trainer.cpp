@@ -43,20 +43,27 @@ std::optional<LossScale> check_loss_scale_argument(NamedArguments& args) {
   });
 }
 
-// Reads "bfloat16" or "autocast:bfloat16". Returns the dtypes of params and batch, and of autocast.
-std::pair<at::ScalarType, std::optional<at::ScalarType>> check_compute_dtype(NamedArguments& args) {
+// Reads "bfloat16", "autocast:bfloat16" or "float8".
+void read_compute_dtype(NamedArguments& args, TrainerOptions& options) {
   const std::string prefix = "autocast:";
   const auto given = args.get<std::string>("compute_dtype", "float32");
+  if (given == "float8") {
+    options.compute_dtype = at::kBFloat16;
+    options.float8_products = true;
+    return;
+  }
   bool is_autocast = given.starts_with(prefix);
   auto dtype = parse_dtype(is_autocast ? given.substr(prefix.size()) : given);
   bool is_known = dtype && (at::isReducedFloatingType(*dtype)
                                 ? *dtype == at::kHalf || *dtype == at::kBFloat16
                                 : !is_autocast && (*dtype == at::kFloat || *dtype == at::kDouble));
   require(is_known, args.function(), ": compute_dtype = \"", given,
-          "\" is not one of \"float32\", \"float64\", \"bfloat16\", \"float16\", "
+          "\" is not one of \"float32\", \"float64\", \"bfloat16\", \"float16\", \"float8\", "
           "\"autocast:bfloat16\" and \"autocast:float16\"");
-  if (is_autocast) return {at::kFloat, dtype};
-  return {*dtype, std::nullopt};
+  if (is_autocast)
+    options.autocast_dtype = dtype;
+  else
+    options.compute_dtype = *dtype;
 }
 
 // Reads `custom_state`, a table that stays the script's.
@@ -119,7 +126,7 @@ int make_trainer(lua_State* L) {
   options.optimizer = check_optimizer(args, "optimizer");
   options.opt_state = args.optional<Tree>("opt_state");
   options.step = args.get<int64_t>("step", 0);
-  std::tie(options.compute_dtype, options.autocast_dtype) = check_compute_dtype(args);
+  read_compute_dtype(args, options);
   options.loss_scale = check_loss_scale_argument(args);
   options.lr_schedule_fn = check_schedule_argument(args, "lr_schedule_fn");
   options.accumulate_grad_batches = args.optional<int64_t>("accumulate_grad_batches");
@@ -342,14 +349,19 @@ Creates a Trainer, which trains a tree of parameters in place.
     params and opt_state of that checkpoint, the run resumes at its step and its place in the epoch
   compute_dtype: the dtype to which floating-point params and floating-point tensors of the batch
     are cast for loss_fn, train_step_fn and the pred_fn of the default predictor: "float32",
-    "float64", "bfloat16" or "float16". Tensors of float16, bfloat16, float32 and float64 are all
+    "float64", "bfloat16", "float16" or "float8". Tensors of float16, bfloat16, float32 and float64 are all
     cast; integers, booleans and complex numbers are not. The params trained, their gradients and
     opt_state keep their dtype. "autocast:bfloat16" and "autocast:float16" cast to float32 and run
     loss_fn under torch.autocast, which computes products, convolutions and attention in 16 bits,
     and norms, softmax, losses, exponents, logarithms, powers and sums in float32. With float16 the
     loss is multiplied by a scale before backward, and the gradients are divided by it. A step with
     gradients that are not all finite is skipped (params, opt_state and step stay) and halves the
-    scale; 2000 good steps in a row double it
+    scale; 2000 good steps in a row double it. "float8" is "bfloat16" with products of 8 bits in
+    `nn.linear` and models, where rows, inputs and outputs are multiples of 16 and there are at
+    least 128 inputs and outputs: x and the weight as float8_e4m3fn, gradients as float8_e5m2, each
+    with a scale by its largest element, and sums in float32. The heads of losses stay in 16 bits.
+    It needs a GPU of compute capability 8.9 (Ada, Hopper); a CPU computes the same numbers slowly.
+    There is no second derivative
   loss_scale: {scale = 65536, good_steps = 0}, the initial scale. The metric loss_scale is the scale
     of a step, state.loss_scale that of the next one
   lr_schedule_fn: the learning rate to log if the optimizer does not report it; it does not affect

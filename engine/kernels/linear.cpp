@@ -4,6 +4,7 @@
 #include <redco/linear.h>
 
 #include "few_rows.h"
+#include "float8_linear.h"
 #include "training_kernels.h"
 
 #include <ATen/Parallel.h>
@@ -95,6 +96,10 @@ TrainingKernels::~TrainingKernels() { are_training_kernels_forced = outer_; }
 bool TrainingKernels::are_forced() { return are_training_kernels_forced; }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  if (multiplies_in_float8(x, weight)) {
+    const at::Tensor y = float8_linear(x, weight);
+    return bias.defined() ? y + bias : y;
+  }
   if (!is_few_rows(x, weight)) return at::linear(x, weight, bias);
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("redco::linear_few_rows", "")

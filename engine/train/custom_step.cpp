@@ -35,7 +35,7 @@ Tree TrainStep::run_custom(const Dataset& examples, std::span<const int64_t> ind
   at::Generator rng = batch_rng(train_stream, 0, indices.size());
   WithRng with_rng(rng);
   mesh::LogDraws record_draws;
-  Autocast region = precision_.autocast(device().type());
+  const Precision::Region region = precision_.region(device().type());
   is_in_custom_ = true;
   auto left = c10::make_scope_exit([this] { is_in_custom_ = false; });
   Tree metrics = custom_(rng, batch);
@@ -76,7 +76,7 @@ ValueAndGrad TrainStep::value_and_grad(
   at::Tensor value;
   StagedPass pass(deployer_->mesh(), StagedPass::as_written);
   {
-    Autocast region = precision_.autocast(device().type());
+    const Precision::Region region = precision_.region(device().type());
     RecomputeBlocks recompute(recompute_);
     Tree params = computed_params();
     StagedPass::Running running(pass);

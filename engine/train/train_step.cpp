@@ -72,7 +72,7 @@ TrainStep::TrainStep(const TrainerOptions& options, Custom custom, uint64_t seed
     : deployer_(options.deployer),
       loss_fn_(options.loss_fn),
       custom_(std::move(custom)),
-      precision_{options.compute_dtype, options.autocast_dtype},
+      precision_{options.compute_dtype, options.autocast_dtype, options.float8_products},
       lr_schedule_fn_(options.lr_schedule_fn),
       accumulate_grad_batches_(options.accumulate_grad_batches),
       collate_(options.collate),
@@ -93,6 +93,8 @@ TrainStep::TrainStep(const TrainerOptions& options, Custom custom, uint64_t seed
           compute);
   require(!precision_.autocast_dtype || at::isReducedFloatingType(*precision_.autocast_dtype),
           "Trainer: autocast_dtype = ", precision_.dtype(), " is not one of bfloat16 and float16");
+  require(!precision_.float8_products || compute == at::kBFloat16,
+          "Trainer: float8_products are for compute_dtype = bfloat16, not ", compute);
   int64_t accumulate = accumulate_grad_batches_.value_or(1);
   require(accumulate > 0, "Trainer: accumulate_grad_batches = ", accumulate, " must be positive");
   require(!custom_ || accumulate == 1, "Trainer: accumulate_grad_batches = ", accumulate,
@@ -155,7 +157,7 @@ void TrainStep::lay_out(const Dataset& examples, int64_t per_device_batch_size) 
       in_dtype(layout_batch(examples, per_device_batch_size, collate_, device(), *deployer_),
                precision_.compute_dtype);
   shard_params([&](const Tree& params) {
-    Autocast region = precision_.autocast(device().type());
+    const Precision::Region region = precision_.region(device().type());
     // A loss may use the optimizer state, as that of an average of the parameters.
     TrainState state = state_;
     state.params = params;
@@ -230,7 +232,7 @@ Loss TrainStep::loss_of(const Dataset& examples, std::span<const int64_t> indice
     RECORD_USER_SCOPE("forward");
     WithRng with_rng(rng);
     LogDraws record_draws;
-    Autocast region = precision_.autocast(device().type());
+    const Precision::Region region = precision_.region(device().type());
     RecomputeBlocks recompute(is_training ? recompute_ : Recompute::none);
     StagedPass::Running running(pass);
     result = loss_fn_(rng, state_, params, batch, is_training);

@@ -1,6 +1,6 @@
 -- compute_dtype = "float16": when the gradients of one process overflow, all of them leave the step
 -- out, and go on with half the scale to what plain float64 tensors give. Losses in 16 bits: the
--- weights of micro-batches and the scale of the loss keep all their digits.
+-- weights of micro-batches and the scale of the loss keep all their digits. Products in float8.
 local redco = require "redco"
 local testing = require "testing"
 
@@ -46,12 +46,57 @@ end
 local batch = collate(usual)
 local gradient = batch.slope:t():matmul(batch.x) / n_examples
 
+-- What products in float8 see of a tensor: it is divided by a power of two, so that its largest
+-- element is at most `most`.
+local function in_float8(t, dtype, most)
+  local scale = 2 ^ math.ceil(math.log(t:abs():amax():item() / most) / math.log(2))
+  return (t:bfloat16() / scale):to(dtype):float() * scale
+end
+
+local wide = { weight = torch.randn({ 128, 160 }, { generator = generator }), examples = {} }
+for i = 1, n_examples do
+  wide.examples[i] = {
+    -- The largest elements are of one process.
+    x = torch.randn({ 160 }, { generator = generator }) * (i == 5 and 50 or 1),
+    slope = torch.randn({ 128 }, { generator = generator }) * (i == 5 and 50 or 1),
+  }
+end
+
+local function check_float8(deployer, where)
+  test("products in float8 on " .. where, function()
+    local all, inputs, outputs = collate(wide.examples), nil, nil
+    local x = in_float8(all.x, "float8_e4m3fn", 448)
+    local weight = in_float8(wide.weight, "float8_e4m3fn", 448)
+    local d_y = in_float8(all.slope / n_examples, "float8_e5m2", 57344)
+    local trainer = redco.Trainer {
+      deployer = deployer, params = { weight = wide.weight }, collate_fn = collate,
+      compute_dtype = "float8", optimizer = redco.optim.sgd { learning_rate = 1 },
+      loss_fn = function(_, _, params, examples)
+        local y = redco.nn.linear(params, examples.x)
+        inputs, outputs = examples.x:full(), y:full()
+        return (y * examples.slope):float():sum(1):mean()
+      end,
+    }
+    trainer:train {
+      examples = wide.examples, per_device_batch_size = n_examples / deployer.mesh.dp,
+    }
+    local expected = in_float8(inputs, "float8_e4m3fn", 448):matmul(weight:t())
+    expect_close(outputs:float(), expected, 1 / 128, 1e-3)
+    local step = d_y:t():matmul(x)
+    expect_close(trainer.params.weight:full(), wide.weight - step, 0,
+      step:abs():amax():item() / 128)
+    -- They are not those of 16 bits.
+    assert((expected - inputs:float():matmul(wide.weight:t())):abs():amax():item() > 0.1)
+  end)
+end
+
 for _, n_model_shards in ipairs { 1, 2 } do
   for zero = 0, 3 do
     local deployer = redco.Deployer {
       seed = 1, n_model_shards = n_model_shards, zero = zero, zero_min_size = 1, verbose = false,
     }
     local dp = deployer.mesh.dp
+    check_float8(deployer, ("%dx%d, zero = %d"):format(dp, deployer.mesh.mp, zero))
     local function check(name, options)
       test(("%s on %dx%d, zero = %d"):format(name, dp, deployer.mesh.mp, zero), function()
         local trainer = redco.Trainer {

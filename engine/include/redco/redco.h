@@ -11,6 +11,7 @@
 #include <redco/dropout.h>
 #include <redco/error.h>
 #include <redco/export.h>
+#include <redco/float8.h>
 #include <redco/formats.h>
 #include <redco/gguf.h>
 #include <redco/group.h>

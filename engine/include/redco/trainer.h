@@ -108,6 +108,8 @@ struct TrainerOptions {
   /// The loss is computed under Autocast with this dtype, float16 or bfloat16; requires
   /// compute_dtype = float32. With float16 the loss is scaled. none: the caller's autocast applies.
   std::optional<at::ScalarType> autocast_dtype = std::nullopt;
+  /// The loss is computed with Float8Products; requires compute_dtype = bfloat16.
+  bool float8_products = false;
   std::optional<LossScale> loss_scale = std::nullopt;  ///< none: the first one; float16 alone
   /// The `lr` in the log if the optimizer does not report one; it changes no step.
   Schedule lr_schedule_fn = {};

@@ -17,6 +17,7 @@ namespace redco {
 using namespace plan;
 
 DeviceFacts::Peak DeviceFacts::peak(c10::ScalarType dtype) const {
+  if (dtype == c10::kFloat8_e5m2) dtype = c10::kFloat8_e4m3fn;  // the one that the table names
   auto listed = flops.find(dtype);
   bool is_listed = listed != flops.end();
   bool is_single = dtype == c10::ScalarType::Float || !is_listed;

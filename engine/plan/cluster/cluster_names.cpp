@@ -21,7 +21,8 @@ constexpr std::array<const char*, 3> kinds = {"gpu", "tpu", "cpu"};
 const std::map<std::string, c10::ScalarType> dtypes = {{"bfloat16", c10::kBFloat16},
                                                        {"float16", c10::kHalf},
                                                        {"float32", c10::kFloat},
-                                                       {"float64", c10::kDouble}};
+                                                       {"float64", c10::kDouble},
+                                                       {"float8", c10::kFloat8_e4m3fn}};
 
 // A name is near if it is within a few letters, or begins alike: "H100-94G" is near "H100-80G".
 std::string unknown(const char* what, const std::string& name, const std::set<std::string>& names) {

@@ -32,6 +32,7 @@ struct Device {
   const char* link;
   double matmul_share;
   bool has_bfloat16 = true;
+  bool has_float8 = false;  // twice the rate of 16 bits, in all data sheets
 };
 constexpr auto gpu = DeviceFacts::gpu;
 
@@ -45,20 +46,20 @@ constexpr Device devices[] = {
     {"A100-40G", "A100", gpu, 39.4, 1555, 312, 19.5, 156, "nvlink3", ampere},
     {"A100-80G", "A100", gpu, 79.1, 2039, 312, 19.5, 156, "nvlink3", ampere},
     // NVIDIA H100 data sheet, SXM5
-    {"H100-80G", "H100", gpu, 79.1, 3350, 989, 67, 494, "nvlink4", hopper},
+    {"H100-80G", "H100", gpu, 79.1, 3350, 989, 67, 494, "nvlink4", hopper, true, true},
     // torchtitan/benchmarks/llama3_h100_202412_torchtitan.md: HBM2e, limited to 500 W. The peak is
     // that of the SXM5 part; the clock under the limit is not published.
-    {"H100-96G", "H100", gpu, 94.5, 2400, 989, 67, 494, "nvlink4", hopper},
-    {"H100-PCIE-80G", "H100 PCIe", gpu, 79.1, 2000, 756, 51, 378, "pcie5", hopper},
+    {"H100-96G", "H100", gpu, 94.5, 2400, 989, 67, 494, "nvlink4", hopper, true, true},
+    {"H100-PCIE-80G", "H100 PCIe", gpu, 79.1, 2000, 756, 51, 378, "pcie5", hopper, true, true},
     // NVIDIA H200 data sheet
-    {"H200-141G", "H200", gpu, 139.8, 4800, 989, 67, 494, "nvlink4", hopper},
+    {"H200-141G", "H200", gpu, 139.8, 4800, 989, 67, 494, "nvlink4", hopper, true, true},
     // NVIDIA DGX B200 data sheet: 1,440 GB and 64 TB/s of 8 GPUs
-    {"B200-180G", "B200", gpu, 178.3, 8000, 2250, 75, 1125, "nvlink5", other},
-    {"B200-192G", "B200", gpu, 190.0, 8000, 2250, 75, 1125, "nvlink5", other},
+    {"B200-180G", "B200", gpu, 178.3, 8000, 2250, 75, 1125, "nvlink5", other, true, true},
+    {"B200-192G", "B200", gpu, 190.0, 8000, 2250, 75, 1125, "nvlink5", other, true, true},
     // NVIDIA L40S data sheet
-    {"L40S-48G", "L40S", gpu, 44.4, 864, 362, 91.6, 183, "pcie4", other},
+    {"L40S-48G", "L40S", gpu, 44.4, 864, 362, 91.6, 183, "pcie4", other, true, true},
     // NVIDIA Ada and Ampere GA102 white papers
-    {"RTX-4090-24G", "RTX 4090", gpu, 23.5, 1008, 165, 82.6, 82.6, "pcie4", other},
+    {"RTX-4090-24G", "RTX 4090", gpu, 23.5, 1008, 165, 82.6, 82.6, "pcie4", other, true, true},
     {"RTX-3090-24G", "RTX 3090", gpu, 23.6, 936, 71, 35.6, 35.6, "pcie4", ampere},
     {"A10G-24G", "A10G", gpu, 22.1, 600, 70, 35, 35, "pcie4", ampere},
     // recalled
@@ -124,6 +125,7 @@ DeviceFacts facts(const Device& device) {
     facts.flops[c10::ScalarType::Half] = device.half * tera;
   if (device.half > 0 && device.has_bfloat16)
     facts.flops[c10::ScalarType::BFloat16] = device.half * tera;
+  if (device.has_float8) facts.flops[c10::ScalarType::Float8_e4m3fn] = 2 * device.half * tera;
   return facts;
 }
 

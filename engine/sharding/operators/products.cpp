@@ -20,6 +20,7 @@ struct Row {
 constexpr Row rows[] = {
     {"aten::mm", "ik,kj->ij", matrix_product_flops<0>},
     {"redco::linear_few_rows", "ik,jk->ij"},
+    {"redco::scaled_product", "ik,kj,,->ij", matrix_product_flops<0>},
     {"aten::bmm", "bik,bkj->bij", matrix_product_flops<0>},
     {"aten::addmm", "+ij,ik,kj->ij", matrix_product_flops<1>},
     {"aten::baddbmm", "+bij,bik,bkj->bij", matrix_product_flops<1>},

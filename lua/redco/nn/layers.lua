@@ -38,7 +38,7 @@ dropout needs `train` and `rng`.]], function(params, x, options)
   check_params("linear", "Linear", params, "weight")
   local o = use(options)
   local y = params.weight_type and weights.linear(params, "", x, params.bias)
-    or torch.linear(x, params.weight, params.bias)
+    or native.linear(x, params.weight, params.bias)
   return params.lora_A and adapter.of_layer(params, "", x, y, o) or y
 end)
 
