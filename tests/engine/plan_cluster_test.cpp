@@ -172,7 +172,7 @@ TEST_CASE("cluster.toml: refusals name the file, the line, the key and the neare
                  "sizes that ascend"));
   CHECK(contains(refusal(host + "[measured]\nattention = 0.3"),
                  "'measured.attention': expected a table with a list for each dtype"));
-  CHECK(contains(refusal(host + "[measured]\nmatmul.float8 = [[256, 0.3]]"),
+  CHECK(contains(refusal(host + "[measured]\nmatmul.int8 = [[256, 0.3]]"),
                  "there is no key 'measured.matmul.int8'"));
   CHECK(contains(refusal("hosts = ["), "cluster.toml:1: not TOML: "));
   CHECK(contains(refusal(""), "the key 'hosts' is missing"));
