@@ -24,9 +24,9 @@ prompts[7] = prompts[2]  -- read once where both begin together
 local function shown(row) return table.concat(row.tokens, " ") .. " " .. row.finish_reason end
 
 --- The rows of all prompts, of different lengths. With `is_late` they come one by one.
-local function run(model, max_rows, options, is_late)
+local function run(model, max_rows, options, is_late, cache_implementation)
   local batch = redco.models.new_batch(model, model.params,
-    { max_rows = max_rows, max_length = 40 })
+    { max_rows = max_rows, max_length = 40, cache_implementation = cache_implementation })
   local rows = {}
   for i, prompt in ipairs(prompts) do
     if is_late and i > 4 then batch:step() end
@@ -66,6 +66,9 @@ for _, name in ipairs { "llama", "gpt2", "gemma2", "gemma3", "qwen2", "qwen3_moe
     local sampled = { temperature = 0.8, top_k = 20 }
     local drawn = run(model, 1, sampled)
     assert(shown(drawn[1]) ~= shown(greedy[1]))
+    for _, max_rows in ipairs { 1, 3, 16 } do
+      expect_same(run(model, max_rows, { temperature = 0 }, true, "static"), greedy)
+    end
     for _, max_rows in ipairs { 4, 16 } do
       expect_same(run(model, max_rows, { temperature = 0 }), greedy)
       expect_same(run(model, max_rows, sampled), drawn)
@@ -76,6 +79,30 @@ end
 
 local llama = open "llama"
 local function new_batch(options) return redco.models.new_batch(llama, llama.params, options) end
+
+test("a static cache grows, and rows that end leave it", function()
+  local model = redco.models.from_config({ model_type = "llama", vocab_size = 128, hidden_size = 64,
+    intermediate_size = 96, num_hidden_layers = 2, num_attention_heads = 4,
+    num_key_value_heads = 2 }, { generator = torch.Generator(1) })
+  local function texts(cache_implementation, max_rows)
+    local batch = redco.models.new_batch(model, model.params,
+      { max_rows = max_rows, max_length = 400, cache_implementation = cache_implementation })
+    local list = {}
+    for i = 1, 7 do
+      local prompt = torch.randint(3, 100, { 5 + i * 31 % 60 }, { generator = torch.Generator(i) })
+      list[i] = batch:add(prompt, { max_new_tokens = 40 + i * 37 % 200, temperature = 0 })
+      for _ = 1, i > 3 and 13 or 0 do batch:step() end
+    end
+    batch:run()
+    for i, row in ipairs(list) do list[i] = shown(row) end
+    return table.concat(list, "\n")
+  end
+  local expected = texts("dynamic", 1)
+  for _, max_rows in ipairs { 1, 3, 8 } do
+    testing.expect_equal(texts("static", max_rows), expected)
+  end
+  testing.expect_error(function() texts("hybrid", 1) end, "cache_implementation is hybrid")
+end)
 
 test("rows with options of their own", function()
   local batch = new_batch { max_rows = 4, max_length = 60 }

@@ -311,7 +311,7 @@ test("PPO learns a reward; its critic learns the returns", function()
     testing.expect_equal(first["val/ratio"], 1)
     testing.expect_equal(first["val/clipfrac_avg"], 0)
     assert(last.reward > first.reward + 0.1, ("%g after %g"):format(last.reward, first.reward))
-    assert(last["loss/value_avg"] < first["loss/value_avg"] / 2)
+    assert(last["loss/value_avg"] < 0.7 * first["loss/value_avg"])
     expect_near(first["objective/rlhf_reward"],
       first.reward + first["objective/non_score_reward"], 1e-6)
     expect_near(first["objective/non_score_reward"], -0.05 * first["objective/kl"], 1e-6)

@@ -344,12 +344,12 @@ Calls `step` until no row is open and none waits.]], function(self)
   return self
 end)
 
-local options = arguments("models.new_batch", { max_rows = 8, kept_rows = 0 },
-  { "max_length", "deployer" })
+local options = arguments("models.new_batch",
+  { max_rows = 8, kept_rows = 0, cache_implementation = "dynamic" }, { "max_length", "deployer" })
 
 return registry.define("redco.models.new_batch", [[
 new_batch(model, params: table, {max_rows: integer = 8, max_length: integer = nil, kept_rows = 0,
-  deployer = nil}) -> GenerationBatch
+  deployer = nil, cache_implementation = "dynamic"}) -> GenerationBatch
 Returns an empty batch for continuous batching with a decoder, a model that continues texts: rows
 begin and end on their own, and a row that ends makes room for the next.
   params: the parameters; those of a Trainer may be sharded
@@ -359,7 +359,9 @@ begin and end on their own, and a row that ends makes room for the next.
     with the tokens of one, like the next turn of a conversation, reads only the rest, if that is
     at most half of it. When the parameters change, call `forget`
   deployer: splits the rows over the processes that do not share a copy of the model. All processes
-    add the same rows, and all get the tokens. Without it each process decodes all rows]],
+    add the same rows, and all get the tokens. Without it each process decodes all rows
+  cache_implementation: as in `Model.generate`. A new CUDA graph is recorded when the number of rows
+    changes, or the cache grows]],
 function(model, params, given)
   local where, o = "models.new_batch", options(given)
   if type(model) ~= "table" or type(model.family) ~= "table" or model.family.task
@@ -376,6 +378,10 @@ function(model, params, given)
   end
   check_integer(where, "max_rows", o.max_rows, 1)
   check_integer(where, "kept_rows", o.kept_rows, 0)
+  if o.cache_implementation ~= "dynamic" and o.cache_implementation ~= "static" then
+    fail("%s: cache_implementation is %s, expected \"dynamic\" or \"static\"", where,
+      tostring(o.cache_implementation))
+  end
   local most = generation_options.n_positions(model)
   local max_length = o.max_length or most
     or fail("%s: max_length is missing, and the model has no greatest number of positions", where)
@@ -384,7 +390,8 @@ function(model, params, given)
   for _, token in ipairs(generation_options.read(model).eos) do is_end[token] = true end
   return setmetatable({
     model = model, max_rows = o.max_rows, max_length = max_length, is_end = is_end,
-    slots = new_slots(model, params, max_length, most, o.kept_rows, o.deployer),
+    slots = new_slots(model, params, max_length, most, o.kept_rows, o.deployer,
+      o.cache_implementation == "static"),
     open = {}, queue = {}, kinds = {}, n_added = 0,
   }, meta)
 end)

@@ -2,6 +2,7 @@
 local fail = require "redco.fail"
 local native = require "redco.native"
 local new_cache = require "redco.models.cache"
+local recorded = require "redco.generation.recorded"
 local torch = require "redco.torch"
 
 local Decoder = {}
@@ -42,13 +43,6 @@ local function with_start(inputs, start)
   end
   ids = torch.cat({ torch.full_like(ids:narrow(1, 0, 1), start), ids }, 1)
   return ids, mask and torch.cat({ torch.ones_like(mask:narrow(1, 0, 1)), mask }, 1)
-end
-
-local function is_sharded(params)
-  for _, leaf in pairs(params) do
-    if torch.is_tensor(leaf) and leaf:is_sharded() then return true end
-  end
-  return false
 end
 
 -- Returns what the encoder reads of the inputs.
@@ -138,10 +132,9 @@ function Decoder:fix()
   end
   self.cache:fix(self.ids.device)
   self.new_ids = torch.zeros_like(self.ids:narrow(1, 0, 1))
-  self.next_scores = function() return self:scores(self.new_ids) end
-  if is_sharded(self.params) then return end
-  local recorded = native.recorded(self.new_ids, self.next_scores)
-  self.next_scores = function() return recorded:run() end
+  self.next_scores = recorded(self.params, self.new_ids, function()
+    return self:scores(self.new_ids)
+  end)
 end
 
 -- Raises an error unless the cache can have the first tokens of the prompt.

@@ -5,6 +5,7 @@ local fail = require "redco.fail"
 local native = require "redco.native"
 local new_cache = require "redco.models.cache"
 local new_kept = require "redco.generation.kept"
+local recorded = require "redco.generation.recorded"
 local torch = require "redco.torch"
 
 local Slots = {}
@@ -41,6 +42,13 @@ function Slots:selected(t, index)
 end
 
 -- Runs the model. Returns the scores [B, V] after the last column.
+local function scores_of_model(self, ids, mask, cache)
+  local hidden = self.model.hidden_states(self.params,
+    { input_ids = self:split(ids), attention_mask = mask and self:split(mask) },
+    { cache = cache })
+  return self.model.logits(self.params, hidden:select(1, -1)):float():full()
+end
+
 local function scores_of(self, ids, starts, cache)
   local length = cache.length + ids:size(1)
   local mask
@@ -50,10 +58,31 @@ local function scores_of(self, ids, starts, cache)
       break
     end
   end
-  local hidden = self.model.hidden_states(self.params,
-    { input_ids = self:split(ids), attention_mask = mask and self:split(mask) },
-    { cache = cache })
-  return self.model.logits(self.params, hidden:select(1, -1)):float():full()
+  return scores_of_model(self, ids, mask, cache)
+end
+
+-- Makes steps alike (Cache:fix) until the cache gets other tensors. One GPU records the second.
+local function fix(self)
+  local cache, size = self.cache, self.size
+  cache:fix(self.device)
+  local ids = torch.zeros({ size, 1 }, { dtype = "int64", device = self.device })
+  local starts, columns = ids:clone(), torch.arange(cache.capacity, { device = self.device })
+  local run = recorded(self.params, ids, function()
+    return scores_of_model(self, ids, columns:ge(starts):to "int64", cache)
+  end)
+  function self.fixed_step(tokens)
+    ids:copy_(int64(tokens))
+    starts:copy_(int64(self.starts):unsqueeze(1))
+    cache.place:fill_(cache.length)
+    local scores = run()
+    cache.length = cache.length + 1
+    return scores
+  end
+end
+
+local function unfix(self)
+  self.fixed_step = nil
+  if self.cache then self.cache.place = nil end
 end
 
 local room = 64  -- columns for new tokens; the cache adds more when they are used
@@ -62,6 +91,7 @@ local room = 64  -- columns for new tokens; the cache adds more when they are us
 local function move(self, n)
   local cache = self.cache
   local length = cache.length
+  if n > 0 then unfix(self) end
   cache:map_columns(function(t)
     if n > 0 then
       return torch.constant_pad_nd(t:narrow(2, 0, length), { 0, 0, n, room }, 0)
@@ -90,6 +120,11 @@ function Slots:decode()
     local row = self.rows[i]
     tokens[i + 1] = { row and row.tokens[#row.tokens] or 0 }
   end
+  if self.is_static and cache.length < (cache:n_places() or math.huge) then
+    if not self.fixed_step then fix(self) end
+    return self.fixed_step(tokens)
+  end
+  unfix(self)  -- the cache grows
   return scores_of(self, int64(tokens, self.device), self.starts, cache)
 end
 
@@ -251,7 +286,10 @@ end
 function Slots:free(rows)
   self.kept:add(self, rows)
   for _, row in ipairs(rows) do self.rows[row.slot], row.slot = nil, nil end
-  if next(self.rows) == nil then self.cache = nil end
+  if next(self.rows) == nil then
+    unfix(self)
+    self.cache = nil
+  end
 end
 
 --- Gives each part `n` slots, at least as many as it has open rows.
@@ -271,6 +309,7 @@ function Slots:resize(n)
       index[i + 1], starts[i + 1] = first, self.cache and self.cache.length - 1 or 0
     end
   end
+  unfix(self)
   if self.cache then
     self.cache:map(function(t) return self:selected(t, index) end)
   end
@@ -315,8 +354,8 @@ end
 
 --- Returns no slots, for rows of at most `max_length` tokens. `deployer`, or nil, has the processes
 --- over which rows are split. `most` is the number of positions of the model, or nil. `n_kept` is
---- how many rows that have ended are kept.
-return function(model, params, max_length, most, n_kept, deployer)
+--- how many rows that have ended are kept. `is_static`: whether steps are alike while rows stay.
+return function(model, params, max_length, most, n_kept, deployer, is_static)
   check_length(model, max_length)
   local n_parts, device, placement = 1, nil, nil
   for _, leaf in pairs(params) do
@@ -329,7 +368,7 @@ return function(model, params, max_length, most, n_kept, deployer)
   end
   return setmetatable({
     model = model, params = params, device = device, n_parts = n_parts, placement = placement,
-    most = most, size = 0, kept = new_kept(n_kept),
+    most = most, size = 0, kept = new_kept(n_kept), is_static = is_static,
     rows = {},  -- open rows by slot, from 0
     starts = {},  -- the first column of each slot, from 1
   }, Slots)

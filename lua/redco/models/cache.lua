@@ -20,6 +20,13 @@ end
 --- is in the tensor `place` [1].
 function Cache:fix(device)
   self.place = torch.full({ 1 }, self.length, { dtype = "int64", device = device })
+  self.capacity = self:n_places() or self.capacity
+end
+
+--- Returns how many tokens there is memory for, or nil if the layers have only states.
+function Cache:n_places()
+  local held = self.layers[1]
+  return held and held[1]:size(2)
 end
 
 --- Returns how many columns masks have before the new tokens.

@@ -7,7 +7,7 @@ local torch = require "redco.torch"
 
 local complete = arguments("redco.serve", {
   host = "127.0.0.1", port = 8000, name = "model", max_rows = 8, kept_rows = 8,
-  max_queue = 64,
+  max_queue = 64, cache_implementation = "dynamic",
 }, { "token", "max_length", "deployer" })
 
 -- What an option must be, and the check.
@@ -21,6 +21,9 @@ local kinds = {
   host = text, port = whole(0, 65535), name = text, token = text, max_rows = whole(1, 4096),
   kept_rows = whole(0, 1e6),
   max_queue = whole(0, 1e6), max_length = whole(2, 1e7),
+  cache_implementation = { "\"dynamic\" or \"static\"", function(v)
+    return v == "dynamic" or v == "static"
+  end },
   deployer = { "a Deployer", function(v) return type(v) == "userdata" end },
 }
 
@@ -28,7 +31,8 @@ local longest_default = 4096
 
 return registry.define("redco.serve", [[
 serve(model, params: table, tokenizer, {host = "127.0.0.1", port = 8000, token: string = nil,
-  name = "model", max_rows = 8, kept_rows = 8, max_queue = 64, max_length: integer = nil, deployer = nil}) -> Server
+  name = "model", max_rows = 8, kept_rows = 8, max_queue = 64, max_length: integer = nil,
+  cache_implementation = "dynamic", deployer = nil}) -> Server
 Serves a model by HTTP with the API of OpenAI: /v1/chat/completions, /v1/completions and /v1/models.
 The server answers while `server:run()` runs, or at each `server:poll()`.
   port: 0 takes any that is free
@@ -40,6 +44,7 @@ The server answers while `server:run()` runs, or at each `server:poll()`.
   max_queue: how many further answers may wait; then requests get the status 429
   max_length: how many tokens prompt and answer may have together; by default what the model reads,
     at most 4096
+  cache_implementation: "static" replays CUDA graphs on a GPU, as in `redco.models.new_batch`
   deployer: on several processes, the Deployer that connects them. The first process listens, and all
     compute: they make the same calls, with parameters that may be sharded]],
 function(model, params, tokenizer, options)

@@ -123,7 +123,7 @@ end
 function Server:make_batch()
   self.batch = new_batch(self.model, self.params,
     { max_rows = self.max_rows, kept_rows = self.kept_rows, max_length = self.max_length,
-      deployer = self.deployer })
+      cache_implementation = self.cache_implementation, deployer = self.deployer })
 end
 
 -- Calls f(job) for each, and keeps those for which it returns false.
@@ -242,7 +242,7 @@ local meta = { __name = "Server", __index = Server }
 function meta.__tostring(self) return ("Server {%s}"):format(self.url) end
 
 --- `o` has model, params, tokenizer, host, port, token, name, max_rows, max_queue, max_length,
---- vocab_size and, on several processes, deployer.
+--- cache_implementation, vocab_size and, on several processes, deployer.
 return function(o)
   local self = setmetatable(o, meta)
   self.jobs, self.new, self.started, self.n_seeds = {}, {}, os.time(), 0

@@ -156,7 +156,7 @@ local options = arguments(where, {
   num_prompts = 8, num_generations = 8, num_iterations = 1, max_completion_length = 256,
   advantages = "grpo", filter_groups = false, max_rounds = 8, mask_truncated_completions = false,
   scores = true, per_device_batch_size = 8, max_rows = 64, reward_seconds = 60,
-  num_workers = 0, seed = 0,
+  num_workers = 0, seed = 0, cache_implementation = "dynamic",
   temperature = 1, kl_coef = 0, kl_estimator = "k1", gamma = 1, lambda = 0.95,
   whiten_rewards = false, max_tool_calling_iterations = 8, tool_errors = "answer",
 }, { "model", "tokenizer", "deployer", "examples", "rewards", "reward_weights", "tools", "policy",
@@ -216,7 +216,7 @@ sampler{model, examples: list or Dataset, rewards: table or function, tokenizer 
   mask_truncated_completions: boolean = false, scores: boolean = true, per_device_batch_size = 8,
   temperature: number = 1, top_k = nil, top_p: number = nil, min_p = nil,
   repetition_penalty: number = nil, eos_token_id = nil, max_rows: integer = 64, max_length = nil,
-  value: function = nil, reference: function = nil, kl_coef: number = 0, kl_estimator = "k1",
+  cache_implementation = "dynamic", value: function = nil, reference: function = nil, kl_coef: number = 0, kl_estimator = "k1",
   gamma: number = 1, lambda: number = 0.95, whiten_rewards: boolean = false,
   tools: table = nil, max_tool_calling_iterations: integer = 8, tool_errors = "answer", seed = 0,
   policy: function = nil, state: table = nil, on_rollout: function = nil} -> LanguageSampler
@@ -266,7 +266,8 @@ Samples depend on the seed, the epoch and the parameters, not on the layout.
   state: the custom_state of a checkpoint
   on_rollout: on_rollout(samples, epoch_idx) is called with new samples
 temperature, top_k, top_p, min_p, repetition_penalty and eos_token_id are as in
-`GenerationBatch:add`; max_rows, max_length and deployer as in `redco.models.new_batch`.]],
+`GenerationBatch:add`; max_rows, max_length, cache_implementation and deployer as in
+`redco.models.new_batch`.]],
 function(given)
   local o = options(given)
   check(o)

@@ -99,7 +99,7 @@ function samples.complete(self, params, items, n, options, seeds)
   params = self.policy and self.policy(params) or params
   local batch = new_batch(self.model, params, { max_rows = self.max_rows,
     max_length = self.max_length, kept_rows = self.tools and self.max_rows or 0,
-    deployer = self.deployer or nil })
+    cache_implementation = self.cache_implementation, deployer = self.deployer or nil })
   local list, of_row = {}, {}
   for _, item in ipairs(items) do
     for _ = 1, n do
