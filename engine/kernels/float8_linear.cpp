@@ -3,6 +3,8 @@
 
 #include "float8_linear.h"
 
+#include "float8_kernel.h"
+
 #include <redco/detail/operator_interceptor.h>
 #include <redco/error.h>
 #include <redco/float8.h>
@@ -11,14 +13,17 @@
 #include <ATen/functorch/DynamicLayer.h>
 #include <ATen/ops/_scaled_mm.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -36,46 +41,69 @@ thread_local bool are_float8_products_on = false;
 constexpr int64_t float8_multiple = 16;  // of cuBLAS
 constexpr int64_t least_size = 128;      // smaller products gain nothing
 
-// values * scale are the numbers.
-struct Scaled {
-  at::Tensor values, scale;
-};
-
-// By a power of two, so that the division rounds nothing.
-Scaled scaled(const at::Tensor& x, c10::ScalarType dtype) {
-  const double most = dtype == at::kFloat8_e4m3fn ? 448 : 57344;
-  at::Tensor scale =
-      at::linalg_vector_norm(x, std::numeric_limits<double>::infinity(), {}, false, at::kFloat)
-          .div_(most)
-          .clamp_min_(1e-30)
-          .log2_()
-          .ceil_()
-          .exp2_();
-  return {x.mul(scale.reciprocal()).to(dtype), scale};
+// The operator of local tensors: x [rows, columns] times a factor. With `by_columns` the columns of
+// the result are contiguous.
+at::Tensor to_float8(const at::Tensor& x, const at::Tensor& factor, c10::ScalarType dtype,
+                     bool by_columns) {
+  const int64_t n_rows = x.size(0), n_columns = x.size(1);
+  const std::array<int64_t, 2> strides = {by_columns ? 1 : n_columns, by_columns ? n_rows : 1};
+  at::Tensor y = at::empty_strided({n_rows, n_columns}, strides, x.options().dtype(dtype));
+  if (!y.is_meta() && !to_float8_on_gpu(y, x, factor)) y.copy_(x.mul(factor));
+  return y;
 }
 
-// The last x that was scaled: the projections of a layer have the same. It keeps no memory: the
-// products that need the values have them.
-class LastScaled {
+at::Tensor call_to_float8(const at::Tensor& x, const at::Tensor& factor, c10::ScalarType dtype,
+                          bool by_columns) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("redco::to_float8", "")
+                             .typed<decltype(to_float8)>();
+  return op.call(x, factor, dtype, by_columns);
+}
+
+// Returns what x is divided by: a power of two, so that the division rounds nothing.
+at::Tensor scale_of(const at::Tensor& x, c10::ScalarType dtype) {
+  const double most = dtype == at::kFloat8_e4m3fn ? 448 : 57344;
+  return at::linalg_vector_norm(x, std::numeric_limits<double>::infinity(), {}, false, at::kFloat)
+      .div_(most)
+      .clamp_min_(1e-30)
+      .log2_()
+      .ceil_()
+      .exp2_();
+}
+
+// x [rows, in] in 8 bits: `by_rows`, and for the gradient of a weight `by_columns`, which else is
+// undefined. x is the product of either with `scale`.
+struct Float8Input {
+  at::Tensor by_rows, by_columns, scale;
+};
+
+// The last x that was rounded: the projections of a layer have the same. It keeps no memory.
+class LastInput {
  public:
-  Scaled operator()(const at::Tensor& x) {
-    auto values = values_.lock(), scale = scale_.lock();
-    if (values && scale && x_._unsafe_get_target() == x.unsafeGetTensorImpl() &&
-        version_ == x._version())
-      return {at::Tensor(std::move(values)), at::Tensor(std::move(scale))};
+  Float8Input operator()(const at::Tensor& x, bool needs_columns) {
     const at::NoGradGuard no_grad;
-    Scaled result = scaled(x, at::kFloat8_e4m3fn);
-    x_ = Weak(x.getIntrusivePtr());
-    values_ = Weak(result.values.getIntrusivePtr());
-    scale_ = Weak(result.scale.getIntrusivePtr());
-    version_ = x._version();
-    return result;
+    Float8Input input;
+    if (x_._unsafe_get_target() == x.unsafeGetTensorImpl() && version_ == x._version())
+      input = {alive(by_rows_), alive(by_columns_), alive(scale_)};
+    constexpr c10::ScalarType dtype = at::kFloat8_e4m3fn;
+    const at::Tensor rows = x.reshape({-1, x.size(-1)});
+    if (!input.scale.defined()) input.scale = scale_of(rows, dtype);
+    const bool misses_columns = needs_columns && !input.by_columns.defined();
+    at::Tensor factor;
+    if (!input.by_rows.defined() || misses_columns) factor = input.scale.reciprocal();
+    if (!input.by_rows.defined()) input.by_rows = call_to_float8(rows, factor, dtype, false);
+    if (misses_columns) input.by_columns = call_to_float8(rows, factor, dtype, true);
+    x_ = weak(x), by_rows_ = weak(input.by_rows), by_columns_ = weak(input.by_columns);
+    scale_ = weak(input.scale), version_ = x._version();
+    return input;
   }
 
  private:
   using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-  const c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> none_;
-  Weak x_{none_}, values_{none_}, scale_{none_};
+  static Weak weak(const at::Tensor& tensor) { return Weak(tensor.getIntrusivePtr()); }
+  static at::Tensor alive(const Weak& tensor) { return at::Tensor(tensor.lock()); }
+
+  Weak x_ = weak({}), by_rows_ = weak({}), by_columns_ = weak({}), scale_ = weak({});
   uint32_t version_ = 0;
 };
 
@@ -105,34 +133,48 @@ at::Tensor call_product(const at::Tensor& a, const at::Tensor& b, const at::Tens
 }
 
 TORCH_LIBRARY_FRAGMENT(redco, m) {
+  m.def("to_float8(Tensor x, Tensor factor, ScalarType dtype, bool by_columns) -> Tensor",
+        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, &to_float8),
+        {at::Tag::pointwise});
   m.def("scaled_product(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b) -> Tensor",
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, &scaled_product));
 }
 
+// The product of x in 8 bits with a weight in 16 bits or its transpose.
+at::Tensor with_weight(const at::Tensor& x, const at::Tensor& x_scale, const at::Tensor& weight,
+                       bool is_transposed) {
+  const at::Tensor scale = scale_of(weight, at::kFloat8_e4m3fn);
+  // In either case the columns of the second matrix are contiguous.
+  const at::Tensor values =
+      call_to_float8(weight, scale.reciprocal(), at::kFloat8_e4m3fn, /*by_columns=*/!is_transposed);
+  return call_product(x, is_transposed ? values.t() : values, x_scale, scale);
+}
+
 class Float8Product : public torch::autograd::Function<Float8Product> {
  public:
-  // `values` and `scale` are x [rows, in] in 8 bits. The weight is kept in 16, as other products
-  // keep it: it may be a parameter, of which a process holds a part until backward.
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor&, const at::Tensor& weight,
-                            const at::Tensor& values, const at::Tensor& scale) {
-    ctx->save_for_backward({weight, values, scale});
-    const Scaled w = scaled(weight, at::kFloat8_e4m3fn);
-    return call_product(values, w.values.t(), scale, w.scale);
+  // The last three are the Float8Input of x. The weight is kept in 16 bits, as other products keep
+  // it: it may be a parameter, of which a process holds a part until backward.
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& /*x*/, const at::Tensor& weight,
+                            const at::Tensor& by_rows, const std::optional<at::Tensor>& by_columns,
+                            const at::Tensor& scale) {
+    ctx->save_for_backward({weight, by_columns.value_or(at::Tensor()), scale});
+    return with_weight(by_rows, scale, weight, /*is_transposed=*/true);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     require(!at::GradMode::is_enabled(),
             "products in float8 have no second derivative: use compute_dtype = \"bfloat16\"");
     const variable_list saved = ctx->get_saved_variables();
-    const Scaled grad = scaled(grads[0], at::kFloat8_e5m2);
+    constexpr c10::ScalarType dtype = at::kFloat8_e5m2;
+    const at::Tensor scale = scale_of(grads[0], dtype), factor = scale.reciprocal();
     at::Tensor d_x, d_weight;
-    if (ctx->needs_input_grad(0)) {
-      const Scaled w = scaled(saved[0], at::kFloat8_e4m3fn);
-      d_x = call_product(grad.values, w.values, grad.scale, w.scale);
-    }
+    if (ctx->needs_input_grad(0))
+      d_x = with_weight(call_to_float8(grads[0], factor, dtype, /*by_columns=*/false), scale,
+                        saved[0], /*is_transposed=*/false);
     if (ctx->needs_input_grad(1))
-      d_weight = call_product(grad.values.t(), saved[1], grad.scale, saved[2]);
-    return {d_x, d_weight, {}, {}};
+      d_weight = call_product(call_to_float8(grads[0], factor, dtype, /*by_columns=*/true).t(),
+                              saved[1], scale, saved[2]);
+    return {d_x, d_weight, {}, {}, {}};
   }
 };
 
@@ -154,13 +196,14 @@ bool kernels::multiplies_in_float8(const at::Tensor& x, const at::Tensor& weight
 }
 
 at::Tensor kernels::float8_linear(const at::Tensor& x, const at::Tensor& weight) {
-  thread_local LastScaled last_scaled;
-  const Scaled from = last_scaled(x);
+  thread_local LastInput last_input;
+  const Float8Input input = last_input(x, at::GradMode::is_enabled() && weight.requires_grad());
   const variable_list tensors = intercepted({x.reshape({-1, x.size(-1)}), weight});
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes.back() = weight.size(0);
-  return Float8Product::apply(tensors[0], tensors[1], from.values.reshape({-1, x.size(-1)}),
-                              from.scale)
+  std::optional<at::Tensor> by_columns;
+  if (input.by_columns.defined()) by_columns = input.by_columns;
+  return Float8Product::apply(tensors[0], tensors[1], input.by_rows, by_columns, input.scale)
       .view(sizes);
 }
 

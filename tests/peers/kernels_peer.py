@@ -28,6 +28,8 @@ BOUNDS = {
     "silu_mul_float": (0, 128, 128), "silu_mul_bfloat16": (0, 128, 128),
     "silu_mul_half": (0, 128, 128), "silu_mul_backward_float": (0, 128, 128),
     "silu_mul_backward_bfloat16": (0, 128, 128), "silu_mul_backward_half": (8, 128, 128),
+    "rows_to_e4m3": (0, 128, 64), "rows_to_e5m2": (0, 128, 64),
+    "columns_to_e4m3": (24, 128, 128), "columns_to_e5m2": (24, 128, 128),
     "bernoulli": (0, 0, 32), "dropout_float": (0, 128, 128), "dropout_bfloat16": (0, 64, 64),
     "dropout_half": (0, 64, 64), "uniform_float": (8, 0, 128), "uniform_double": (0, 0, 128),
     "open_uniform": (0, 0, 128), "normal_float": (0, 0, 128), "integers": (8, 0, 128),
