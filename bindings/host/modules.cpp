@@ -36,6 +36,7 @@
 #include <redco/linear.h>
 #include <redco/linear_cross_entropy.h>
 #include <redco/mesh.h>
+#include <redco/rotary.h>
 #include <redco/run_log.h>
 #include <redco/sharding.h>
 #include <redco/silu_mul.h>
@@ -225,6 +226,15 @@ int fused_silu_mul(lua_State* L) {
   return 1;
 }
 
+// rotary(x, cos, sin, are_neighbours)
+int fused_rotary(lua_State* L) {
+  push_tensor(L, with_memory_retry(L, [&] {
+                return rotary(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
+                              lua_toboolean(L, 4) != 0);
+              }));
+  return 1;
+}
+
 // whole_on_shards(x) -> x, gathered over the processes that share a copy of the model
 int whole_on_shards(lua_State* L) {
   const at::Tensor& tensor = check_tensor(L, 1);
@@ -309,6 +319,8 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "few_query_attention");
   lua_pushcfunction(L, fused_silu_mul);
   lua_setfield(L, -2, "silu_mul");
+  lua_pushcfunction(L, fused_rotary);
+  lua_setfield(L, -2, "rotary");
   lua_pushcfunction(L, grouped_linear_layer);
   lua_setfield(L, -2, "grouped_linear");
   lua_pushcfunction(L, fused_dropout);

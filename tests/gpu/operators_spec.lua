@@ -116,6 +116,32 @@ test("silu_mul and its gradients: dense, halves of one tensor, rows of odd lengt
   end
 end)
 
+test("rotary positions: heads and positions in either order, parts of heads, odd sizes", function()
+  for _, sizes in ipairs { { 64, 32 }, { 80, 16 }, { 6, 3 }, { 20, 8 } } do
+    local size, n_pairs = unpack(sizes)
+    local x, angles = random(3, 5, 7, size), random(3, 1, 5, n_pairs) * 3
+    for _, interleaved in ipairs { false, true } do
+      local function run(dtype, where)
+        local leaf = x:detach():to(dtype):to(where):requires_grad_()
+        local function on(t) return t:to(dtype):to(where) end
+        local y = nn.apply_rotary_emb(leaf:transpose(1, 2), on(angles:cos()), on(angles:sin()),
+          { interleaved = interleaved })
+        y:square():mul(on(x:transpose(1, 2))):sum():backward()
+        local by_heads = nn.apply_rotary_emb(leaf:detach():transpose(1, 2):contiguous(),
+          on(angles:narrow(0, 0, 1):cos()), on(angles:narrow(0, 0, 1):sin()))
+        return { y, leaf.grad, by_heads }
+      end
+      local exact = run("float64", "cpu")
+      for dtype, bound in pairs { float32 = 1e-6, bfloat16 = 2e-2, float16 = 2e-3 } do
+        for i, result in ipairs(run(dtype, device)) do
+          expect_near(("%s %d, %d of %d elements"):format(dtype, i, 2 * n_pairs, size), result,
+            exact[i], bound)
+        end
+      end
+    end
+  end
+end)
+
 test("linear_cross_entropy: classes in 16-byte units or not, a bias, no gradient", function()
   for _, n_classes in ipairs { 1, 7, 64, 1000 } do
     local x, weight, bias = random(40, 16), random(n_classes, 16), random(n_classes)

@@ -34,6 +34,7 @@
 #include <redco/random.h>
 #include <redco/recompute.h>
 #include <redco/record_file.h>
+#include <redco/rotary.h>
 #include <redco/run_log.h>
 #include <redco/safetensors.h>
 #include <redco/schedule.h>

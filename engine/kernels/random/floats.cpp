@@ -3,7 +3,7 @@
 
 #include "floats.h"
 
-#include "vectorize.h"
+#include "../vectorize.h"
 
 #include <bit>
 #include <cmath>

@@ -2,8 +2,8 @@
 
 #include "words.h"
 
+#include "../vectorize.h"
 #include "philox.h"
-#include "vectorize.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/where.h>

@@ -32,7 +32,7 @@ RuleTable collect_rows() {
                                  &extremes_rules(),         &strided_view_rules(),
                                  &searching_rules(),        &fused_loss_rules(),
                                  &elementwise_loss_rules(), &ctc_loss_rules(),
-                                 &slicing_rules()})
+                                 &slicing_rules(),          &rotary_rules()})
     for (const auto& [name, facts] : *table)
       require(all.emplace(name, facts).second, "two rows for ", name);
   return all;

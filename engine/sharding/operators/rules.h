@@ -47,6 +47,7 @@ const RuleTable& batch_norm_rules();
 const RuleTable& convolution_rules();
 const RuleTable& spatial_rules();
 const RuleTable& attention_rules();
+const RuleTable& rotary_rules();
 const RuleTable& recurrent_rules();
 const RuleTable& list_rules();
 const RuleTable& random_rules();

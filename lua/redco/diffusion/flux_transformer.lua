@@ -8,6 +8,7 @@ local fail = require "redco.fail"
 local joint = require "redco.diffusion.joint_blocks"
 local layers = require "redco.diffusion.layers"
 local patches = require "redco.diffusion.patches"
+local rotary = require "redco.models.rotary"
 local time_of = require "redco.diffusion.unet_time"
 local torch = require "redco.torch"
 
@@ -112,12 +113,8 @@ local function new_rotation(c, height, width, n_text, device)
   local of_patches = torch.cat({ angles_of(rows * 0, sizes[1]), angles_of(rows, sizes[2]),
     angles_of(columns, sizes[3]) }, 1)
   local angles = torch.constant_pad_nd(of_patches, { 0, 0, 0, n_text }, 0)
-  local cos, sin = angles:cos():float():unsqueeze(-1), angles:sin():float():unsqueeze(-1)
-  return function(x)
-    local pairs_of = x:float():unflatten(-1, { -1, 2 })
-    local turned = torch.stack({ -pairs_of:select(-1, 1), pairs_of:select(-1, 0) }, -1)
-    return (pairs_of * cos + turned * sin):flatten(-2):to(x.dtype)
-  end
+  local cos, sin = angles:cos():float(), angles:sin():float()
+  return function(x) return rotary.turn_neighbours(x:float(), cos, sin):to(x.dtype) end
 end
 
 local gelu = blocks.activation("transformer", "gelu_new")

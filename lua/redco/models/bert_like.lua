@@ -184,7 +184,7 @@ local function new_mask(c, facts)
     -- Positions count padding.
     local places = { position_ids = inputs.position_ids }
     return { mask = mask,
-      angles = rope and { rotary.of_halves(rotary.angles(rope, places, o, x)) } }
+      angles = rope and { rotary.angles(rope, places, o, x) } }
   end
 end
 

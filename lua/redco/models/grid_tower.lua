@@ -104,15 +104,14 @@ local function new_positions(side, m)
   end
 end
 
--- Returns cos and sin [n, 1, L, head size] of the patches of a layout, for turn_halves.
+-- Returns cos and sin [n, 1, L, head size / 2] of the patches of a layout.
 local function angles_of(c, head_size, layout, x)
   local theta = (c.rope_parameters or {}).rope_theta or 10000
   local steps = torch.pow(theta, torch.arange(0, head_size / 2, 2):float() / (head_size / 2))
     :reciprocal()
   local angles = torch.cat({ layout.rows:unsqueeze(-1) * steps,
     layout.columns:unsqueeze(-1) * steps }, -1):unsqueeze(1):to(x.device)
-  return rotary.of_halves(angles:cos():to(blocks.wide_dtype(x)),
-    angles:sin():to(blocks.wide_dtype(x)))
+  return angles:cos():to(blocks.wide_dtype(x)), angles:sin():to(blocks.wide_dtype(x))
 end
 
 local function new_embed(c)
@@ -182,7 +181,7 @@ function tower.new(c, facts)
 
   -- Returns what patches in parts of so many see, and where they stand.
   local function seen_within(length, layout, x, cos, sin)
-    local function parts(t) return t:reshape { -1, 1, length, head_size } end
+    local function parts(t) return t:reshape { -1, 1, length, head_size / 2 } end
     local is_real = layout.is_real and layout.is_real:reshape { -1, length }:to(x.device)
     return { angles = { parts(cos), parts(sin) }, mask = masks.padding(is_real, x.dtype) }
   end

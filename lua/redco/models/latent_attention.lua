@@ -41,7 +41,7 @@ function attention.new(c, facts)
   local n_heads, scale = c.num_attention_heads, scale_of(c)
   local rank, turned, plain, v_size = c.kv_lora_rank, c.qk_rope_head_dim, c.qk_nope_head_dim,
     c.v_head_dim
-  local turn = facts.pairs.turn
+  local turn = facts.turn
 
   -- With the epsilon of transformers, whatever rms_norm_eps is.
   local function norm(params, name, x) return facts.norm.apply(params, name, x, 1e-6) end

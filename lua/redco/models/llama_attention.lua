@@ -39,11 +39,11 @@ function attention.add_parameters(c, facts, name, linear, norm, add)
 end
 
 --- Returns function(params, name, x, angles, mask, o). The angles are cos and sin for
---- `facts.pairs.turn`, or empty, and query_scale [B or 1, 1, T, 1] where the row has one.
+--- `facts.turn`, or empty, and query_scale [B or 1, 1, T, 1] where the row has one.
 function attention.new(c, facts)
   local n_heads = { c.num_attention_heads, c.num_key_value_heads, c.num_key_value_heads }
   local sizes, which, head_dim = sizes_of(c), facts.head_norms, rotary.head_dim(c)
-  local kind, turn = facts.head_norm or facts.norm, facts.pairs.turn
+  local kind, turn = facts.head_norm or facts.norm, facts.turn
 
   -- Returns q, k and v, each [B, T, size].
   local function projected(params, name, x, o)

@@ -54,7 +54,7 @@ local llama = {
   reach = nil,  -- function(window): tokens attend to both sides, in a window at this distance
   chunk = function() end,  -- how many tokens layer i attends within, or nil
   rope = function(_, whole) return whole end,  -- settings of the positions of layer i, or nil
-  pairs = rotary.halves,
+  turn = rotary.turn_halves,  -- how pairs of a head are turned
   axes = nil,  -- which of several positions turns each pair (rotary.angles)
   -- function(inputs, o, x, rope): a factor of q by position, [B or 1, 1, T, 1], or nil
   query_scale = nil,
@@ -154,7 +154,7 @@ local function new_forward(c, facts)
     local function angles_of(rope)
       local key = rope or "none"
       if not angles[key] then
-        angles[key] = rope and { facts.pairs.of(rotary.angles(rope, inputs, o, x)) } or {}
+        angles[key] = rope and { rotary.angles(rope, inputs, o, x) } or {}
         angles[key].query_scale = facts.query_scale and facts.query_scale(inputs, o, x, rope)
       end
       return angles[key]

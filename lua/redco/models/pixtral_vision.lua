@@ -74,7 +74,7 @@ function vision.add_parameters(c, add)
   end
 end
 
--- Returns cos and sin for the patches, each [1, 1, rows * columns, size of a head]: of the
+-- Returns cos and sin for the patches, each [1, 1, rows * columns, half a head]: of the
 -- frequencies, by turns one turns with the row and one with the column.
 local function angles_of(c, n_rows, n_columns, like)
   local size, options = c.hidden_size / c.num_attention_heads, { device = like.device }
@@ -86,7 +86,7 @@ local function angles_of(c, n_rows, n_columns, like)
   local shape = { n_rows, n_columns, size / 4 }
   local angles = torch.cat({ rows:expand(shape), columns:expand(shape) }, -1):flatten(0, 1)
   angles = angles:unsqueeze(0):unsqueeze(0)
-  return rotary.of_halves(angles:cos():to(like.dtype), angles:sin():to(like.dtype))
+  return angles:cos():to(like.dtype), angles:sin():to(like.dtype)
 end
 
 -- Returns the mask of the patches that are in an image, or nil if there are no sizes.

@@ -3,6 +3,7 @@
 --- texts are those of Hugging Face's `rope_type`.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
+local native = require "redco.native"
 local torch = require "redco.torch"
 
 local rotary = {}
@@ -278,39 +279,11 @@ function rotary.angles(r, inputs, options, x)
   return (angles:cos() * factor):to(x.dtype), (angles:sin() * factor):to(x.dtype)
 end
 
---- Converts angles for turn_halves: cos and -sin for the first half of a head, cos and sin for the
---- second.
-function rotary.of_halves(cos, sin)
-  return torch.cat({ cos, cos }, -1), torch.cat({ -sin, sin }, -1)
-end
+--- Rotates LLaMA's pairs of x [B, H, T, D] by the angles of `rotary.angles`: element i of the first
+--- half of a head with element i of the second. If a head has more elements, the last ones stay.
+function rotary.turn_halves(x, cos, sin) return native.rotary(x, cos, sin, false) end
 
---- Rotates LLaMA's pairs: element i of the first half of a head with element i of the second. If
---- cos and sin are shorter than the head, its last elements stay.
-function rotary.turn_halves(x, cos, sin)
-  local n, size = cos:size(-1), x:size(-1)
-  if n < size then
-    return torch.cat({ rotary.turn_halves(x:narrow(-1, 0, n), cos, sin),
-      x:narrow(-1, n, size - n) }, -1)
-  end
-  local first, second = unpack(x:chunk(2, -1))
-  return torch.addcmul(x * cos, torch.cat({ second, first }, -1), sin)
-end
-
---- Rotates GPT-J's pairs: adjacent elements, in the first 2 * cos:size(-1) elements of a head.
-function rotary.turn_neighbours(x, cos, sin)
-  local batch, n_heads, length, size = unpack(x.shape)
-  local n_pairs = cos:size(-1)
-  local pairs_of = x:narrow(-1, 0, 2 * n_pairs):view { batch, n_heads, length, n_pairs, 2 }
-  local even, odd = unpack(pairs_of:unbind(-1))
-  local y = torch.stack({ even * cos - odd * sin, odd * cos + even * sin }, -1):flatten(-2)
-  if size == 2 * n_pairs then return y end
-  return torch.cat({ y, x:narrow(-1, 2 * n_pairs, size - 2 * n_pairs) }, -1)
-end
-
---- The two ways of pairs: `of(cos, sin)` converts the angles for `turn(x, cos, sin)`.
-rotary.halves = { of = rotary.of_halves, turn = rotary.turn_halves }
-rotary.neighbours = {
-  of = function(cos, sin) return cos, sin end, turn = rotary.turn_neighbours,
-}
+--- Rotates GPT-J's pairs, of adjacent elements, in the same way.
+function rotary.turn_neighbours(x, cos, sin) return native.rotary(x, cos, sin, true) end
 
 return rotary

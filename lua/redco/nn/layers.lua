@@ -58,6 +58,16 @@ silu(gate) * up, the gated activation of LLaMA's layers (SwiGLU). As one operato
 and `up` for backward.]],
 native.silu_mul)
 
+local rotary = arguments("nn.apply_rotary_emb", { interleaved = false })
+define("apply_rotary_emb", [[
+apply_rotary_emb(x [..., size], cos [..., pairs], sin [..., pairs], {interleaved = false}) -> [..., size]
+Rotary positions: turns each pair of elements by an angle. Pair i has the elements i and pairs + i of
+the last dimension, as in LLaMA, or, if `interleaved`, 2 i and 2 i + 1, as in GPT-J; elements from
+2 pairs on stay. cos and sin broadcast to x: of x [batch, heads, length, size] they may be
+[length, pairs]. As one operator it reads and writes x once, and keeps only cos and sin for
+backward.]],
+function(x, cos, sin, options) return native.rotary(x, cos, sin, rotary(options).interleaved) end)
+
 local embedding = arguments("nn.Embedding", { std = 1 }, { "generator" })
 define("Embedding", [[
 Embedding(num_embeddings, embedding_dim, {std = 1, generator = nil}) -> params

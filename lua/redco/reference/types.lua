@@ -22,7 +22,7 @@ types.classes = {
 local words_by_type = {
   any = "data value name_or_value dtype_or_device_or_tensor",
   boolean = [[allow_unused clean_up_tokenization_spaces copy create_graph
-    decode_with_timestamps enabled fan_in_fan_out
+    decode_with_timestamps enabled fan_in_fan_out interleaved
     is_encoder_decoder non_blocking requires_grad retain_graph return_offsets_mapping
     return_timestamps]],
   integer = [[accumulate_grad_batches batch_size bos_token_id capacity char_order cls_token_id count
@@ -51,8 +51,8 @@ local words_by_type = {
   ["function"] = [[activation body collate_fn eval_metric_fn f forward get loss_fn
     logits_processor lr_schedule_fn on_epoch on_eval on_save on_step output_fn pred_fn streamer
     train_step_fn]],
-  Tensor = [[actions advantages c features final_observations gradient h hidden_states k logits loss mask memory observations parameter pixels pos_weight probs q returns rewards
-    samples scores sinks target tensor terminated truncated v var weight x]],
+  Tensor = [[actions advantages c cos features final_observations gradient h hidden_states k logits loss mask memory observations parameter pixels pos_weight probs q returns rewards
+    samples scores sin sinks target tensor terminated truncated v var weight x]],
   Dataset = "", Cache = "cache", Deployer = "deployer", Generator = "generator rng",
   Model = "model text_encoder text_encoder_2 text_encoder_3", Optimizer = "optimizer second",
   Predictor = "eval_predictor", Pipeline = "pipeline",

@@ -22,6 +22,13 @@ local globals = { torch = torch, unpack = unpack, pairs = pairs, ipairs = ipairs
   no_grad = torch.no_grad, nan = 0 / 0, inf = math.huge }
 
 local functions = torch.jit.load(os.getenv "REDCO_SOURCE" .. "/tests/cluster/script_functions.pt")
+--- Rotary positions, by angles that are made of y, and for gradients of them too, if wanted.
+function globals.rotary(x, y, interleaved, has_gradients)
+  local angles = y:narrow(-1, 0, math.floor(y:size(-1) / 2))
+  if not has_gradients then angles = angles:detach() end
+  return redco.nn.apply_rotary_emb(x, angles:cos(), angles:sin(), { interleaved = interleaved })
+end
+
 --- A function of TorchScript, by its number.
 function globals.script(x, number) return functions(nil, x, number) end
 

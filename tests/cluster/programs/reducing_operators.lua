@@ -139,6 +139,9 @@ for _, row in ipairs {
   { "torch.prelu(<x>, <w>)", dims = { 2 }, w = { 1 }, weight = 0.5 },
   { "torch.pixel_shuffle(<x>, 2)", dims = { 3, 4 }, weight = 0.2 },
   { "torch.cosine_similarity(<x>, <s>, <d>)" }, { "silu_mul(<x>, <s>)" },
+  { "rotary(<x>, <s>, <accumulate>)", weight = 2 }, { "rotary(<x>, <s>, <accumulate>, true)" },
+  { "rotary(<x>, <s>:narrow(0, 0, 1), <accumulate>)", dims = { 2 },
+    when = function(v) return v.x.numel > 0 end },
   { "(function(h) return h + torch.linear(torch.linear(h, <w>):tanh(), <w2>) end)(<x>:tanh())",
     w = { "n", -1 }, w2 = { -1, "n" }, weight = 2, when = has_no_low_specials },
   { "(function(h) return h + torch.linear(torch.linear(h:transpose(-1, -2), <w>):tanh(), <w2>)"
@@ -247,6 +250,7 @@ for _, row in ipairs {
   { "torch.linear(h, <w>, <w2>):relu_()", w = { "n", -1 }, w2 = { "n" } },
   { "h + torch.linear(torch.linear(h, <w>):tanh(), <w2>)", w = { "n", -1 }, w2 = { -1, "n" } },
   { "with_rng(<seed>, torch.dropout, h, 0.4, true) * h" }, { "dropout(h, <seed>) * h" },
+  { "rotary(h, h, true) * h" },
   { "script(h, <script>)" },
   { "shard(h, <placement>):exp()", when = is_finite },
   { "block(function(q) return q:sin() end, h)" },

@@ -31,7 +31,7 @@ return new_family {
   facts = function(c)
     return {
       norm = norms.layer_without_bias, eps = "layer_norm_eps", norms = { "input_layernorm" },
-      is_parallel = true, pairs = rotary.neighbours, logits_scale = c.logit_scale,
+      is_parallel = true, turn = rotary.turn_neighbours, logits_scale = c.logit_scale,
       qkv_bias = c.attention_bias, o_bias = c.attention_bias,
       head_norms = c.use_qk_norm and "own" or nil, head_norm = norms.layer_of_heads,
     }

@@ -41,7 +41,7 @@ return new_family {
     local window = windows.of_types(c)
     return {
       norm = norms.layer_without_bias, eps = "layer_norm_eps", norms = { "input_layernorm" },
-      is_parallel = true, pairs = rotary.neighbours, logits_scale = c.logit_scale,
+      is_parallel = true, turn = rotary.turn_neighbours, logits_scale = c.logit_scale,
       qkv_bias = c.attention_bias, o_bias = c.attention_bias, window = window,
       rope = function(i, whole) return window(i) and whole or nil end,
     }

@@ -171,7 +171,7 @@ function dbrx.new_forward(c)
     local x = blocks.dropout(
       blocks.embedding(params, "transformer.wte", inputs.input_ids, padding_row), c.emb_pdrop, o)
     local mask = masks.causal(inputs, o, x)
-    local angles = { rotary.of_halves(rotary.angles(rope, inputs, o, x)) }
+    local angles = { rotary.angles(rope, inputs, o, x) }
     local function layer(block, y)
       local own = block .. "norm_attn_norm."
       y = y + drop(attention(params, own .. "attn", norm(own .. "norm_1", y), angles, mask, o))

@@ -65,7 +65,7 @@ end
 
 function deepseek.facts(c)
   return {
-    attention = latent_attention, pairs = rotary.neighbours,
+    attention = latent_attention, turn = rotary.turn_neighbours,
     experts = grouped_experts.layers(c, {
       score = function(logits) return logits:softmax(-1) end,
       n_best = c.topk_method ~= "greedy" and 1 or nil,

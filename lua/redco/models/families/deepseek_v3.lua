@@ -67,7 +67,7 @@ deepseek.check = deepseek.check_mixture
 function deepseek.facts(c)
   return {
     attention = latent_attention,
-    pairs = c.rope_interleave and rotary.neighbours or nil,
+    turn = c.rope_interleave and rotary.turn_neighbours or nil,
     experts = grouped_experts.sigmoid_layers(c),
   }
 end

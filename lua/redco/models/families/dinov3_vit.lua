@@ -71,23 +71,15 @@ local function augmented(c, places, x, o)
   return places
 end
 
--- Returns cos and sin [B or 1, 1, patches, head size] of the patches.
-local function angles_of(c, n_rows, n_columns, x, o)
+-- Returns cos and sin [B or 1, 1, first + patches, head size / 2]: only patches turn.
+local function angles_of(c, n_first, n_rows, n_columns, x, o)
   local size = c.hidden_size / c.num_attention_heads
   local places = centers(n_rows, n_columns, x.device)
   if o.train then places = augmented(c, places, x, o) end
   local exponents = torch.arange(0, 1, 4 / size, { dtype = "float32", device = x.device })
   local angles = places:unsqueeze(-1) * (2 * math.pi / torch.pow(c.rope_theta, exponents))
-  angles = angles:flatten(2):tile { 1, 1, 2 }:unsqueeze(1)
+  angles = torch.constant_pad_nd(angles:flatten(2), { 0, 0, n_first, 0 }, 0):unsqueeze(1)
   return angles:cos():to(x.dtype), angles:sin():to(x.dtype)
-end
-
--- Turns the patches of heads x [B, H, first + patches, D].
-local function turned(x, n_first, cos, sin)
-  local patches = x:narrow(2, n_first, x:size(2) - n_first)
-  local a, b = unpack(patches:chunk(2, -1))
-  patches = patches * cos + torch.cat({ -b, a }, -1) * sin
-  return torch.cat({ x:narrow(2, 0, n_first), patches }, 2)
 end
 
 local function new_encoder(c)
@@ -108,7 +100,7 @@ local function new_encoder(c)
     if c.num_register_tokens > 0 then parts[2] = repeated "embeddings.register_tokens" end
     parts[#parts + 1] = patches:flatten(2):transpose(1, 2)
     local x = torch.cat(parts, 1)
-    local cos, sin = angles_of(c, patches:size(2), patches:size(3), x, o)
+    local cos, sin = angles_of(c, n_first, patches:size(2), patches:size(3), x, o)
     local function keep() if kept then kept[#kept + 1] = x end end
     keep()
 
@@ -116,8 +108,8 @@ local function new_encoder(c)
       local function heads(part)
         return blocks.split_heads(blocks.linear(params, layer .. part, y, o), n_heads)
       end
-      local seen = blocks.attention(turned(heads "q_proj", n_first, cos, sin),
-        turned(heads "k_proj", n_first, cos, sin), heads "v_proj",
+      local seen = blocks.attention(rotary.turn_halves(heads "q_proj", cos, sin),
+        rotary.turn_halves(heads "k_proj", cos, sin), heads "v_proj",
         { dropout = c.attention_dropout }, o)
       return blocks.linear(params, layer .. "o_proj", seen, o)
     end

@@ -33,7 +33,7 @@ return new_family {
   facts = function(c)
     return {
       qkv_bias = c.use_bias, o_bias = c.use_bias, mlp_bias = c.use_bias,
-      pairs = rotary.neighbours,
+      turn = rotary.turn_neighbours,
     }
   end,
 }

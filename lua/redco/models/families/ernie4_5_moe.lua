@@ -60,7 +60,7 @@ end
 function ernie.facts(c)
   local mixture, last = new_mixture(c), c.moe_layer_end_index or -1
   return {
-    pairs = rotary.neighbours,
+    turn = rotary.turn_neighbours,
     experts = function(i)
       return (i + 1) % c.moe_layer_interval == 0 and i >= c.moe_layer_start_index
         and (last == -1 or i <= last) and mixture or nil

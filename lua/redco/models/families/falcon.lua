@@ -172,7 +172,7 @@ function falcon.new_forward(c)
     if bias then
       mask = alibi.masked(mask, bias(inputs, o, x) / math.sqrt(head_size(c)))
     else
-      angles = { rotary.of_halves(rotary.angles(settings, inputs, o, x)) }
+      angles = { rotary.angles(settings, inputs, o, x) }
     end
     for i = 0, c.num_hidden_layers - 1 do
       x = nn.block(layer, params, ("transformer.h.%d."):format(i), x, angles, mask, o)

@@ -193,7 +193,7 @@ function gemma3n.new_forward(c)
       ids:masked_fill(ids:ge(c.vocab_size_per_layer_input), 0), x, padding_row, o)
     local mask_of, angles = masks.by_window(inputs, o, x), {}
     for kind, rope in pairs { full_attention = whole, sliding_attention = near } do
-      angles[kind] = { rotary.of_halves(rotary.angles(rope, inputs, o, x)) }
+      angles[kind] = { rotary.angles(rope, inputs, o, x) }
     end
 
     local function apply_layer(i, states, own_input, turn, mask, shared)

@@ -275,7 +275,7 @@ function gemma4.new_forward(c)
 
     for i = 0, n_layers - 1 do
       local k, v, logits, numbers
-      local turn = { rotary.of_halves(rotary.angles(ropes[i], inputs, o, x)) }
+      local turn = { rotary.angles(ropes[i], inputs, o, x) }
       x, k, v, logits, numbers = nn.block(apply_layer, i, x, of_layers and of_layers:select(2, i),
         turn, mask_of(window(i)), shared[shared_of(i) or -1])
       shared[i] = { k, v }

@@ -25,6 +25,6 @@ return new_family {
   },
   nullable = { "num_key_value_heads" },
   facts = function(c)
-    return { qkv_bias = c.attention_bias, joins_gate = true, pairs = rotary.neighbours }
+    return { qkv_bias = c.attention_bias, joins_gate = true, turn = rotary.turn_neighbours }
   end,
 }

@@ -27,7 +27,7 @@ return new_family {
     return {
       norms = { "input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm",
         "post_mlp_layernorm" },
-      qkv_bias = c.attention_bias, joins_gate = true, pairs = rotary.neighbours,
+      qkv_bias = c.attention_bias, joins_gate = true, turn = rotary.turn_neighbours,
     }
   end,
 }

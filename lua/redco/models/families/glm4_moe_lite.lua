@@ -64,7 +64,7 @@ return new_family {
       bias = "gate.e_score_correction_bias" })
     return {
       attention = latent_attention,
-      pairs = c.rope_interleave and rotary.neighbours or nil,
+      turn = c.rope_interleave and rotary.turn_neighbours or nil,
       experts = mlp_types.layers(c, mixture),
     }
   end,

@@ -123,7 +123,7 @@ function neox.new_forward(c)
   return function(params, inputs, o)
     local x = blocks.dropout(blocks.embedding(params, "gpt_neox.embed_in", inputs.input_ids),
       c.hidden_dropout, o)
-    local angles = { rotary.of_halves(rotary.angles(settings, inputs, o, x)) }
+    local angles = { rotary.angles(settings, inputs, o, x) }
     local mask = masks.causal(inputs, o, x)
     for i = 0, c.num_hidden_layers - 1 do
       x = nn.block(apply_layer, params, ("gpt_neox.layers.%d."):format(i), x, angles, mask, o)

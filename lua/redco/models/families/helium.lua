@@ -35,6 +35,6 @@ return new_family {
     end
   end,
   facts = function(c)
-    return { qkv_bias = c.attention_bias, mlp_bias = c.mlp_bias, pairs = rotary.neighbours }
+    return { qkv_bias = c.attention_bias, mlp_bias = c.mlp_bias, turn = rotary.turn_neighbours }
   end,
 }

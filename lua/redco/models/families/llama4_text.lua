@@ -146,7 +146,7 @@ end
 
 function llama4.facts(c)
   return {
-    pairs = rotary.neighbours, qkv_bias = c.attention_bias, o_bias = c.attention_bias,
+    turn = rotary.turn_neighbours, qkv_bias = c.attention_bias, o_bias = c.attention_bias,
     attention = new_attention(c), experts = new_layers(c), query_scale = new_query_scale(c),
     -- As its name does not say, 0 means no positions.
     rope = function(i, whole) return c.no_rope_layers[i + 1] ~= 0 and whole or nil end,

@@ -169,7 +169,7 @@ function modernbert.new_forward(c)
     mask_of.full = masks.both_sides(inputs, x)
     mask_of.near = masks.both_sides(inputs, x, window)
     for kind, r in pairs(ropes) do
-      angles[kind] = { rotary.of_halves(rotary.angles(r, places, o, x)) }
+      angles[kind] = { rotary.angles(r, places, o, x) }
     end
     local function apply_layer(i, input)
       local layer = ("model.layers.%d."):format(i)

@@ -5,10 +5,7 @@ local norms = require "redco.models.norms"
 local rotary = require "redco.models.rotary"
 local tasks = require "redco.models.tasks"
 
--- The angles of halves, turned the other way.
-local backward = {
-  of = function(cos, sin) return rotary.of_halves(cos, -sin) end, turn = rotary.turn_halves,
-}
+local function turn_back(x, cos, sin) return rotary.turn_halves(x, cos, -sin) end
 
 return new_family {
   model_type = "nanochat",
@@ -35,7 +32,7 @@ return new_family {
   facts = function(c)
     return {
       norm = norms.rms_plain, first_norm = "norm", head_norms = "head", turns_first = true,
-      pairs = backward, mlp_names = { "fc1", "fc2" }, qkv_bias = c.attention_bias,
+      turn = turn_back, mlp_names = { "fc1", "fc2" }, qkv_bias = c.attention_bias,
       o_bias = c.attention_bias,
     }
   end,

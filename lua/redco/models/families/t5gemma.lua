@@ -97,7 +97,7 @@ end
 -- What layers of both stacks have, for llama_attention.lua and llama_mlp.lua.
 local function facts_of(c)
   local facts = gemma2.facts(c)
-  facts.o_name, facts.pairs = "o_proj", rotary.halves
+  facts.o_name, facts.turn = "o_proj", rotary.turn_halves
   facts.mlp_names, facts.mlp_bias = { "gate_proj", "up_proj", "down_proj" }, false
   facts.inner_dropout = c.dropout_rate
   return facts
@@ -182,7 +182,7 @@ local function new_stack(c, side)
     local x = blocks.embedding(params, stack .. "embed_tokens", input_ids, padding_row)
     x = drop(x * torch.tensor(math.sqrt(c.hidden_size), { dtype = x.dtype }):item())
     mask_of = mask_of(x)
-    local angles = { rotary.of_halves(rotary.angles(rope, {}, o, x)) }
+    local angles = { rotary.angles(rope, {}, o, x) }
     local function apply_layer(layer, input, mask)
       -- y + f(y), with a norm before and one after f.
       local function added(k, y, f)

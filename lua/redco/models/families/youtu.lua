@@ -43,6 +43,7 @@ return new_family {
     end
   end,
   facts = function(c)
-    return { attention = latent_attention, pairs = c.rope_interleave and rotary.neighbours or nil }
+    local turn = c.rope_interleave and rotary.turn_neighbours or nil
+    return { attention = latent_attention, turn = turn }
   end,
 }

@@ -233,7 +233,7 @@ function zamba2.new_forward(c)
     local embedded = blocks.embedding(params, "model.embed_tokens", inputs.input_ids, padding_row)
     local mask = masks.causal(inputs, o, embedded)
     mask.kept = masks.kept(inputs, o, embedded)
-    local angles = rope and { rotary.of_halves(rotary.angles(rope, inputs, o, embedded)) }
+    local angles = rope and { rotary.angles(rope, inputs, o, embedded) }
 
     local function apply_layer(i, x, first)
       local layer, own, input = ("model.layers.%d."):format(i), shared[i], x

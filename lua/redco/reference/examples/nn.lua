@@ -102,6 +102,14 @@ print(nn.embedding(params, ids).shape)  --> torch.Size([2, 3, 16])
 local gate, up = torch.randn { 2, 4 }, torch.randn { 2, 4 }
 print(torch.allclose(nn.silu_mul(gate, up), torch.silu(gate) * up))  --> true
 
+--- redco.nn.apply_rotary_emb
+local steps = torch.pow(10000, torch.arange(0, 64, 2):float() / -64)
+local angles = torch.arange(128):float():unsqueeze(1) * steps
+local q = torch.randn { 2, 8, 128, 64 }
+local turned = nn.apply_rotary_emb(q, angles:cos(), angles:sin())
+print(turned.shape)  --> torch.Size([2, 8, 128, 64])
+print(turned[0][0][0] == q[0][0][0])  --> true
+
 --- redco.nn.grouped_linear
 local weights = {}
 for i = 1, 8 do weights[i] = torch.randn { 16, 32 } end
