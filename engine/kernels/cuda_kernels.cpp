@@ -89,15 +89,6 @@ struct Library {
   }
 };
 
-std::string architecture_of(c10::Device device) {
-  constexpr int major_attribute = 75, minor_attribute = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_...
-  const Library& library = Library::get();
-  int major = 0, minor = 0;
-  library.check(library.device_attribute(&major, major_attribute, device.index()), "the GPU");
-  library.check(library.device_attribute(&minor, minor_attribute, device.index()), "the GPU");
-  return std::to_string(major) + std::to_string(minor);
-}
-
 std::string compiled(const char* source, const char* const* options, int n_options) {
   const Library& library = Library::get();
   void* program = nullptr;
@@ -123,7 +114,8 @@ std::string compiled(const char* source, const char* const* options, int n_optio
 
 // The machine code of a source for the GPU, compiled now or by an earlier process.
 std::string code_of(const char* source, c10::Device device) {
-  const std::string architecture = "--gpu-architecture=sm_" + architecture_of(device);
+  const std::string architecture =
+      "--gpu-architecture=sm_" + std::to_string(compute_capability(device));
   // Separate rounding gives the same numbers as the CPU.
   const char* options[] = {architecture.c_str(), "--std=c++17", "--fmad=false"};
   int major = 0, minor = 0;
@@ -183,6 +175,15 @@ void CudaKernels::launch(const char* kernel, c10::Device device, const Grid& gri
                                unsigned(grid.n_threads), 1, 1, unsigned(grid.shared_bytes), stream,
                                arguments, nullptr),
                 kernel);
+}
+
+int compute_capability(c10::Device device) {
+  constexpr int major_attribute = 75, minor_attribute = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_...
+  const Library& library = Library::get();
+  int major = 0, minor = 0;
+  library.check(library.device_attribute(&major, major_attribute, device.index()), "the GPU");
+  library.check(library.device_attribute(&minor, minor_attribute, device.index()), "the GPU");
+  return 10 * major + minor;
 }
 
 const char* kernel_suffix(c10::ScalarType dtype) {

@@ -43,6 +43,9 @@ class REDCO_API CudaKernels {
   std::map<std::pair<c10::DeviceIndex, std::string>, void*> functions_;
 };
 
+/// 90 of a GPU with the compute capability 9.0. The driver must be available.
+int compute_capability(c10::Device device);
+
 /// The element type in the names of kernels: "float", "bfloat16" or "half"; null for other types.
 const char* kernel_suffix(c10::ScalarType dtype);
 

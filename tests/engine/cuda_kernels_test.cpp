@@ -7,6 +7,10 @@
 #include "fake_driver.h"
 #include "files.h"
 
+#include <redco/segment_attention.h>
+
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/Device.h>
 #include <doctest/doctest.h>
 
@@ -144,4 +148,19 @@ TEST_CASE("a thread that has called nothing of CUDA gets a context, once") {
     CHECK(fake_driver().n_contexts_made[std::this_thread::get_id()] == 1);
   }).join();
   for (const auto& launch : fake_driver().launches) CHECK(launch.has_context);
+}
+
+TEST_CASE(
+    "attention within segments by flash attention, in 16 bits and unless it is switched off") {
+  redco::testing::fake_cuda();
+  fake_driver() = {};
+  const auto is_flash = [](at::ScalarType dtype) {
+    return redco::has_segment_attention(at::empty({2}, at::device(first).dtype(dtype)));
+  };
+  CHECK(is_flash(at::kBFloat16));
+  CHECK(is_flash(at::kHalf));
+  CHECK_FALSE(is_flash(at::kFloat));
+  at::globalContext().setSDPUseFlash(false);
+  CHECK_FALSE(is_flash(at::kBFloat16));
+  at::globalContext().setSDPUseFlash(true);
 }

@@ -3,6 +3,7 @@
 
 #include <redco/detail/recomputing.h>
 #include <redco/grouped_linear.h>
+#include <redco/segment_attention.h>
 
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/bmm.h>
@@ -107,6 +108,16 @@ TEST_CASE("attention: two products, whatever is masked") {
   // What LibTorch composes it of where it has no kernel.
   check(count([&] { return at::scaled_dot_product_attention(query, key, value, {}, 0.1); }), once,
         2 * once);
+}
+
+TEST_CASE("attention within segments: of a row as one sequence, and of a window") {
+  at::Tensor query = leaf({2, 4, 8, 16}), key = leaf({2, 2, 8, 16}), value = leaf({2, 2, 8, 16});
+  at::Tensor ids = at::tensor({1, 1, 1, 1, 2, 2, 2, 2}, at::kLong).expand({2, 8});
+  double once = 2.0 * 2 * 4 * 8 * 8 * (16 + 16);
+  check(count([&] { return redco::segment_attention(query, key, value, ids, {}); }), once,
+        2 * once);
+  check(count([&] { return redco::segment_attention(query, key, value, ids, 2); }), once / 4,
+        once / 2);
 }
 
 TEST_CASE("products with experts: one for each row and choice, whatever the kernel calls") {

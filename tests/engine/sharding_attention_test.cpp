@@ -1,5 +1,7 @@
 #include "sharding_cases.h"
 
+#include <redco/segment_attention.h>
+
 #include <doctest/doctest.h>
 
 using redco::testing::Case;
@@ -50,6 +52,31 @@ const std::vector<Case> on_cpu = {
     fused("attention of few shared heads", {.batch = 1, .query = 2, .key_value = 1}, "01,0,0"),
 };
 
+Case in_segments(const char* name, Heads h, const char* free, std::optional<int64_t> window,
+                 std::optional<std::vector<int64_t>> ids = {}) {
+  const std::vector<int64_t> kv{h.batch, h.key_value, 5, 4};
+  Case c{name,
+         {{{h.batch, h.query, 5, 4}}, {kv}, {kv}},
+         [=](const Tensors& t) -> Tensors {
+           std::optional<at::Tensor> segment_ids;
+           if (t.size() > 3) segment_ids = t[3];
+           return {redco::segment_attention(t[0], t[1], t[2], segment_ids, window)};
+         },
+         2,
+         free};
+  if (ids) c.inputs.push_back(redco::testing::longs(*ids, {h.batch, 5}));
+  return c;
+}
+
+const std::vector<int64_t> two_rows{1, 1, 1, 2, 2, 3, 4, 4, 4, 0};
+const std::vector<Case> segments = {
+    in_segments("sequences", {}, "01,01,01,0", {}, two_rows),
+    in_segments("sequences and a window", {}, "01,01,01,0", 2, two_rows),
+    in_segments("a window", {.batch = 3, .query = 3, .key_value = 3}, "01,01,01", 3),
+    in_segments("sequences, shared heads", {.key_value = 2}, "01,0,0,0", {}, two_rows),
+    in_segments("a window, one shared head", {.batch = 1, .key_value = 1}, "01,0,0", 2),
+};
+
 // Few arguments, for all their placements are combined: the other weights are plain.
 Case encoder_layer(const char* name, int64_t n_batch, bool has_mask) {
   return {name,
@@ -80,4 +107,5 @@ const std::vector<Case> layers = {
 }  // namespace
 
 TEST_CASE("attention on the CPU") { run_all(on_cpu); }
+TEST_CASE("attention within segments") { run_all(segments); }
 TEST_CASE("layers of attention") { run_all(layers); }

@@ -38,6 +38,7 @@
 #include <redco/run_log.h>
 #include <redco/safetensors.h>
 #include <redco/schedule.h>
+#include <redco/segment_attention.h>
 #include <redco/sharding.h>
 #include <redco/sharding_report.h>
 #include <redco/sharding_rules.h>

@@ -59,6 +59,8 @@ PlainAttention::PlainAttention()
 
 PlainAttention::~PlainAttention() { is_plain = outer_; }
 
+bool PlainAttention::is_active() { return is_plain; }
+
 TORCH_LIBRARY_IMPL(aten, DeferredInit, m) { m.impl("scaled_dot_product_attention", attention); }
 
 }  // namespace redco

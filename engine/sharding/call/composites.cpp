@@ -113,6 +113,15 @@ TORCH_LIBRARY_IMPL(aten, AutogradCPU, m) { add_kernels(m); }
 TORCH_LIBRARY_IMPL(aten, AutogradCUDA, m) { add_kernels(m); }
 TORCH_LIBRARY_IMPL(aten, AutogradMeta, m) { add_attention(m); }  // of plans
 
+void add_segment_attention(torch::Library& m) {
+  m.impl("segment_attention",
+         torch::CppFunction::makeFromBoxedFunction<&context_segment_attention>());
+}
+
+TORCH_LIBRARY_IMPL(redco, AutogradCPU, m) { add_segment_attention(m); }
+TORCH_LIBRARY_IMPL(redco, AutogradCUDA, m) { add_segment_attention(m); }
+TORCH_LIBRARY_IMPL(redco, AutogradMeta, m) { add_segment_attention(m); }
+
 }  // namespace
 
 }  // namespace redco::sharding

@@ -119,7 +119,8 @@ at::Tensor causal_mask(const at::Tensor& q, const at::Tensor& k, Mesh::Dim dim) 
   return shard(rows, mesh_of(q), placements).ge(at::arange(k.size(positions), options));
 }
 
-// A mask of all heads, whole on the context shards. All layers of a model are given the same one:
+// A mask of all heads, or the ids of segments, whole on the context shards. All layers of a model
+// are given the same one:
 // the last that was gathered is kept while the given one lives.
 at::Tensor whole_mask(const at::Tensor& given, Mesh::Dim dim) {
   if (!is_sharded(given) || given.requires_grad() || (given.dim() > 2 && given.size(-3) > 1))
@@ -152,6 +153,32 @@ std::optional<Mesh::Dim> dim_over_positions(const at::Tensor& q) {
   return std::nullopt;
 }
 
+// Query, key and value that the context shards have heads of instead of positions, and the
+// placements in which the result is given back.
+struct ByHeads {
+  at::Tensor query, key, value;
+  Placements placements, given;
+
+  at::Tensor back(const at::Tensor& result) const {
+    return Exchanged::exchanged(result, placements, given);
+  }
+};
+
+// Nullopt if their number does not divide the heads.
+std::optional<ByHeads> exchanged_by_heads(const at::Tensor& q, const at::Tensor& k,
+                                          const at::Tensor& v, Mesh::Dim dim, bool are_grouped) {
+  const int64_t times =
+      are_grouped && is_sharded(k) && k.dim() == 4 ? times_to_repeat(q, k, dim) : 1;
+  const std::optional<Placements> of_q = by_heads(q, dim, 1), of_k = by_heads(k, dim, times),
+                                  of_v = by_heads(v, dim, times);
+  if (!of_q || !of_k || !of_v) return std::nullopt;
+  const auto repeated = [&](const at::Tensor& tensor) {
+    return times > 1 ? tensor.repeat_interleave(times, heads) : tensor;
+  };
+  return ByHeads{Exchanged::apply(q, *of_q), Exchanged::apply(repeated(k), *of_k),
+                 Exchanged::apply(repeated(v), *of_v), *of_q, placements_of(q)};
+}
+
 }  // namespace
 
 void context_attention(const c10::OperatorHandle& op, Stack* stack) {
@@ -159,28 +186,42 @@ void context_attention(const c10::OperatorHandle& op, Stack* stack) {
   const at::Tensor q = argument(query).toTensor();
   const std::optional<Mesh::Dim> dim = dim_over_positions(q);
   if (!dim) return call_composite(op, stack);
-  const at::Tensor k = argument(key).toTensor(), v = argument(value).toTensor();
-  const bool are_grouped = argument(enable_gqa).toBool();
-  const int64_t times =
-      are_grouped && is_sharded(k) && k.dim() == 4 ? times_to_repeat(q, k, *dim) : 1;
-  const std::array<std::optional<Placements>, 3> targets = {
-      by_heads(q, *dim, 1), by_heads(k, *dim, times), by_heads(v, *dim, times)};
-  if (!targets[0] || !targets[1] || !targets[2]) {
+  const at::Tensor k = argument(key).toTensor();
+  const auto exchanged =
+      exchanged_by_heads(q, k, argument(value).toTensor(), *dim, argument(enable_gqa).toBool());
+  if (!exchanged) {
     if (argument(is_causal).toBool()) {
       argument(mask) = causal_mask(q, k, *dim);
       argument(is_causal) = false;
     }
     return call_composite(op, stack);
   }
-  for (Argument i : {query, key, value}) {
-    at::Tensor tensor = argument(i).toTensor();
-    if (i != query && times > 1) tensor = tensor.repeat_interleave(times, heads);
-    argument(i) = Exchanged::apply(tensor, *targets[i]);
-  }
+  argument(query) = exchanged->query;
+  argument(key) = exchanged->key;
+  argument(value) = exchanged->value;
   if (argument(mask).isTensor()) argument(mask) = whole_mask(argument(mask).toTensor(), *dim);
-  argument(enable_gqa) = q.size(heads) != k.size(heads) * times;
+  argument(enable_gqa) = q.size(heads) != exchanged->key.size(heads);
   call_composite(op, stack);
-  stack->back() = Exchanged::exchanged(stack->back().toTensor(), *targets[query], placements_of(q));
+  stack->back() = exchanged->back(stack->back().toTensor());
+}
+
+void context_segment_attention(const c10::OperatorHandle& op, Stack* stack) {
+  constexpr size_t segment_ids = 3, n = 6;  // after query, key and value
+  const auto argument = [&](size_t i) -> c10::IValue& { return torch::jit::peek(*stack, i, n); };
+  const at::Tensor q = argument(query).toTensor();
+  const std::optional<Mesh::Dim> dim = dim_over_positions(q);
+  if (!dim) return call_composite(op, stack);
+  if (argument(segment_ids).isTensor())
+    argument(segment_ids) = whole_mask(argument(segment_ids).toTensor(), *dim);
+  const auto exchanged =
+      exchanged_by_heads(q, argument(key).toTensor(), argument(value).toTensor(), *dim, true);
+  // Where heads do not divide, the rule gathers the positions.
+  if (!exchanged) return call_composite(op, stack);
+  argument(query) = exchanged->query;
+  argument(key) = exchanged->key;
+  argument(value) = exchanged->value;
+  call_composite(op, stack);
+  stack->back() = exchanged->back(stack->back().toTensor());
 }
 
 }  // namespace redco::sharding

@@ -12,4 +12,8 @@ namespace redco::sharding {
 /// values are gathered.
 void context_attention(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
+/// The same of redco::segment_attention. Where their number does not divide the heads, queries are
+/// gathered too.
+void context_segment_attention(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
 }  // namespace redco::sharding

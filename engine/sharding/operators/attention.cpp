@@ -13,6 +13,8 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
+
 namespace redco::sharding {
 
 namespace {
@@ -135,9 +137,9 @@ std::optional<CallPlan> attention(const Call& call) {
   if (sizes.size() != 4 || n_kv_heads == 0) return std::nullopt;
   bool is_backward = call.tensor_of("grad_out") >= 0 || call.tensor_of("grad_out_") >= 0;
 
-  // Some kernels pad their logsumexp along the positions.
-  const bool is_whole =
-      call.boolean("is_causal", false) || call.op.facts.kind == ProductKind::biased_attention;
+  // Some kernels pad their logsumexp along the positions. Segments are causal.
+  const bool is_whole = call.boolean("is_causal", false) || call.index_of("segment_ids") >= 0 ||
+                        call.op.facts.kind == ProductKind::biased_attention;
   Letters x = {batch, head, int8_t(is_whole ? -1 : position), -1}, all = {batch, head, -1, -1},
           mask;
   auto factors_with = [&](const Letters& kv) {
@@ -149,6 +151,7 @@ std::optional<CallPlan> attention(const Call& call) {
       if (name == "key" || name == "value") own = kv;
       if (name == "query" || name == "out" || name == "grad_out" || name == "grad_out_") own = x;
       if (name == "logsumexp") own[0] = batch, own[1] = head, own[2] = x[2];
+      if (name == "segment_ids") own[0] = batch;
       const bool is_mask = name == "attn_mask" || name == "attn_bias";
       if (is_mask) own = mask_letters(argument.sizes(), sizes);
       for (int8_t& letter : own)
@@ -177,6 +180,16 @@ std::optional<CallPlan> attention(const Call& call) {
     on_parts.shared.emplace(heads, sizes[head] / n_kv_heads);
   plan.run = on_parts;
   return plan;
+}
+
+// Attention within segments: of the arguments `first` to `first` + 2, with a window or none in
+// `window`. As if each row were one sequence, since segments are values.
+template <size_t first, size_t window, int times>
+double segment_flops(const Inputs& inputs) {
+  const auto length = double(sizes(inputs, first)[position]);
+  const double seen =
+      inputs[window].isNone() ? length : std::min(length, double(inputs[window].toInt()));
+  return attention_flops<first, times>(inputs) * (length > 0 ? seen / length : 1);
 }
 
 // Chooses the kernel from the logical tensors, so that all ranks choose alike.
@@ -245,6 +258,10 @@ const RuleTable& attention_rules() {
     table["aten::_scaled_dot_product_flash_attention_backward"] = backward;
     table["aten::_scaled_dot_product_efficient_attention_backward"] = biased_backward;
     table["aten::_scaled_dot_product_cudnn_attention_backward"] = backward;
+    forward.flops = segment_flops<0, 4, 1>;
+    backward.flops = segment_flops<1, 7, 2>;
+    table["redco::_segment_attention"] = forward;
+    table["redco::_segment_attention_backward"] = backward;
     return table;
   }();
   return table;
