@@ -38,6 +38,7 @@
 #include <redco/mesh.h>
 #include <redco/rotary.h>
 #include <redco/run_log.h>
+#include <redco/segment_attention.h>
 #include <redco/sharding.h>
 #include <redco/silu_mul.h>
 #include <redco/version.h>
@@ -207,16 +208,49 @@ int fused_linear_logprobs(lua_State* L) {
   return 1;
 }
 
+std::optional<at::Tensor> optional_tensor(lua_State* L, int index) {
+  if (lua_isnoneornil(L, index)) return std::nullopt;
+  return check_tensor(L, index);
+}
+
+std::optional<int64_t> optional_window(lua_State* L, int index) {
+  if (lua_isnoneornil(L, index)) return std::nullopt;
+  return check_integer(L, index, "nn.attention: window");
+}
+
 // Returns nil where LibTorch's attention has to do it.
 int few_query_attention(lua_State* L) {
-  std::optional<at::Tensor> mask;
   std::optional<double> scale;
-  if (!lua_isnoneornil(L, 4)) mask = check_tensor(L, 4);
   if (!lua_isnoneornil(L, 5)) scale = luaL_checknumber(L, 5);
   auto y = attention_of_few_queries(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
-                                    mask, scale);
+                                    optional_tensor(L, 4), scale);
   if (!y) return 0;
   push_tensor(L, *y);
+  return 1;
+}
+
+// segment_attention(q, k, v, segment_ids = nil, window = nil, scale = nil)
+int fused_segment_attention(lua_State* L) {
+  std::optional<double> scale;
+  if (!lua_isnoneornil(L, 6)) scale = luaL_checknumber(L, 6);
+  push_tensor(L, with_memory_retry(L, [&] {
+                return segment_attention(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
+                                         optional_tensor(L, 4), optional_window(L, 5), scale);
+              }));
+  return 1;
+}
+
+// segment_mask(q, segment_ids = nil, window = nil)
+int mask_of_segments(lua_State* L) {
+  push_tensor(L, with_memory_retry(L, [&] {
+                return segment_mask(check_tensor(L, 1), optional_tensor(L, 2),
+                                    optional_window(L, 3));
+              }));
+  return 1;
+}
+
+int needs_no_segment_mask(lua_State* L) {
+  lua_pushboolean(L, has_segment_attention(check_tensor(L, 1)));
   return 1;
 }
 
@@ -317,6 +351,12 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "whole_on_shards");
   lua_pushcfunction(L, few_query_attention);
   lua_setfield(L, -2, "few_query_attention");
+  lua_pushcfunction(L, fused_segment_attention);
+  lua_setfield(L, -2, "segment_attention");
+  lua_pushcfunction(L, mask_of_segments);
+  lua_setfield(L, -2, "segment_mask");
+  lua_pushcfunction(L, needs_no_segment_mask);
+  lua_setfield(L, -2, "has_segment_attention");
   lua_pushcfunction(L, fused_silu_mul);
   lua_setfield(L, -2, "silu_mul");
   lua_pushcfunction(L, fused_rotary);

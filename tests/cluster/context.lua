@@ -118,6 +118,36 @@ for _, length in ipairs { 8, 11 } do
     testing.expect_close(attend():full(), plain, 1e-9, 1e-11)
     assert((first - plain):abs():max():item() > 0.1)
   end)
+  test(("attention, %d positions: within segments and a window"):format(length), function()
+    local ids = torch.arange(2 * length):view { 2, length }:div(3, { rounding_mode = "floor" })
+    for _, placement in ipairs { { cp = 1 }, {} } do
+      for _, window in ipairs { 2, length } do
+        local function attend(q, k, v)
+          return redco.nn.attention(q, k, v, { causal = true, enable_gqa = true, window = window,
+            segment_ids = q:is_sharded() and redco.shard(ids, placement) or ids })
+        end
+        for n_kv = 1, 4 do
+          if n_kv ~= 3 then
+            local moved = sent(function()
+              expect_same(attend, heads_and_positions(4, n_kv, length), positions)
+            end)
+            testing.expect_equal(moved:match "%d+ all_to_all", exchanged)
+          end
+        end
+        expect_same(attend, heads_and_positions(3, 3, length), positions)
+        expect_same(attend, heads_and_positions(6, 3, length), positions)
+      end
+    end
+    local shared = redco.shard(ids, { cp = 1 })
+    local given = heads_and_positions(4, 4, length)
+    for i, x in ipairs(given) do given[i] = redco.shard(x, positions) end
+    local function attend()
+      return redco.nn.attention(given[1], given[2], given[3],
+        { causal = true, segment_ids = shared })
+    end
+    testing.expect_equal(sent(function() return attend() + attend() end),
+      "1 all_gather, 8 all_to_all")
+  end)
   test(("attention, %d positions: to other ones"):format(length), function()
     expect_same(attention {}, heads_and_positions(4, 4, length, 9), positions)
     expect_same(attention {}, heads_and_positions(4, 4, length, 9), { positions, {}, {} })

@@ -72,6 +72,8 @@ local rows = {
   { "deberta-v2", bert, deberta, "masked_lm" },
   { "deberta-v2", bert, { num_labels = 4, relative_attention = true, pos_att_type = "c2p",
     share_att_key = true }, "sequence_classification" },
+  { "llama", llama, {}, is_packed = true },
+  { "mistral", llama, { sliding_window = 2 }, is_packed = true },
   { "bert", bert, {}, "masked_lm", is_packed = true },
   { "roberta", bert, {}, "masked_lm", is_packed = true },
   { "deberta-v2", bert, deberta, "masked_lm", is_packed = true },

@@ -80,6 +80,49 @@ test("attention of grouped heads in float32 keeps no scores", function()
   assert(k.grad:isfinite():all():item())
 end)
 
+test("attention within segments and windows, and its gradients", function()
+  local length = 500
+  local ids = torch.ones({ 2, length }, { dtype = "int64" })
+  ids[0]:add_(torch.arange(length):div(90, { rounding_mode = "floor" }))
+  ids[1]:narrow(0, length - 30, 30):fill_(0)
+  -- 60 and 44 elements are padded on a GPU; longer heads than 256 have a mask there.
+  for _, sizes in ipairs { { 64, 64 }, { 60, 44 }, { 264, 264 } } do
+    local q, k = random(2, 8, length, sizes[1]), random(2, 2, length, sizes[1])
+    local v, d_y = random(2, 2, length, sizes[2]), random(2, 8, length, sizes[2])
+    for _, near in ipairs { { ids }, { nil, 50 }, { ids, 50 } } do
+      local function results(dtype, where)
+        local function on(t) return t:to(dtype):to(where):detach() end
+        local leaves = { on(q):requires_grad_(), on(k):requires_grad_(), on(v):requires_grad_() }
+        local y = nn.attention(leaves[1], leaves[2], leaves[3], { causal = true, window = near[2],
+          segment_ids = near[1] and near[1]:to(where), enable_gqa = true })
+        y:backward(on(d_y))
+        return { y, leaves[1].grad, leaves[2].grad, leaves[3].grad }
+      end
+      local exact = results("float64", "cpu")
+      for dtype, bound in pairs { float32 = 1e-5, bfloat16 = 2e-2, float16 = 5e-3 } do
+        for i, found in ipairs(results(dtype, device)) do
+          expect_near(("%s, %d"):format(dtype, i), found, exact[i], bound)
+        end
+      end
+    end
+  end
+end)
+
+test("attention within segments keeps no mask and no scores", function()
+  local n = gpu.is_there and 16384 or 256
+  local q = random(1, 2, n, 64):to(device):bfloat16():requires_grad_()
+  local ids = torch.arange(n):div(100, { rounding_mode = "floor" }):unsqueeze(0):to(device)
+  local before = gpu.is_there and torch.cuda.memory_allocated()
+  if gpu.is_there then torch.cuda.reset_peak_memory_stats() end
+  for _, window in ipairs { 1000, n } do
+    local y = nn.attention(q, q, q, { causal = true, segment_ids = ids, window = window })
+    y:float():sum():backward()
+    assert(q.grad:isfinite():all():item())
+  end
+  -- A mask of booleans has 268 MB.
+  if gpu.is_there then assert(torch.cuda.max_memory_allocated() - before < 150e6) end
+end)
+
 test("attention where only the bias is trained", function()
   local bias, q = random(1, 4, 24, 24), random(2, 4, 24, 16)
   local k, v, d_y = random(2, 4, 24, 16), random(2, 4, 24, 16), random(2, 4, 24, 16)

@@ -126,7 +126,7 @@ end)
 
 test("the names of named arguments", function()
   expect_equal(table.concat(help.arguments(redco.nn.attention), " "),
-    "mask causal dropout train rng scale softcap sinks enable_gqa")
+    "mask causal segment_ids window dropout train rng scale softcap sinks enable_gqa")
   expect_equal(help.arguments("fit")[1], "train_examples")
   expect_equal(table.concat(help.arguments(redco.optim.sgd), " "),
     "learning_rate momentum dampening nesterov weight_decay mask")

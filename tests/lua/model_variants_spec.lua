@@ -69,7 +69,7 @@ testing.test("padding behind tokens sees those in its window, or else itself", f
   local masks = require "redco.models.masks"
   local padding = redco.torch.tensor { { 1, 0, 0, 1 }, { 0, 1, 1, 0 } }
   local x = redco.torch.zeros { 2, 4, 1 }
-  local mask = masks.causal({ attention_mask = padding }, {}, x, 2).mask
+  local mask = masks.causal({ attention_mask = padding }, {}, x, { window = 2 }).mask
   testing.expect_close(mask:softmax(-1):squeeze(1), {
     { { 1, 0, 0, 0 }, { 1, 0, 0, 0 }, { 0, 0, 1, 0 }, { 0, 0, 0, 1 } },
     { { 1, 0, 0, 0 }, { 0, 1, 0, 0 }, { 0, 0.5, 0.5, 0 }, { 0, 0, 1, 0 } } })

@@ -293,13 +293,15 @@ function blocks.position_ids(inputs, options, x)
   return mask:cumsum(1):sub(1):clamp(0):narrow(1, blocks.past(options), x:size(1))
 end
 
---- Computes softmax(q k^T scale + mask) v: [B, H, T, D]. `given` has mask, causal, scale, softcap,
---- sinks, enable_gqa and dropout, as in nn.attention. `options` are those of the model call.
+--- Computes softmax(q k^T scale + mask) v: [B, H, T, D]. `given` has mask or `seen`, a mask of
+--- masks.lua, and scale, softcap, sinks, enable_gqa and dropout, as in nn.attention. `options` are
+--- those of the model call.
 function blocks.attend(q, k, v, given, options)
-  return nn.attention(q, k, v, { mask = given.mask, causal = given.causal,
-    scale = given.scale, softcap = given.softcap, sinks = given.sinks,
-    enable_gqa = given.enable_gqa, dropout = given.dropout, train = options.train,
-    rng = options.rng })
+  local seen = given.seen or given
+  return nn.attention(q, k, v, { mask = seen.mask, causal = seen.causal,
+    segment_ids = seen.segment_ids, window = seen.window, scale = given.scale,
+    softcap = given.softcap, sinks = given.sinks, enable_gqa = given.enable_gqa,
+    dropout = given.dropout, train = options.train, rng = options.rng })
 end
 
 --- The same with merged heads: [B, T, H * D].
@@ -321,7 +323,7 @@ function blocks.new_attention(n_heads, names, dropout, scale)
 
   local function attend(params, name, x, k, v, mask, o)
     local y = blocks.attention(heads(params, name .. names.q, x, o), k, v,
-      { mask = mask.mask, causal = mask.causal, dropout = dropout, scale = scale }, o)
+      { seen = mask, dropout = dropout, scale = scale }, o)
     return blocks.linear(params, name .. names.out, y, o)
   end
 

@@ -60,8 +60,8 @@ function gemma.new_attention(c, sizes)
       v = norm(params, nil, v, norms.rms_plain):transpose(1, 2)
       if o.cache then k, v = o.cache:extend(name, k, v) end
     end
-    local y = blocks.attention(q, k, v, { mask = mask.mask, causal = mask.causal, scale = 1,
-      dropout = c.attention_dropout, enable_gqa = n_kv < c.num_attention_heads }, o)
+    local y = blocks.attention(q, k, v, { seen = mask, scale = 1, dropout = c.attention_dropout,
+      enable_gqa = n_kv < c.num_attention_heads }, o)
     return blocks.linear(params, name .. ".o_proj", y, o), k, v
   end
 end

@@ -97,9 +97,8 @@ local function new_forward(c, f)
       q, k = rotary.turn_neighbours(q, unpack(angles)), rotary.turn_neighbours(k, unpack(angles))
     end
     if o.cache then k, v = o.cache:extend(name, k, v) end
-    local y = blocks.attention(q, k, v, { mask = mask.mask, causal = mask.causal,
-      scale = f.attention_scale, dropout = f.attention_dropout,
-      enable_gqa = k:size(1) < q:size(1) }, o)
+    local y = blocks.attention(q, k, v, { seen = mask, scale = f.attention_scale,
+      dropout = f.attention_dropout, enable_gqa = k:size(1) < q:size(1) }, o)
     return blocks.dropout(blocks.linear(params, name .. "." .. f.out, y, o), f.residual_dropout, o)
   end
 
@@ -121,7 +120,7 @@ local function new_forward(c, f)
     end
     x = blocks.dropout(x, f.embedding_dropout, o)
     local angles = settings and { rotary.angles(settings, inputs, o, x) }
-    local mask_of = masks.by_window(inputs, o, x)
+    local mask_of = masks.by_window(inputs, o, x, { plain_dropout = f.attention_dropout })
     for i = 0, f.n_layers - 1 do
       x = nn.block(layer, params, ("transformer.h.%d."):format(i), x, angles, mask_of(f.window(i)),
         o)

@@ -92,7 +92,7 @@ function attention.new(c, facts)
     local of_k, of_v = unpack(weight:split({ plain, v_size }, 2))
     local k = torch.cat({ latent, k_turned }, -1)
     local heads = blocks.attend(torch.cat({ q[1]:matmul(of_k), q[2] }, -1), k, k,
-      { mask = given.mask, causal = given.causal, dropout = given.dropout, scale = scale,
+      { seen = given.seen, dropout = given.dropout, scale = scale,
         enable_gqa = true }, o)
     return heads:narrow(-1, 0, rank):matmul(of_v:transpose(-1, -2))
   end
@@ -103,8 +103,8 @@ function attention.new(c, facts)
     if o.cache then latent, k_turned = o.cache:extend(name, latent, k_turned) end
     local has_adapter = params[name .. ".kv_b_proj.lora_A.weight"]
     local attend = (has_adapter or blocks.is_prompt(o)) and with_heads or with_latents
-    local y = attend(params, name, q, latent, k_turned, { mask = mask.mask, causal = mask.causal,
-      dropout = c.attention_dropout, scale = scale }, o)
+    local y = attend(params, name, q, latent, k_turned,
+      { seen = mask, dropout = c.attention_dropout, scale = scale }, o)
     return blocks.linear(params, name .. ".o_proj", blocks.merge_heads(y), o)
   end
 end

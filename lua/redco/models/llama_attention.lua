@@ -85,7 +85,7 @@ function attention.new(c, facts)
     local q, k, v = unpack(parts)
     if o.cache then k, v = o.cache:extend(name, k, v) end
     local y = blocks.attention(q, k, v, {
-      mask = mask.mask, causal = mask.causal, dropout = c.attention_dropout,
+      seen = mask, dropout = c.attention_dropout,
       scale = facts.attention_scale, softcap = facts.softcap, enable_gqa = n_heads[2] < n_heads[1],
       sinks = facts.has_sinks and params[name .. ".sinks"] or nil,
     }, o)

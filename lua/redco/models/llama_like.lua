@@ -149,7 +149,8 @@ local function new_forward(c, facts)
   return function(params, inputs, o)
     local x = embedded(params, inputs.input_ids, o)
     if inputs.spliced then x = inputs.spliced(x) end
-    local mask_of = masks.by_window(inputs, o, x, facts.reach)
+    local mask_of = masks.by_window(inputs, o, x, { reach = facts.reach,
+      plain_dropout = not facts.softcap and not facts.has_sinks and c.attention_dropout or nil })
     local angles, routers = {}, { numbers = {} }
     local function angles_of(rope)
       local key = rope or "none"

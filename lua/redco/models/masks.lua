@@ -2,6 +2,7 @@
 --- number. Shapes: B batch, T new tokens, S tokens seen so far.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
+local native = require "redco.native"
 local torch = require "redco.torch"
 
 local masks = {}
@@ -35,12 +36,16 @@ local function seen_before(inputs, length, past, window, device)
     or seen:triu(past - window + 1)
 end
 
--- Returns [B, 1, T, T]: which tokens are of the same sequence and no padding. A token sees itself.
-local function seen_in_segments(inputs)
-  local segments, mask = inputs.segment_ids, inputs.attention_mask
+local function check_positions(inputs)
   if not inputs.position_ids then
     fail("segment_ids: position_ids are missing; they must count from 0 in each sequence")
   end
+end
+
+-- Returns [B, 1, T, T]: which tokens are of the same sequence and no padding. A token sees itself.
+local function seen_in_segments(inputs)
+  local segments, mask = inputs.segment_ids, inputs.attention_mask
+  check_positions(inputs)
   local seen = segments:unsqueeze(-1):eq(segments:unsqueeze(1)):unsqueeze(1)
   if not mask then return seen end
   local length = segments:size(1)
@@ -60,9 +65,21 @@ local function seen_in_chunks(inputs, chunk, length, past, device)
   return numbers:narrow(1, past, length):unsqueeze(-1):eq(numbers:unsqueeze(1)):unsqueeze(1)
 end
 
-local function causal_in_segments(inputs, options, x, window, chunk)
+-- Whether nn.attention needs no mask for segments and windows of the tokens x.
+local function has_no_mask(inputs, options, x, given)
+  local dropout = given.plain_dropout
+  return dropout and not (options.train and dropout > 0) and not given.chunk
+    and not inputs.attention_mask and not inputs.image_spans and native.has_segment_attention(x)
+end
+
+local function causal_in_segments(inputs, options, x, given)
+  local window, chunk = given.window, given.chunk
   if options.cache then fail("segment_ids: a cache does not support rows of several sequences") end
   local length = x:size(1)
+  if has_no_mask(inputs, options, x, given) then
+    check_positions(inputs)
+    return { causal = true, segment_ids = inputs.segment_ids, window = window }
+  end
   local seen = seen_in_segments(inputs)
     :logical_and(seen_before(inputs, length, 0, window, x.device))
   if chunk then seen = seen:logical_and(seen_in_chunks(inputs, chunk, length, 0, x.device)) end
@@ -88,14 +105,19 @@ local function at_place(inputs, cache, x, window, chunk)
 end
 
 --- Returns the causal mask of the new tokens x [B, T, ...]: `{causal = true}` if LibTorch's own
---- mask suffices, else `{mask = [B or 1, 1, T, S]}`. With a `window` a token attends only to so
---- many last tokens, itself among them; with a `chunk` only to those of its chunk of so many.
+--- mask suffices, else `{mask = [B or 1, 1, T, S]}`. `given` has, or not, a `window`: a token
+--- attends only to so many last tokens, itself among them; a `chunk`: only to those of its chunk of
+--- so many; `plain_dropout`: the dropout of attention that has neither soft cap, sinks nor bias.
+--- Without dropout such attention needs no mask for segments and windows: `{causal = true,
+--- segment_ids = [B, T] or nil, window = a number or nil}`.
 --- Padding that would attend to nothing attends to itself. Other padding attends to the tokens, as
 --- in transformers.
 --- With `segment_ids` [B, T] each sequence of a row attends only to itself, with image_spans [B, T]
 --- the tokens of an image (the same number, from 0) also to those after them.
-function masks.causal(inputs, options, x, window, chunk)
-  if inputs.segment_ids then return causal_in_segments(inputs, options, x, window, chunk) end
+function masks.causal(inputs, options, x, given)
+  given = given or {}
+  if inputs.segment_ids then return causal_in_segments(inputs, options, x, given) end
+  local window, chunk = given.window, given.chunk
   if blocks.place(options) then return at_place(inputs, options.cache, x, window, chunk) end
   local past, padding = blocks.past(options), inputs.attention_mask
   local length, dtype = x:size(1), x.dtype
@@ -106,6 +128,9 @@ function masks.causal(inputs, options, x, window, chunk)
     if not padding and length == 1 then return {} end
     if not padding and past == 0 then return { causal = true } end
     if padding and length == 1 then return { mask = additive(seen_keys(padding), dtype) } end
+  end
+  if window and past == 0 and has_no_mask(inputs, options, x, given) then
+    return { causal = true, window = window }
   end
   local seen = seen_before(inputs, length, past, window, x.device)
   if chunk then seen = seen:logical_and(seen_in_chunks(inputs, chunk, length, past, x.device)) end
@@ -158,14 +183,19 @@ function masks.both_sides(inputs, x, distance)
 end
 
 --- Returns a function of a window and a chunk, each a number or nil, to the mask, which makes each
---- once. It is causal, unless there is `reach`, a function of a window to the distance at which
---- tokens of both sides are seen.
-function masks.by_window(inputs, options, x, reach)
+--- once. It is causal, with `plain_dropout` as there, unless `given` has `reach`, a function of a
+--- window to the distance at which tokens of both sides are seen.
+function masks.by_window(inputs, options, x, given)
+  given = given or {}
+  local reach = given.reach
   if reach and options.cache then
     fail("a decoder whose tokens attend to both sides generates no text")
   end
   local function made_of(window, chunk)
-    if not reach then return masks.causal(inputs, options, x, window, chunk) end
+    if not reach then
+      return masks.causal(inputs, options, x,
+        { window = window, chunk = chunk, plain_dropout = given.plain_dropout })
+    end
     return { mask = masks.both_sides(inputs, x, window and reach(window)) }
   end
   local made = {}

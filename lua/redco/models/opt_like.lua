@@ -106,7 +106,7 @@ local function new_forward(row, value, c)
     if is_projected then x = blocks.linear(params, prefix .. "project_in", x, o) end
     x = x + positions(params, inputs, o, x)
     if row.drops_embedding then x = blocks.dropout(x, value(c, "dropout"), o) end
-    local mask = masks.causal(inputs, o, x)
+    local mask = masks.causal(inputs, o, x, { plain_dropout = value(c, "attention_dropout") })
     for i = 0, value(c, "layers") - 1 do
       x = nn.block(apply_layer, params, ("%slayers.%d."):format(prefix, i), x, mask, o)
     end

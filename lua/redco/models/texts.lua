@@ -21,7 +21,7 @@ all may be given `labels`.
 
 Decoders take inputs.input_ids [batch, length] and optionally attention_mask (1 for tokens, 0 for
 padding) and position_ids. Rows of several sequences need segment_ids and position_ids, as from
-`redco.data.pack`: each sequence attends only to itself. Encoders take the same, and token_type_ids
+`redco.data.pack`: each sequence attends only to itself. Their numbers differ; 0 is padding. Encoders take the same, and token_type_ids
 where they have them. Heads with one output for a whole row, and DeBERTa's convolution, refuse
 segment_ids.
 

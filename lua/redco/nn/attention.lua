@@ -1,5 +1,6 @@
 --- Scaled dot-product attention and the multi-head layer.
 local arguments = require "redco.arguments"
+local check_integer = require "redco.check_integer"
 local check_params = require "redco.nn.check_params"
 local dropout = require("redco.nn.dropout").dropout
 local fail = require "redco.fail"
@@ -12,12 +13,13 @@ local attention = {}
 
 local sdpa = arguments("nn.attention",
   { causal = false, dropout = 0, train = false, enable_gqa = false },
-  { "mask", "scale", "softcap", "sinks", "rng" })
+  { "mask", "segment_ids", "window", "scale", "softcap", "sinks", "rng" })
 
--- Combines `mask` and `causal` into one mask of the dtype of `mask`.
+-- Combines `mask`, `causal`, `segment_ids` and `window` into one mask of the dtype of `mask`.
 local function whole_mask(q, k, o)
   if not o.causal then return o.mask end
-  local seen = torch.ones({ q:size(-2), k:size(-2) }, { dtype = "bool", device = q.device }):tril()
+  local seen = o.is_near and native.segment_mask(q, o.segment_ids, o.window)
+    or torch.ones({ q:size(-2), k:size(-2) }, { dtype = "bool", device = q.device }):tril()
   if not o.mask then return seen end
   if o.mask.dtype == "bool" then return o.mask:logical_and(seen) end
   return o.mask:masked_fill(seen:logical_not(), -math.huge)
@@ -110,6 +112,21 @@ local function check_sinks(q, sinks)
     .. "for q %s", native.describe(sinks), native.describe(q))
 end
 
+-- Checks what `segment_ids` and `window` need beside them.
+local function check_near(q, k, o)
+  local name = o.segment_ids and "segment_ids" or "window"
+  if not o.causal then fail("nn.attention: %s: causal = true is missing", name) end
+  if q:dim() ~= 4 or k:dim() ~= 4 or q:size(2) ~= k:size(2) then
+    fail("nn.attention: %s: expected q and k [batch, heads, length, size] of one length, got %s "
+      .. "and %s", name, native.describe(q), native.describe(k))
+  end
+  if q:size(1) ~= k:size(1) and not o.enable_gqa then
+    fail("nn.attention: %s: q has %d heads and k has %d; with enable_gqa = true they share k's",
+      name, q:size(1), k:size(1))
+  end
+  if o.window then check_integer("nn.attention", "window", o.window, 1) end
+end
+
 -- Attention by the kernels that fit. `is_step` if q has one token.
 local function attend(q, k, v, o, is_step)
   if o.softcap or o.train and o.dropout > 0 or o.sinks and is_step then
@@ -120,7 +137,7 @@ local function attend(q, k, v, o, is_step)
     if y then return y end
   end
   -- LibTorch accepts only one of the two.
-  local both = o.mask and o.causal
+  local both = o.causal and (o.mask or o.is_near)
   local mask, causal = both and whole_mask(q, k, o) or o.mask, o.causal and not both
   local is_on_gpu, enable_gqa = native.device_type(q) == "cuda", o.enable_gqa
   -- LibTorch's fused kernel fails in backward if only the mask is trained.
@@ -146,19 +163,31 @@ local function attend(q, k, v, o, is_step)
 end
 
 attention.attention = registry.define("redco.nn.attention", [[
-attention(q, k, v, {mask = nil, causal = false, dropout = 0, train = false, rng = nil, scale = nil, softcap = nil, sinks = nil, enable_gqa = false}) -> like q
+attention(q, k, v, {mask = nil, causal = false, segment_ids = nil, window: integer = nil, dropout = 0, train = false, rng = nil, scale = nil, softcap = nil, sinks = nil, enable_gqa = false}) -> like q
 Computes softmax(q k^T * scale + mask) v for q, k, v [..., heads, length, size]. The default scale
 is 1/sqrt(size). `mask` is added to the scores; a boolean mask is false where q must not attend.
-`causal` masks future positions. `enable_gqa`: k and v have fewer heads, each used by a group of q's
-heads. With `softcap`, scores become tanh(scores / softcap) * softcap before the mask. `sinks` [heads]
-are one more score in each row of a head, which takes its share of the softmax and has no value; q
-is then [batch, heads, length, size]. Dropout as in `nn.dropout`.]],
+`causal` masks future positions. With causal, each sequence of a row attends only to itself with
+`segment_ids` [batch, length], integers: a run of equal ones is a sequence. The numbers of two
+sequences of a row differ, except for 0, padding. With a `window` a position attends only to so many
+last ones, itself among them. Neither needs a mask [length, length], unless there is another mask,
+dropout, a soft cap or sinks, or float32 on a GPU. `enable_gqa`: k and v have fewer heads, each used
+by a group of q's heads. With `softcap`, scores become tanh(scores / softcap) * softcap before the
+mask. `sinks` [heads] are one more score in each row of a head, which takes its share of the softmax
+and has no value; q is then [batch, heads, length, size]. Dropout as in `nn.dropout`.]],
 function(q, k, v, options)
   local o = sdpa(options)
   check_tensor("nn.attention", "q", q, 2, "..., heads, length, size")
   check_tensor("nn.attention", "k", k, 2, "..., heads, length, size")
   check_tensor("nn.attention", "v", v, 2, "..., heads, length, size")
   if o.sinks then check_sinks(q, o.sinks) end
+  o.is_near = o.segment_ids or o.window
+  if o.is_near then
+    check_near(q, k, o)
+    local is_plain = not (o.mask or o.softcap or o.sinks or o.train and o.dropout > 0)
+    if is_plain and native.has_segment_attention(q) then
+      return native.segment_attention(q, k, v, o.segment_ids, o.window, o.scale)
+    end
+  end
   local is_step, shape = is_one_token(q, o.mask), nil
   if is_step and o.enable_gqa and not o.causal then
     o.enable_gqa, q, shape = false, with_grouped_heads(q, k, v)

@@ -52,7 +52,7 @@ local words_by_type = {
     logits_processor lr_schedule_fn on_epoch on_eval on_save on_step output_fn pred_fn streamer
     train_step_fn]],
   Tensor = [[actions advantages c cos features final_observations gradient h hidden_states k logits loss mask memory observations parameter pixels pos_weight probs q returns rewards
-    samples scores sin sinks target tensor terminated truncated v var weight x]],
+    samples scores segment_ids sin sinks target tensor terminated truncated v var weight x]],
   Dataset = "", Cache = "cache", Deployer = "deployer", Generator = "generator rng",
   Model = "model text_encoder text_encoder_2 text_encoder_3", Optimizer = "optimizer second",
   Predictor = "eval_predictor", Pipeline = "pipeline",

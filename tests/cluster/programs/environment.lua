@@ -62,6 +62,14 @@ end
 --- The mean loss of labels with the logits x w^T, which are never held at once.
 function globals.linear_cross_entropy(...) return (redco.nn.linear_cross_entropy(...)) end
 
+--- Attention within sequences of n + 1 tokens, and where n is even in a window of two.
+function globals.in_segments(q, k, v, n)
+  local batch, _, length = unpack(q.shape)
+  local ids = torch.arange(length):div(n + 1, { rounding_mode = "floor" }):expand { batch, length }
+  return redco.nn.attention(q, k, v,
+    { causal = true, segment_ids = ids, window = n % 2 == 0 and 2 or nil })
+end
+
 globals.linear_logprobs = redco.nn.linear_logprobs
 
 --- Row i of x [N, in] by each of the weights numbers[i]: [N, k, out].

@@ -136,6 +136,8 @@ for _, row in ipairs {
   -- LibTorch divides by the number of heads.
   { "torch.scaled_dot_product_attention(<x>, <s>, <x>)", dims = { 3, 4 }, weight = 2,
     when = function(v) return v.x.numel > 0 end },
+  { "in_segments(<x>, <s>, <x>, <n>)", dims = { 4, 4 }, weight = 2,
+    when = function(v) return v.x.numel > 0 end },
   { "torch.prelu(<x>, <w>)", dims = { 2 }, w = { 1 }, weight = 0.5 },
   { "torch.pixel_shuffle(<x>, 2)", dims = { 3, 4 }, weight = 0.2 },
   { "torch.cosine_similarity(<x>, <s>, <d>)" }, { "silu_mul(<x>, <s>)" },

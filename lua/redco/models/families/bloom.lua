@@ -70,7 +70,7 @@ function bloom.new_forward(c)
       blocks.linear(params, name .. ".query_key_value", x, o), c.n_head)
     if o.cache then k, v = o.cache:extend(name, k, v) end
     local y = blocks.attention(q, k, v,
-      { mask = mask.mask, causal = mask.causal, dropout = c.attention_dropout }, o)
+      { seen = mask, dropout = c.attention_dropout }, o)
     return blocks.linear(params, name .. ".dense", y, o)
   end
 

@@ -131,8 +131,8 @@ local function new_attention(c)
     end
     local q, k, v = unpack(parts)
     if o.cache then k, v = o.cache:extend(name, k, v) end
-    local y = blocks.attention(q, k, v, { mask = mask.mask, causal = mask.causal,
-      dropout = given.attn_pdrop, enable_gqa = n_heads[2] < n_heads[1] }, o)
+    local y = blocks.attention(q, k, v, { seen = mask, dropout = given.attn_pdrop,
+      enable_gqa = n_heads[2] < n_heads[1] }, o)
     return blocks.linear(params, name .. ".out_proj", y, o)
   end
 end
@@ -170,7 +170,7 @@ function dbrx.new_forward(c)
     local function drop(y) return blocks.dropout(y, c.resid_pdrop, o) end
     local x = blocks.dropout(
       blocks.embedding(params, "transformer.wte", inputs.input_ids, padding_row), c.emb_pdrop, o)
-    local mask = masks.causal(inputs, o, x)
+    local mask = masks.causal(inputs, o, x, { plain_dropout = c.attn_config.attn_pdrop })
     local angles = { rotary.angles(rope, inputs, o, x) }
     local function layer(block, y)
       local own = block .. "norm_attn_norm."

@@ -146,7 +146,7 @@ function falcon.new_forward(c)
       q, k = rotary.turn_halves(q, unpack(angles)), rotary.turn_halves(k, unpack(angles))
     end
     if o.cache then k, v = o.cache:extend(name, k, v) end
-    local y = blocks.attention(q, k, v, { mask = mask.mask, causal = mask.causal,
+    local y = blocks.attention(q, k, v, { seen = mask,
       dropout = c.alibi and c.attention_dropout or 0, enable_gqa = k:size(1) < q:size(1) }, o)
     return blocks.linear(params, name .. ".dense", y, o)
   end
@@ -168,7 +168,8 @@ function falcon.new_forward(c)
 
   return function(params, inputs, o)
     local x = blocks.embedding(params, "transformer.word_embeddings", inputs.input_ids)
-    local mask, angles = masks.causal(inputs, o, x), nil
+    local mask = masks.causal(inputs, o, x, { plain_dropout = not bias and 0 or nil })
+    local angles
     if bias then
       mask = alibi.masked(mask, bias(inputs, o, x) / math.sqrt(head_size(c)))
     else

@@ -255,7 +255,9 @@ function gemma4.new_forward(c)
       padding_row), c.hidden_size)
     local of_layers = own > 0
       and layers.inputs_of_layers(c, params, inputs.input_ids, x, padding_row, o)
-    local mask_of, shared, routers = masks.by_window(inputs, o, x, reach), {}, { numbers = {} }
+    local mask_of = masks.by_window(inputs, o, x,
+      { reach = reach, plain_dropout = c.attention_dropout })
+    local shared, routers = {}, { numbers = {} }
 
     local function apply_layer(i, y, own_input, turn, mask, keys)
       local layer = ("model.layers.%d."):format(i)

@@ -96,8 +96,8 @@ function gpt2.new_forward(c)
   end
 
   local function attend(params, name, q, k, v, mask, o)
-    local y = blocks.attention(q, k, v, { mask = mask.mask, causal = mask.causal,
-      scale = mask.scale, dropout = c.attn_pdrop }, o)
+    local y = blocks.attention(q, k, v, { seen = mask.seen, scale = mask.scale,
+      dropout = c.attn_pdrop }, o)
     return blocks.dropout(blocks.conv1d(params, name .. ".c_proj", y, o), c.resid_pdrop, o)
   end
 
@@ -137,10 +137,10 @@ function gpt2.new_forward(c)
     blocks.check_length(c, "n_positions", o, input_ids)
     local x = blocks.embedding(params, "transformer.wte", input_ids)
       + blocks.position_embedding(params, "transformer.wpe", inputs, o, input_ids)
-    local causal = masks.causal(inputs, o, x)
+    local seen = masks.causal(inputs, o, x, { plain_dropout = c.attn_pdrop })
     x = blocks.dropout(x, c.embd_pdrop, o)
     for i = 0, c.n_layer - 1 do
-      local mask = { mask = causal.mask, causal = causal.causal, scale = scale(i) }
+      local mask = { seen = seen, scale = scale(i) }
       x = nn.block(layer, params, ("transformer.h.%d."):format(i), x, mask, memory, o)
     end
     return blocks.layer_norm(params, "transformer.ln_f", x, c.layer_norm_epsilon)

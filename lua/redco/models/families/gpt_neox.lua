@@ -106,7 +106,7 @@ function neox.new_forward(c)
     q, k = rotary.turn_halves(q, unpack(angles)), rotary.turn_halves(k, unpack(angles))
     if o.cache then k, v = o.cache:extend(name, k, v) end
     local y = blocks.attention(q, k, v,
-      { mask = mask.mask, causal = mask.causal, dropout = c.attention_dropout }, o)
+      { seen = mask, dropout = c.attention_dropout }, o)
     return blocks.dropout(blocks.linear(params, name .. ".dense", y, o), c.hidden_dropout, o)
   end
 
@@ -124,7 +124,7 @@ function neox.new_forward(c)
     local x = blocks.dropout(blocks.embedding(params, "gpt_neox.embed_in", inputs.input_ids),
       c.hidden_dropout, o)
     local angles = { rotary.angles(settings, inputs, o, x) }
-    local mask = masks.causal(inputs, o, x)
+    local mask = masks.causal(inputs, o, x, { plain_dropout = c.attention_dropout })
     for i = 0, c.num_hidden_layers - 1 do
       x = nn.block(apply_layer, params, ("gpt_neox.layers.%d."):format(i), x, angles, mask, o)
     end

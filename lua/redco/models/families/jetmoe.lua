@@ -68,8 +68,8 @@ local function new_attention(c)
     k, v = blocks.split_heads(k, n_heads), blocks.split_heads(v, n_heads)
     q, k = rotary.turn_halves(q, unpack(angles)), rotary.turn_halves(k, unpack(angles))
     if o.cache then k, v = o.cache:extend(name, k, v) end
-    local y = blocks.attend(q, k, v, { mask = mask.mask, causal = mask.causal,
-      dropout = c.attention_dropout, enable_gqa = n_chosen > 1 }, o)
+    local y = blocks.attend(q, k, v, { seen = mask, dropout = c.attention_dropout,
+      enable_gqa = n_chosen > 1 }, o)
     y = y:view { batch, n_heads, n_chosen, length, c.kv_channels }:permute { 0, 3, 2, 1, 4 }
       :reshape { batch * length, n_chosen, inner }
     y = of_experts(params, own .. "output_linear.weight", y * weights, numbers):sum { 1 }

@@ -99,8 +99,8 @@ function mpt.new_forward(c)
     end
     local q, k, v = unpack(parts)
     if o.cache then k, v = o.cache:extend(name, k, v) end
-    local y = blocks.attention(q, k, v, { mask = mask.mask, causal = mask.causal,
-      scale = given.softmax_scale, dropout = dropout }, o)
+    local y = blocks.attention(q, k, v, { seen = mask, scale = given.softmax_scale,
+      dropout = dropout }, o)
     return blocks.linear(params, name .. ".out_proj", y, o)
   end
 

@@ -214,7 +214,7 @@ function t5gemma.new_encoder(c)
     -- As in transformers: padding is known without a mask.
     if not mask and c.encoder.pad_token_id then mask = ids:ne(c.encoder.pad_token_id) end
     return encoder(params, ids, o, function(x)
-      return masks.by_window({ attention_mask = mask }, o, x, reach)
+      return masks.by_window({ attention_mask = mask }, o, x, { reach = reach })
     end)
   end
 end

@@ -212,8 +212,8 @@ local function new_transformer(c)
       q, k = rotary.turn_halves(q, unpack(angles)), rotary.turn_halves(k, unpack(angles))
     end
     if o.cache then k, v = o.cache:extend(layer .. "self_attn", k, v) end
-    local y = blocks.attention(q, k, v, { mask = mask.mask, causal = mask.causal,
-      scale = (c.head_dim / 2) ^ -0.5, dropout = c.attention_dropout,
+    local y = blocks.attention(q, k, v, { seen = mask, scale = (c.head_dim / 2) ^ -0.5,
+      dropout = c.attention_dropout,
       enable_gqa = c.num_key_value_heads < c.num_attention_heads }, o)
     y = norm("pre_ff_layernorm", linear(params, own.name .. "self_attn.o_proj", y, o))
     local name = own.name .. "feed_forward."

@@ -63,6 +63,13 @@ local mask = torch.ones({ 10, 12 }, { dtype = "bool" }):tril(2)
 print(nn.attention(q, k, v, { mask = mask }):equal(
   nn.attention(q, k, v, { mask = mask:float():log() })))  --> true
 
+local ids = torch.tensor { { 1, 1, 1, 1, 2, 2, 2, 2, 0, 0 } }
+local x = q:narrow(0, 0, 1)
+local y = nn.attention(x, x, x, { causal = true, segment_ids = ids })
+local second = x:narrow(2, 4, 4)
+print(torch.allclose(y:narrow(2, 4, 4),
+  nn.attention(second, second, second, { causal = true })))  --> true
+
 --- redco.nn.block
 local layers = { nn.Linear(8, 8), nn.Linear(8, 8) }
 local function layer(p, x) return nn.linear(p, x):tanh() end
