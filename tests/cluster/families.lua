@@ -143,15 +143,22 @@ local function test_generation(folder, name, n_model_shards)
       local predictor = redco.Predictor {
         deployer = deployer, collate_fn = collate,
         pred_fn = function(_, params, batch)
-          return (model.generate(params, batch, expected.kwargs))
+          local sequences = model.generate(params, batch, expected.kwargs)
+          local n = expected.kwargs.num_return_sequences or 1
+          return sequences:view { sequences:size(0) / n, n, sequences:size(1) }
         end,
       }
       local preds = predictor:predict {
         examples = rows, params = model.params,
         per_device_batch_size = math.ceil(#rows / mesh.dp),
       }
+      local all = {}
+      for _, pred in ipairs(preds) do
+        for _, row in ipairs(pred:tolist()) do all[#all + 1] = table.concat(row, " ") end
+      end
+      testing.expect_equal(#all, #expected.sequences)
       for i, row in ipairs(expected.sequences) do
-        testing.expect_equal(table.concat(preds[i]:tolist(), " "), table.concat(row, " "))
+        testing.expect_equal(all[i], table.concat(row, " "))
       end
     end
     if searches(expected.name) then

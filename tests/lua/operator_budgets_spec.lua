@@ -62,7 +62,7 @@ local function of_decoding(name)
   return (of_token[2] - of_token[1]) / 2, of_token[1]
 end
 
-for name, budget in pairs { llama = { 37, 77 }, gpt2 = { 25, 50 } } do
+for name, budget in pairs { llama = { 31, 68 }, gpt2 = { 25, 50 } } do
   test(name .. ": a token", function()
     local of_layer, of_token = of_decoding(name)
     assert(of_layer <= budget[1] and of_token <= budget[2],
