@@ -132,12 +132,6 @@ local tensor_parallel = {
 }
 tensor_parallel.llama = tensor_parallel.gpt
 
---- RMS norms are made of single operators, and their weights' gradients of one that is still a sum.
-local function of_norm_weights(model)
-  if not model.n_norms then return {} end
-  return { { "all_reduce", 1, model.n_norms * width * number, "the RMS norms' weights" } }
-end
-
 -- What is split along its sequence is gathered where it is read, and saved split: backward gathers
 -- it again. What is gathered is half of what an all-reduce sends, and so is what is scattered.
 local sequence_parallel = {
@@ -184,8 +178,11 @@ sequence_parallel.llama = sequence_parallel.gpt
 
 --- Of weights that are whole, while the activations they meet are split along their sequence.
 local function of_whole_weights(name)
-  if name ~= "gpt" then return of_norm_weights(models[name]) end
-  local n_norms = 2 * n_layers + 1
+  local model, n_norms = models[name], 2 * n_layers + 1
+  if name ~= "gpt" then
+    return model.n_norms
+      and { { "all_reduce", 1, model.n_norms * width * number, "the RMS norms' weights" } } or {}
+  end
   return {
     { "all_reduce", 1, (2 * n_norms + 2 * n_layers) * width * number,
       "layer norms, and the biases of what is put out" },
@@ -203,7 +200,7 @@ for _, name in ipairs(on_two) do
     local step = prepare(name, { n_model_shards = 2 })
     step()  -- lays it out
     traffic.expect_only(traffic.sent("mp", step), total(tensor_parallel[name](unpack(model)),
-      of_split_loss(model), of_norm_weights(model), of_norms(model)))
+      of_split_loss(model), of_norms(model)))
   end)
   test(name .. " on 1x2, sequence parallel", function()
     local step = prepare(name, { n_model_shards = 2, sequence_parallel = true })

@@ -35,7 +35,7 @@ const std::vector<Case> normalization = {
      [](const Tensors& t) -> Tensors {
        return {std::get<0>(at::_fused_rms_norm(t[0], {4}, t[1], 1e-6))};
      },
-     1,
+     2,
      "01,"},
     {"group norm",
      {{{3, 4, 3}}, {{4}}, {{4}}},

@@ -8,24 +8,14 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention.h>
-#include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/library.h>
 
-#include <map>
-#include <string>
 #include <tuple>
 
 namespace redco {
 
 namespace {
-
-// A GPU has one kernel, which keeps what layer norm keeps. On a CPU each square and mean is kept.
-at::Tensor rms_norm(const at::Tensor& input, c10::SymIntArrayRef normalized_shape,
-                    const std::optional<at::Tensor>& weight, std::optional<double> eps) {
-  return std::get<0>(
-      at::native_layer_norm_symint(input, normalized_shape, weight, {}, eps.value_or(1e-5)));
-}
 
 // Only GPUs have a fused kernel for a bias that is trained.
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
@@ -42,10 +32,6 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
 
 TORCH_LIBRARY_FRAGMENT(redco, m) {
   m.def(
-      "rms_norm_on_gpu(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, "
-      "float? eps=None) -> Tensor",
-      torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, &rms_norm));
-  m.def(
       "attention_on_gpu(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, "
       "float dropout_p=0.0, bool is_causal=False, *, float? scale=None, bool enable_gqa=False) "
       "-> Tensor",
@@ -56,15 +42,10 @@ TORCH_LIBRARY_FRAGMENT(redco, m) {
 
 const c10::OperatorHandle& planned_form(const c10::OperatorHandle& handle) {
   if (planned_device() != c10::kCUDA || plan::Recorder::current() == nullptr) return handle;
-  static const std::map<std::string, c10::OperatorHandle> forms = [] {
-    auto& dispatcher = c10::Dispatcher::singleton();
-    return std::map<std::string, c10::OperatorHandle>{
-        {"aten::rms_norm", dispatcher.findSchemaOrThrow("redco::rms_norm_on_gpu", "")},
-        {"aten::scaled_dot_product_attention",
-         dispatcher.findSchemaOrThrow("redco::attention_on_gpu", "")}};
-  }();
-  auto found = forms.find(handle.operator_name().name);
-  return found == forms.end() ? handle : found->second;
+  if (handle.operator_name().name != "aten::scaled_dot_product_attention") return handle;
+  static const c10::OperatorHandle form =
+      c10::Dispatcher::singleton().findSchemaOrThrow("redco::attention_on_gpu", "");
+  return form;
 }
 
 }  // namespace redco
