@@ -38,7 +38,8 @@ for _, name in ipairs { "t5_long", "bart_uneven", "vit", "vit_gpt2_projected", "
   end)
 
   test(name .. ": logits", function()
-    expect_close(model(params, inputs), stored[name .. ".out.logits"], 1e-5, 1e-5)
+    -- Those of transformers and these differ from float64 by up to 2e-5 in t5_long.
+    expect_close(model(params, inputs), stored[name .. ".out.logits"], 1e-5, 3e-5)
   end)
 
   test(name .. ": the loss and all gradients", function()
