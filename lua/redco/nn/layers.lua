@@ -31,6 +31,13 @@ function(in_features, out_features, options)
 end)
 
 local use = arguments("nn.linear", { train = false }, { "rng" })
+-- What does not fit is torch.linear's, whose errors say what to do.
+local function product(x, weight, bias)
+  local fits = torch.is_tensor(x) and x:dim() > 0 and x.dtype == weight.dtype
+    and x:size(-1) == weight:size(-1)
+  return (fits and native.linear or torch.linear)(x, weight, bias)
+end
+
 define("linear", [[
 linear(params, x [..., in], {train = false, rng = nil}) -> [..., out]
 Computes x weight^T + bias. If the layer has an adapter (`redco.lora.add`), its output is added; its
@@ -38,7 +45,7 @@ dropout needs `train` and `rng`.]], function(params, x, options)
   check_params("linear", "Linear", params, "weight")
   local o = use(options)
   local y = params.weight_type and weights.linear(params, "", x, params.bias)
-    or native.linear(x, params.weight, params.bias)
+    or product(x, params.weight, params.bias)
   return params.lora_A and adapter.of_layer(params, "", x, y, o) or y
 end)
 
