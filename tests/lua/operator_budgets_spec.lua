@@ -13,7 +13,7 @@ local function n_operators(name, params, step)
     deployer = redco.Deployer { seed = 1, verbose = false, workdir = workdir }, params = params,
     collate_fn = redco.data.default_collate, loss_fn = function() error "not called" end,
     train_step_fn = function(_, state, _, defaults) return step(state, defaults) or {} end,
-    optimizer = redco.optim.sgd { learning_rate = 1e-3 },
+    optimizer = redco.optim.sgd { learning_rate = 1e-3 }, compute_dtype = "float64",
   }
   trainer:fit {
     train_examples = { { x = 1 }, { x = 2 }, { x = 3 } }, per_device_batch_size = 1, n_epochs = 1,
@@ -21,7 +21,8 @@ local function n_operators(name, params, step)
   }
   local events = {}
   for _, event in ipairs(redco.data.json(workdir .. "/profile_step2-2.json").traceEvents) do
-    if event.cat == "cpu_op" and event.ph == "X" then events[#events + 1] = event end
+    local is_operator = event.name:find "^aten::" or event.name:find "^redco::"
+    if is_operator and event.ph == "X" then events[#events + 1] = event end
   end
   table.sort(events, function(a, b) return a.ts < b.ts or a.ts == b.ts and a.dur > b.dur end)
   local n, last = 0, -math.huge
@@ -60,6 +61,28 @@ local function of_decoding(name)
   end
   local of_token = { (counts[2] - counts[1]) / 4, (counts[4] - counts[3]) / 4 }
   return (of_token[2] - of_token[1]) / 2, of_token[1]
+end
+
+-- Of a layer, forward and backward.
+local function of_training(name)
+  local counts = {}
+  local ids = torch.ones({ 2, 8 }, { dtype = "int64" })
+  for i, n_layers in ipairs { 1, 3 } do
+    local model = model_of(name, n_layers)
+    counts[i] = n_operators(("%s training %d"):format(name, i), model.params, function(_, defaults)
+      defaults.value_and_grad(function(params)
+        return (model.loss(params, { input_ids = ids, labels = ids }, { train = true }))
+      end)
+    end)
+  end
+  return (counts[2] - counts[1]) / 2
+end
+
+for name, budget in pairs { llama = 98, gpt2 = 70 } do
+  test(name .. ": a layer in training", function()
+    local n = of_training(name)
+    assert(n <= budget, ("%g operators a layer"):format(n))
+  end)
 end
 
 for name, budget in pairs { llama = { 31, 68 }, gpt2 = { 25, 50 } } do
