@@ -35,8 +35,7 @@ void RecordedCalls::record() {
     // Also of a script's function, whose errors are not LibTorch's.
     const std::string text = error.what();
     if (text.find("captur") == text.npos) throw;
-    fail("this work cannot be recorded as a CUDA graph, as when it reads a value of the GPU: ",
-         text);
+    fail("cannot record a CUDA graph, probably because the host reads a value of the GPU: ", text);
   }
 }
 
