@@ -170,6 +170,16 @@ int described_value(lua_State* L) {
   return 1;
 }
 
+std::optional<at::Tensor> optional_tensor(lua_State* L, int index) {
+  if (lua_isnoneornil(L, index)) return std::nullopt;
+  return check_tensor(L, index);
+}
+
+std::optional<double> optional_number(lua_State* L, int index) {
+  if (lua_isnoneornil(L, index)) return std::nullopt;
+  return luaL_checknumber(L, index);
+}
+
 int linear_layer(lua_State* L) {
   at::Tensor bias = lua_isnoneornil(L, 3) ? at::Tensor() : check_tensor(L, 3);
   push_tensor(L, with_memory_retry(
@@ -188,8 +198,7 @@ int fused_dropout(lua_State* L) {
 }
 
 int fused_linear_cross_entropy(lua_State* L) {
-  std::optional<at::Tensor> bias;
-  if (!lua_isnoneornil(L, 6)) bias = check_tensor(L, 6);
+  const std::optional<at::Tensor> bias = optional_tensor(L, 6);
   push_tensor(L, with_memory_retry(L, [&] {
                 return linear_cross_entropy(check_tensor(L, 1), check_tensor(L, 2),
                                             check_tensor(L, 3), check_integer(L, 4, "ignore_index"),
@@ -199,18 +208,12 @@ int fused_linear_cross_entropy(lua_State* L) {
 }
 
 int fused_linear_logprobs(lua_State* L) {
-  std::optional<at::Tensor> bias;
-  if (!lua_isnoneornil(L, 5)) bias = check_tensor(L, 5);
+  const std::optional<at::Tensor> bias = optional_tensor(L, 5);
   push_tensor(L, with_memory_retry(L, [&] {
                 return linear_logprobs(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
                                        check_integer(L, 4, "ignore_index"), bias);
               }));
   return 1;
-}
-
-std::optional<at::Tensor> optional_tensor(lua_State* L, int index) {
-  if (lua_isnoneornil(L, index)) return std::nullopt;
-  return check_tensor(L, index);
 }
 
 std::optional<int64_t> optional_window(lua_State* L, int index) {
@@ -220,10 +223,8 @@ std::optional<int64_t> optional_window(lua_State* L, int index) {
 
 // Returns nil where LibTorch's attention has to do it.
 int few_query_attention(lua_State* L) {
-  std::optional<double> scale;
-  if (!lua_isnoneornil(L, 5)) scale = luaL_checknumber(L, 5);
   auto y = attention_of_few_queries(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
-                                    optional_tensor(L, 4), scale);
+                                    optional_tensor(L, 4), optional_number(L, 5));
   if (!y) return 0;
   push_tensor(L, *y);
   return 1;
@@ -231,11 +232,10 @@ int few_query_attention(lua_State* L) {
 
 // segment_attention(q, k, v, segment_ids = nil, window = nil, scale = nil)
 int fused_segment_attention(lua_State* L) {
-  std::optional<double> scale;
-  if (!lua_isnoneornil(L, 6)) scale = luaL_checknumber(L, 6);
   push_tensor(L, with_memory_retry(L, [&] {
                 return segment_attention(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
-                                         optional_tensor(L, 4), optional_window(L, 5), scale);
+                                         optional_tensor(L, 4), optional_window(L, 5),
+                                         optional_number(L, 6));
               }));
   return 1;
 }

@@ -5,10 +5,8 @@
 #include "state/context.h"
 #include "state/object.h"
 #include "state/tensor.h"
-#include "state/values.h"
 
 #include <redco/detail/recorded_calls.h>
-#include <redco/error.h>
 
 #include <memory>
 

@@ -1,15 +1,12 @@
 // Attention of few queries in bfloat16, as in generation: LibTorch's kernel for CPUs first packs
 // keys and values as for many queries, which takes 3 to 14 times as long.
 
-#include <redco/autocast.h>
 #include <redco/detail/few_queries.h>
 
 #include "few_rows.h"
 #include "training_kernels.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/functorch/DynamicLayer.h>
 #include <ATen/ops/_safe_softmax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -79,13 +76,7 @@ bool are_few_queries(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
                      const std::optional<at::Tensor>& mask) {
   if (q.dim() != 4 || k.dim() != 4 || v.dim() != 4) return false;
   if (!q.is_cpu() || !is_local(q) || !is_local(k) || !is_local(v)) return false;
-  if (TrainingKernels::are_forced() || autocast_dtype(at::kCPU)) return false;
-  // A tensor may need a gradient of an outer transform that its own level does not show.
-  if (at::functorch::maybeCurrentDynamicLayer()) return false;
-  const auto is_tracked = [](const at::Tensor& t) { return t.requires_grad(); };
-  if (at::GradMode::is_enabled() &&
-      (is_tracked(q) || is_tracked(k) || is_tracked(v) || (mask && is_tracked(*mask))))
-    return false;
+  if (TrainingKernels::are_needed({&q, &k, &v, mask ? &*mask : nullptr})) return false;
   for (const at::Tensor* t : {&q, &k, &v})
     if (t->scalar_type() != at::kBFloat16) return false;
   const bool fit = q.size(0) == k.size(0) && q.size(1) == k.size(1) && q.size(3) == k.size(3) &&

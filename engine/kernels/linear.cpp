@@ -16,6 +16,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <utility>
 
 namespace redco {
@@ -79,13 +80,9 @@ TORCH_LIBRARY_FRAGMENT(redco, m) {
 thread_local bool are_training_kernels_forced = false;
 
 bool is_few_rows(const at::Tensor& x, const at::Tensor& weight) {
-  if (are_training_kernels_forced) return false;
-  // A tensor may need a gradient of an outer transform that its own level does not show.
-  if (at::functorch::maybeCurrentDynamicLayer()) return false;
-  if (autocast_dtype(at::kCPU)) return false;
-  if (at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad())) return false;
-  return x.is_cpu() && weight.scalar_type() == x.scalar_type() && weight.dim() == 2 &&
-         x.dim() > 0 && x.size(-1) == weight.size(1) && x.numel() > 0 &&
+  return x.is_cpu() && !TrainingKernels::are_needed({&x, &weight}) &&
+         weight.scalar_type() == x.scalar_type() && weight.dim() == 2 && x.dim() > 0 &&
+         x.size(-1) == weight.size(1) && x.numel() > 0 &&
          x.numel() / x.size(-1) <= most_rows(x.scalar_type());
 }
 
@@ -94,6 +91,15 @@ bool is_few_rows(const at::Tensor& x, const at::Tensor& weight) {
 TrainingKernels::TrainingKernels() : outer_(std::exchange(are_training_kernels_forced, true)) {}
 TrainingKernels::~TrainingKernels() { are_training_kernels_forced = outer_; }
 bool TrainingKernels::are_forced() { return are_training_kernels_forced; }
+
+bool TrainingKernels::are_needed(std::initializer_list<const at::Tensor*> tensors) {
+  if (are_training_kernels_forced || autocast_dtype(at::kCPU)) return true;
+  // A tensor may need a gradient of an outer transform that its own level does not show.
+  if (at::functorch::maybeCurrentDynamicLayer()) return true;
+  return at::GradMode::is_enabled() && std::ranges::any_of(tensors, [](const at::Tensor* tensor) {
+           return tensor != nullptr && tensor->requires_grad();
+         });
+}
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   if (multiplies_in_float8(x, weight)) {
