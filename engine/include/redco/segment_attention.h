@@ -9,12 +9,13 @@
 
 namespace redco {
 
-/// Attention of each token to itself and the tokens before it: those of its own sequence, if a row
-/// has several, and of the last `window` tokens. query is [batch, heads, length, size]; key and
-/// value have as many heads or fewer, each for a run of query heads. `segment_ids` [batch, length]
-/// are integers; a run of equal ones is a sequence. The numbers of two sequences of a row differ,
-/// except for 0, which is padding. No scores of tokens that do not see each other are computed,
-/// except at the edges of a window, and backward keeps no mask. Differentiable twice.
+/// Causal attention within the sequences of a row, and within a window: a token attends to itself
+/// and to tokens before it, of its own sequence and among the last `window`. query is [batch,
+/// heads, length, size]; key and value have as many heads or fewer, each for a run of query heads.
+/// `segment_ids` [batch, length] are integers; a run of equal ones is a sequence. The numbers of
+/// two sequences of a row differ, except for 0, which is padding. No scores of tokens that do not
+/// see each other are computed, except at the edges of a window, and backward keeps no mask.
+/// Differentiable twice.
 REDCO_API at::Tensor segment_attention(const at::Tensor& query, const at::Tensor& key,
                                        const at::Tensor& value,
                                        const std::optional<at::Tensor>& segment_ids,

@@ -120,8 +120,7 @@ at::Tensor causal_mask(const at::Tensor& q, const at::Tensor& k, Mesh::Dim dim) 
 }
 
 // A mask of all heads, or the ids of segments, whole on the context shards. All layers of a model
-// are given the same one:
-// the last that was gathered is kept while the given one lives.
+// are given the same one: the last that was gathered is kept while the given one lives.
 at::Tensor whole_mask(const at::Tensor& given, Mesh::Dim dim) {
   if (!is_sharded(given) || given.requires_grad() || (given.dim() > 2 && given.size(-3) > 1))
     return given;

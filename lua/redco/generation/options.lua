@@ -98,9 +98,6 @@ local options = {
   end } },
 }
 
--- What files say of these is for the memory of transformers, and changes no token.
-local of_calls = { cache_implementation = true }
-
 -- Options of transformers that do not exist here, with the value that has no effect, or `false` if
 -- every value has an effect. Options of its return value, cache and compiler are not listed: they
 -- change no token.
@@ -152,9 +149,9 @@ end
 -- The options in generation_config.json or, in older folders, config.json.
 local function from_files(model)
   local source, found = supported(model.generation_config or model.config), {}
-  for name in pairs(options) do
-    if not of_calls[name] then found[name] = source[name] end
-  end
+  for name in pairs(options) do found[name] = source[name] end
+  -- What files say of it is for the memory of transformers, and changes no token.
+  found.cache_implementation = nil
   return found
 end
 
@@ -191,7 +188,7 @@ local function check(o)
     fail "model.generate: exponential_decay_length_penalty needs an eos_token_id"
   end
   if o.cache and o.cache_implementation == "static" then
-    fail "model.generate: cache: cache_implementation = \"static\" makes a cache of its own"
+    fail "model.generate: cache_implementation = \"static\" makes a new cache: leave `cache` out"
   end
   if o.stop_strings and not o.tokenizer then
     fail "model.generate: stop_strings need the tokenizer that reads them: give it as `tokenizer`"
