@@ -29,9 +29,8 @@ local function add_parameters(c, add)
   if c.use_absolute_position_embeddings then
     add("embeddings.position_embeddings", { 1, side ^ 2 + 1, size }, blocks.zeros)
   end
-  local patches = "embeddings.patch_embeddings.projection"
-  add(patches .. ".weight", { size, c.num_channels, c.patch_size, c.patch_size }, normal)
-  add(patches .. ".bias", { size }, blocks.zeros)
+  blocks.add_convolution(add, "embeddings.patch_embeddings.projection",
+    { size, c.num_channels, c.patch_size, c.patch_size }, normal)
   if c.use_shared_relative_position_bias then table_of_distances "encoder." end
   for i = 0, c.num_hidden_layers - 1 do
     local layer = layer_name(i)
@@ -57,7 +56,7 @@ local function add_pooler(c, add)
   if c.use_mean_pooling then blocks.add_layer_norm(add, "pooler.layernorm", c.hidden_size) end
 end
 
--- What folders lack that were saved without a pooler.
+-- Returns the parameters that a folder lacks if it was saved without a pooler.
 local function new_pooler(prefix)
   local name = prefix .. "pooler.layernorm."
   return { [name .. "weight"] = true, [name .. "bias"] = true }
@@ -113,10 +112,8 @@ local function embed(c, params, pixels, o)
     fail("%s: pixel_values are [%s], expected [batch, %d, height, width] of at least %d pixels",
       c.model_type, table.concat(shape, ", "), c.num_channels, c.patch_size)
   end
-  local name = "embeddings.patch_embeddings.projection"
-  local weight = params[name .. ".weight"]
-  local patches = torch.conv2d(pixels:to(weight.dtype), weight, params[name .. ".bias"],
-    { c.patch_size, c.patch_size })
+  local patches = blocks.patches(params, "embeddings.patch_embeddings.projection", pixels,
+    { stride = c.patch_size })
   local height, width = patches:size(2), patches:size(3)
   local first = params["embeddings.cls_token"]:expand { pixels:size(0), 1, c.hidden_size }
   local x = torch.cat({ first, patches:flatten(2):transpose(1, 2) }, 1)

@@ -62,6 +62,12 @@ function blocks.add_linear(add, name, n_in, n_out, init, bias)
   add(name .. ".bias", { n_out }, type(bias) == "function" and bias or blocks.zeros)
 end
 
+--- Adds the weight [out, in, ...] and the bias of a convolution. `shape` is that of the weight.
+function blocks.add_convolution(add, name, shape, init)
+  add(name .. ".weight", shape, init)
+  add(name .. ".bias", { shape[1] }, blocks.zeros)
+end
+
 --- Raises an error if the configuration's `key` is not a multiple of its `parts`.
 function blocks.check_multiple(c, key, parts)
   if c[key] % c[parts] ~= 0 then
@@ -93,6 +99,16 @@ function blocks.conv1d(params, name, x, options)
   weights.note(name, x, params[name .. ".weight"])
   local y = native.linear(x, params[name .. ".weight"]:t(), params[name .. ".bias"])
   return adapter.by_name(params, name, x, y, options)
+end
+
+--- Convolves images x [B, C, H, W].
+function blocks.conv2d(params, name, x, options)
+  return torch.conv2d(x, params[name .. ".weight"], params[name .. ".bias"], options)
+end
+
+--- Returns the embeddings [B, size, rows, columns] of the patches of images, in the weight's dtype.
+function blocks.patches(params, name, pixels, options)
+  return blocks.conv2d(params, name, pixels:to(params[name .. ".weight"].dtype), options)
 end
 
 function blocks.layer_norm(params, name, x, eps)

@@ -95,10 +95,8 @@ function layers.embed_patches(c, params, inputs)
     fail("%s: pixel_values are [%s], expected [batch, %s]", c.model_type,
       table.concat(shape, ", "), expected)
   end
-  local name = "embeddings.patch_embedding"
-  local weight = params[name .. ".weight"]
-  local patches = torch.conv2d(pixels:to(weight.dtype), weight, params[name .. ".bias"],
-    { c.patch_size, c.patch_size })
+  local patches = blocks.patches(params, "embeddings.patch_embedding", pixels,
+    { stride = c.patch_size })
   return patches:flatten(2):transpose(1, 2)
 end
 

@@ -4,7 +4,6 @@ local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local new_images_family = require "redco.models.images_family"
 local nn = require "redco.nn"
-local torch = require "redco.torch"
 
 local kernel, eps = 7, 1e-6
 
@@ -27,8 +26,7 @@ end
 local function add_parameters(facts, c, add)
   local normal = blocks.normal(c.initializer_range)
   local function convolution(name, n_in, n_out, size)
-    add(name .. ".weight", { n_out, n_in, size, size }, normal)
-    add(name .. ".bias", { n_out }, blocks.zeros)
+    blocks.add_convolution(add, name, { n_out, n_in, size, size }, normal)
   end
   convolution("embeddings.patch_embeddings", c.num_channels, c.hidden_sizes[1], c.patch_size)
   blocks.add_layer_norm(add, "embeddings.layernorm", c.hidden_sizes[1])
@@ -54,10 +52,6 @@ local function norm(params, name, x)
   return blocks.layer_norm(params, name, x:permute { 0, 2, 3, 1 }, eps):permute { 0, 3, 1, 2 }
 end
 
-local function convolved(params, name, x, options)
-  return torch.conv2d(x, params[name .. ".weight"], params[name .. ".bias"], options)
-end
-
 local function new_encoder(facts, c)
   local activation, n_layers = blocks.activation(c.model_type, c.hidden_act), 0
   for _, depth in ipairs(c.depths) do n_layers = n_layers + depth end
@@ -69,13 +63,12 @@ local function new_encoder(facts, c)
         table.concat(pixels.shape, ", "), c.num_channels)
     end
     local function keep(x) if kept then kept[#kept + 1] = x end end
-    local name = "embeddings.patch_embeddings"
-    local x = convolved(params, name, pixels:to(params[name .. ".weight"].dtype),
+    local x = blocks.patches(params, "embeddings.patch_embeddings", pixels,
       { stride = c.patch_size })
     x = norm(params, "embeddings.layernorm", x)
     keep(x)
     local function apply_layer(layer, y, p)
-      local z = convolved(params, layer .. "dwconv", y,
+      local z = blocks.conv2d(params, layer .. "dwconv", y,
         { padding = math.floor(kernel / 2), groups = y:size(1) }):permute { 0, 2, 3, 1 }
       z = blocks.layer_norm(params, layer .. "layernorm", z, eps)
       z = activation(blocks.linear(params, layer .. "pwconv1", z, o))
@@ -88,7 +81,8 @@ local function new_encoder(facts, c)
     each_stage(c, function(stage, n_in, n_out, depth, is_halved)
       if is_halved or n_in ~= n_out then
         x = norm(params, stage .. "downsampling_layer.0", x)
-        x = convolved(params, stage .. "downsampling_layer.1", x, { stride = is_halved and 2 or 1 })
+        x = blocks.conv2d(params, stage .. "downsampling_layer.1", x,
+          { stride = is_halved and 2 or 1 })
       end
       for i = 0, depth - 1 do
         local p = c.drop_path_rate * done / math.max(n_layers - 1, 1)

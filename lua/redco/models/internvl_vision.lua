@@ -71,9 +71,8 @@ function vision.add_parameters(c, add)
   if c.use_absolute_position_embeddings then
     add("embeddings.position_embeddings", { 1, vision.n_rows(c) ^ 2 + 1, size }, blocks.zeros)
   end
-  local patches = "embeddings.patch_embeddings.projection"
-  add(patches .. ".weight", { size, c.num_channels, patch, patch }, normal)
-  add(patches .. ".bias", { size }, blocks.zeros)
+  blocks.add_convolution(add, "embeddings.patch_embeddings.projection",
+    { size, c.num_channels, patch, patch }, normal)
   for i = 0, c.num_hidden_layers - 1 do
     local layer = ("encoder.layer.%d."):format(i)
     for k = 1, 2 do
@@ -103,10 +102,8 @@ local function embed(c, params, pixels)
     fail("internvl_vision: pixel_values are [%s], expected [tiles, %s]",
       table.concat(pixels.shape, ", "), expected)
   end
-  local name = "embeddings.patch_embeddings.projection"
-  local weight = params[name .. ".weight"]
-  local patches = torch.conv2d(pixels:to(weight.dtype), weight, params[name .. ".bias"],
-    { patch, patch })
+  local patches = blocks.patches(params, "embeddings.patch_embeddings.projection", pixels,
+    { stride = patch })
   local class = params["embeddings.cls_token"]:expand { pixels:size(0), 1, c.hidden_size }
   local x = torch.cat({ class, patches:flatten(2):transpose(1, 2) }, 1)
   local positions = params["embeddings.position_embeddings"]

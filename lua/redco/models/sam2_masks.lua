@@ -84,10 +84,6 @@ function masks.add_parameters(c, add, std)
     end
     blocks.add_linear(add, name .. ".o_proj", inner, size, normal)
   end
-  local function convolution(name, shape, n_out)
-    add(name .. ".weight", shape, normal)
-    add(name .. ".bias", { n_out }, blocks.zeros)
-  end
   add("obj_score_token.weight", { 1, size }, normal)
   add("iou_token.weight", { 1, size }, normal)
   add("mask_tokens.weight", { n_masks, size }, normal)
@@ -102,10 +98,13 @@ function masks.add_parameters(c, add, std)
   end
   attention("transformer.final_attn_token_to_image", c.attention_downsample_rate)
   blocks.add_layer_norm(add, "transformer.layer_norm_final_attn", size)
-  convolution("conv_s0", { size / 8, size, 1, 1 }, size / 8)
-  convolution("conv_s1", { size / 4, size, 1, 1 }, size / 4)
-  convolution("upscale_conv1", { size, size / 4, 2, 2 }, size / 4)
-  convolution("upscale_conv2", { size / 4, size / 8, 2, 2 }, size / 8)
+  blocks.add_convolution(add, "conv_s0", { size / 8, size, 1, 1 }, normal)
+  blocks.add_convolution(add, "conv_s1", { size / 4, size, 1, 1 }, normal)
+  for i, n_in in ipairs { size, size / 4 } do  -- transposed: [in, out, ...]
+    local n_out = size / 2 ^ (i + 1)
+    add(("upscale_conv%d.weight"):format(i), { n_in, n_out, 2, 2 }, normal)
+    add(("upscale_conv%d.bias"):format(i), { n_out }, blocks.zeros)
+  end
   blocks.add_layer_norm(add, "upscale_layer_norm", size / 4)
   for i = 0, n_masks - 1 do
     add_mlp(add, "output_hypernetworks_mlps." .. i, size, size, size / 8, 3, normal)
@@ -117,8 +116,7 @@ end
 
 --- Returns what the decoder reads of the two larger images: `i` is 0 or 1.
 function masks.of_larger(params, i, image)
-  local name = "conv_s" .. i
-  return torch.conv2d(image, params[name .. ".weight"], params[name .. ".bias"])
+  return blocks.conv2d(params, "conv_s" .. i, image)
 end
 
 -- Returns function(params, i, x, image, tokens, places, o) -> x, image: layer i. `tokens` and

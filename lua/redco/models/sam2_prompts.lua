@@ -38,8 +38,7 @@ end
 function prompts.add_parameters(c, add, std)
   local normal, size, most = blocks.normal(std), c.hidden_size, c.mask_input_channels
   local function convolution(name, n_in, n_out, side)
-    add(name .. ".weight", { n_out, n_in, side, side }, normal)
-    add(name .. ".bias", { n_out }, blocks.zeros)
+    blocks.add_convolution(add, name, { n_out, n_in, side, side }, normal)
   end
   add("point_embed.weight", { c.num_point_embeddings, size }, normal)
   add("not_a_point_embed.weight", { 1, size }, normal)
@@ -107,8 +106,7 @@ local function of_masks(c, params, masks, activation)
   end
   local x = masks:to(params["mask_embed.conv1.weight"].dtype)
   local function convolved(i, y, stride)
-    local name = "mask_embed.conv" .. i
-    return torch.conv2d(y, params[name .. ".weight"], params[name .. ".bias"], { stride = stride })
+    return blocks.conv2d(params, "mask_embed.conv" .. i, y, { stride = stride })
   end
   for i = 1, 2 do
     local rows = convolved(i, x, 2):permute { 0, 2, 3, 1 }

@@ -50,9 +50,8 @@ local function add_embeddings(c, facts, add)
   end
   add("embeddings.position_embeddings",
     { 1, math.floor(c.image_size / c.patch_size) ^ 2 + #facts.tokens, size }, normal)
-  local patches = "embeddings.patch_embeddings.projection"
-  add(patches .. ".weight", { size, c.num_channels, c.patch_size, c.patch_size }, normal)
-  add(patches .. ".bias", { size }, blocks.zeros)
+  blocks.add_convolution(add, "embeddings.patch_embeddings.projection",
+    { size, c.num_channels, c.patch_size, c.patch_size }, normal)
 end
 
 local function add_encoder(c, facts, add)
@@ -112,10 +111,8 @@ end
 -- Returns the embeddings [B, tokens + patches, size].
 local function embed(c, facts, params, pixels)
   check_pixels(c, facts, pixels)
-  local name = "embeddings.patch_embeddings.projection"
-  local weight = params[name .. ".weight"]
-  local patches = torch.conv2d(pixels:to(weight.dtype), weight, params[name .. ".bias"],
-    { c.patch_size, c.patch_size })
+  local patches = blocks.patches(params, "embeddings.patch_embeddings.projection", pixels,
+    { stride = c.patch_size })
   local parts, batch, size = {}, pixels:size(0), c.hidden_size
   for i, token in ipairs(facts.tokens) do
     parts[i] = params["embeddings." .. token]:expand { batch, 1, size }

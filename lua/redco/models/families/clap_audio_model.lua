@@ -89,8 +89,7 @@ end
 function audio.add_parameters(c, add)
   local normal, size = blocks.normal(projection.deviation(c)), c.patch_embeds_hidden_size
   local function convolution(name, n_in, n_out, height, width)
-    add(name .. ".weight", { n_out, n_in, height, width }, normal)
-    add(name .. ".bias", { n_out }, blocks.zeros)
+    blocks.add_convolution(add, name, { n_out, n_in, height, width }, normal)
   end
   batch_norm.add(add, "batch_norm", c.num_mel_bins)
   convolution(patches .. "proj", 1, size, c.patch_size, c.patch_size)
@@ -157,8 +156,7 @@ local function fused(params, a, b, o)
   local function branch(name, x)
     local down, down_norm, up, up_norm = branch_names(name)
     local function convolved(layer, norm, y)
-      return batch_norm.apply(params, norm,
-        torch.conv2d(y, params[layer .. ".weight"], params[layer .. ".bias"]), o)
+      return batch_norm.apply(params, norm, blocks.conv2d(params, layer, y), o)
     end
     return convolved(up, up_norm, torch.relu(convolved(down, down_norm, x)))
   end
@@ -174,8 +172,7 @@ local function embedded(c, params, x, is_longer, o)
     padding[i] = math.floor((c.patch_size - stride) / 2)
   end
   local function convolved(name, y, stride)
-    return torch.conv2d(y, params[patches .. name .. ".weight"], params[patches .. name .. ".bias"],
-      { stride = stride, padding = padding })
+    return blocks.conv2d(params, patches .. name, y, { stride = stride, padding = padding })
   end
   local y = convolved("proj", x:narrow(1, 0, 1), c.patch_stride)
   if c.enable_fusion then

@@ -57,7 +57,7 @@ local detr = {
   ignored = { batch_norm.ignored },
   new_if_missing = { ["class_labels_classifier.weight"] = true,
     ["class_labels_classifier.bias"] = true },
-  -- What is not trained, by a part of the name.
+  -- Parameters that are not trained, by a part of the name.
   buffers = setmetatable({}, { __index = function(_, name)
     return name:sub(1, #of_backbone) == of_backbone
       and backbone.is_frozen(name:sub(#of_backbone + 1))
@@ -92,8 +92,7 @@ function detr.add_parameters(c, add)
     blocks.add_layer_norm(add, name .. "_layer_norm", size)
   end
   local n_channels = backbone.add_parameters(c, blocks.add_with_prefix(add, of_backbone))
-  add("model.input_projection.weight", { size, n_channels, 1, 1 }, normal)
-  add("model.input_projection.bias", { size }, blocks.zeros)
+  blocks.add_convolution(add, "model.input_projection", { size, n_channels, 1, 1 }, normal)
   add("model.query_position_embeddings.weight", { c.num_queries, size }, normal)
   for _, part in ipairs { "encoder", "decoder" } do
     for i = 0, c[part .. "_layers"] - 1 do
@@ -183,8 +182,7 @@ function detr.new_functions(c)
     local places = mask_of_places(inputs, image:size(2), image:size(3))
     local mask = masks.padding(places:flatten(1), image.dtype)
     local positions = positions_of(places, c.d_model):to(image.dtype)
-    local x = torch.conv2d(image, params["model.input_projection.weight"],
-      params["model.input_projection.bias"]):flatten(2):transpose(1, 2)
+    local x = blocks.conv2d(params, "model.input_projection", image):flatten(2):transpose(1, 2)
     x = blocks.dropout(x, c.dropout, o)
     for i = 0, c.encoder_layers - 1 do
       x = nn.block(encode, params, i, x, positions, nil, nil, mask, o)

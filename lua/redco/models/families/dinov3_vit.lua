@@ -28,9 +28,8 @@ local function add_parameters(c, add)
   if c.num_register_tokens > 0 then
     add("embeddings.register_tokens", { 1, c.num_register_tokens, size }, normal)
   end
-  add("embeddings.patch_embeddings.weight", { size, c.num_channels, c.patch_size, c.patch_size },
-    normal)
-  add("embeddings.patch_embeddings.bias", { size }, blocks.zeros)
+  blocks.add_convolution(add, "embeddings.patch_embeddings",
+    { size, c.num_channels, c.patch_size, c.patch_size }, normal)
   for i = 0, c.num_hidden_layers - 1 do
     local layer = ("layer.%d."):format(i)
     linear(layer .. "attention.q_proj", size, size, c.query_bias)
@@ -92,9 +91,9 @@ local function new_encoder(c)
       fail("dinov3_vit: pixel_values are [%s], expected [batch, %d, height, width]",
         table.concat(pixels.shape, ", "), c.num_channels)
     end
-    local weight, batch = params["embeddings.patch_embeddings.weight"], pixels:size(0)
-    local patches = torch.conv2d(pixels:to(weight.dtype), weight,
-      params["embeddings.patch_embeddings.bias"], { c.patch_size, c.patch_size })
+    local batch = pixels:size(0)
+    local patches = blocks.patches(params, "embeddings.patch_embeddings", pixels,
+      { stride = c.patch_size })
     local function repeated(name) return params[name]:expand { batch, -1, -1 } end
     local parts = { repeated "embeddings.cls_token" }
     if c.num_register_tokens > 0 then parts[2] = repeated "embeddings.register_tokens" end

@@ -117,8 +117,8 @@ function hiera.add_parameters(c, add)
   local s, patch = c.window_size_per_stage[1], c.patch_kernel_size
   add("pos_embed", { 1, size, rows, columns }, blocks.zeros)
   add("pos_embed_window", { 1, size, s, s }, blocks.zeros)
-  add("patch_embed.projection.weight", { size, c.num_channels, patch[1], patch[2] }, normal)
-  add("patch_embed.projection.bias", { size }, blocks.zeros)
+  blocks.add_convolution(add, "patch_embed.projection",
+    { size, c.num_channels, patch[1], patch[2] }, normal)
   for _, layer in ipairs(layers_of(c)) do
     local name, inner = layer.name, math.floor(layer.size * c.mlp_ratio)
     blocks.add_layer_norm(add, name .. "layer_norm1", layer.n_in)
@@ -213,8 +213,8 @@ function hiera.new_stages(c)
       fail("%s: pixel_values are [%s], expected [batch, %d, height, width]", c.model_type,
         table.concat(pixels.shape, ", "), c.num_channels)
     end
-    local weight, list = params["patch_embed.projection.weight"], {}
-    local x = torch.conv2d(pixels:to(weight.dtype), weight, params["patch_embed.projection.bias"],
+    local list = {}
+    local x = blocks.patches(params, "patch_embed.projection", pixels,
       { stride = c.patch_stride, padding = c.patch_padding }):permute { 0, 2, 3, 1 }
     x = with_positions(c, params, x)
     for _, layer in ipairs(layers) do

@@ -70,9 +70,8 @@ function vision.add_parameters(c, add)
   local normal, side = blocks.normal(c.initializer_range), c.fpn_kernel_size
   hiera.add_parameters(c.backbone_config, blocks.add_with_prefix(add, of_backbone))
   for i, n_in in ipairs(c.backbone_channel_list) do
-    local name = ("neck.convs.%d."):format(i - 1)
-    add(name .. "weight", { c.fpn_hidden_size, n_in, side, side }, normal)
-    add(name .. "bias", { c.fpn_hidden_size }, blocks.zeros)
+    blocks.add_convolution(add, "neck.convs." .. i - 1,
+      { c.fpn_hidden_size, n_in, side, side }, normal)
   end
 end
 
@@ -86,9 +85,8 @@ function vision.new_images(c)
   return function(params, pixels, o)
     local stages, images = see(blocks.with_prefix(params, of_backbone), pixels, o), {}
     for i = n, 1, -1 do
-      local name = ("neck.convs.%d."):format(n - i)
-      local x = torch.conv2d(stages[i]:permute { 0, 3, 1, 2 }, params[name .. "weight"],
-        params[name .. "bias"], options)
+      local x = blocks.conv2d(params, "neck.convs." .. n - i, stages[i]:permute { 0, 3, 1, 2 },
+        options)
       local smaller = adds_smaller[i] and images[i + 1]
       if smaller then
         if x:size(2) ~= 2 * smaller:size(2) or x:size(3) ~= 2 * smaller:size(3) then

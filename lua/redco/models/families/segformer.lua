@@ -36,8 +36,7 @@ local function add_parameters(c, add)
   local normal = blocks.normal(c.initializer_range)
   local function linear(name, n_in, n_out) blocks.add_linear(add, name, n_in, n_out, normal) end
   local function convolution(name, n_in, n_out, side)
-    add(name .. ".weight", { n_out, n_in, side, side }, normal)
-    add(name .. ".bias", { n_out }, blocks.zeros)
+    blocks.add_convolution(add, name, { n_out, n_in, side, side }, normal)
   end
   local n_in = c.num_channels
   for stage, size in ipairs(c.hidden_sizes) do
@@ -74,10 +73,6 @@ end
 -- [B, C, H, W] -> [B, H * W, C]
 local function to_rows(x) return x:flatten(2):transpose(1, 2) end
 
-local function convolved(params, name, x, options)
-  return torch.conv2d(x, params[name .. ".weight"], params[name .. ".bias"], options)
-end
-
 local function norm(params, name, x) return blocks.layer_norm(params, name, x, eps) end
 
 -- Attention of x [B, H * W, C] to squares of ratio x ratio places.
@@ -91,7 +86,7 @@ local function attend(c, params, name, x, n_heads, ratio, height, width, o)
       fail("segformer: a stage has %d x %d places, fewer than its sr_ratios, %d: give larger "
         .. "images", height, width, ratio)
     end
-    local fewer = convolved(params, name .. "self.sr", to_grid(x, height, width),
+    local fewer = blocks.conv2d(params, name .. "self.sr", to_grid(x, height, width),
       { stride = ratio })
     seen = norm(params, name .. "self.layer_norm", to_rows(fewer))
   end
@@ -121,7 +116,7 @@ local function new_encoder(c)
       y = y + blocks.drop_path(seen, p, o)
       local inner = blocks.linear(params, layer .. "mlp.dense1",
         norm(params, layer .. "layer_norm_2", y), o)
-      inner = convolved(params, layer .. "mlp.dwconv.dwconv", to_grid(inner, height, width),
+      inner = blocks.conv2d(params, layer .. "mlp.dwconv.dwconv", to_grid(inner, height, width),
         { padding = 1, groups = inner:size(2) })
       inner = drop(activation(to_rows(inner)))
       inner = drop(blocks.linear(params, layer .. "mlp.dense2", inner, o))
@@ -130,7 +125,7 @@ local function new_encoder(c)
 
     for stage, depth in ipairs(c.depths) do
       local patches = ("encoder.patch_embeddings.%d."):format(stage - 1)
-      x = convolved(params, patches .. "proj", x, { stride = c.strides[stage],
+      x = blocks.conv2d(params, patches .. "proj", x, { stride = c.strides[stage],
         padding = math.floor(c.patch_sizes[stage] / 2) })
       local height, width = x:size(2), x:size(3)
       x = norm(params, patches .. "layer_norm", to_rows(x))
@@ -181,10 +176,10 @@ local function new_segmentation(family)
         local y = to_grid(blocks.linear(params, name, to_rows(x), o), x:size(2), x:size(3))
         parts[#stages + 1 - i] = torch.upsample_bilinear2d(y, sides, false)
       end
-      local y = convolved(params, "decode_head.linear_fuse", torch.cat(parts, 1))
+      local y = blocks.conv2d(params, "decode_head.linear_fuse", torch.cat(parts, 1))
       y = torch.relu(batch_norm.apply(params, "decode_head.batch_norm", y, o))
       y = blocks.dropout(y, c.classifier_dropout_prob, o)
-      return convolved(params, "decode_head.classifier", y)
+      return blocks.conv2d(params, "decode_head.classifier", y)
     end
 
     return {

@@ -12,9 +12,8 @@ return new_family {
   more = { image_size = 224 },
   add_embeddings = function(c, add)
     local size, patch = c.hidden_size, c.patch_size
-    add("embeddings.patch_embedding.weight", { size, c.num_channels, patch, patch },
-      inits.lecun(c.num_channels * patch ^ 2))
-    add("embeddings.patch_embedding.bias", { size }, blocks.zeros)
+    blocks.add_convolution(add, "embeddings.patch_embedding",
+      { size, c.num_channels, patch, patch }, inits.lecun(c.num_channels * patch ^ 2))
     add("embeddings.position_embedding.weight", { layers.n_patches(c), size },
       blocks.normal(size ^ -0.5))
   end,

@@ -8,9 +8,8 @@ local torch = require "redco.torch"
 
 local function add_parameters(c, add)
   local normal, first = blocks.normal(c.initializer_range), c.embed_dim
-  local patches = "embeddings.patch_embeddings.projection"
-  add(patches .. ".weight", { first, c.num_channels, c.patch_size, c.patch_size }, normal)
-  add(patches .. ".bias", { first }, blocks.zeros)
+  blocks.add_convolution(add, "embeddings.patch_embeddings.projection",
+    { first, c.num_channels, c.patch_size, c.patch_size }, normal)
   blocks.add_layer_norm(add, "embeddings.norm", first)
   if c.use_absolute_embeddings then
     add("embeddings.position_embeddings",
@@ -25,12 +24,10 @@ local function embed(c, params, pixels, o)
     fail("swin: pixel_values are [%s], expected [batch, %d, height, width]",
       table.concat(pixels.shape, ", "), c.num_channels)
   end
-  local name = "embeddings.patch_embeddings.projection"
-  local weight = params[name .. ".weight"]
   local rows, columns = -pixels:size(2) % c.patch_size, -pixels:size(3) % c.patch_size
   if rows + columns > 0 then pixels = torch.constant_pad_nd(pixels, { 0, columns, 0, rows }) end
-  local x = torch.conv2d(pixels:to(weight.dtype), weight, params[name .. ".bias"],
-    { c.patch_size, c.patch_size }):permute { 0, 2, 3, 1 }
+  local x = blocks.patches(params, "embeddings.patch_embeddings.projection", pixels,
+    { stride = c.patch_size }):permute { 0, 2, 3, 1 }
   x = blocks.layer_norm(params, "embeddings.norm", x, 1e-5)
   local places = params["embeddings.position_embeddings"]
   if places then

@@ -87,8 +87,7 @@ function whisper.add_parameters(c, add)
     norm(name .. "_layer_norm")
   end
   for i, n_in in ipairs { c.num_mel_bins, size } do
-    add(("model.encoder.conv%d.weight"):format(i), { size, n_in, 3 }, normal)
-    add(("model.encoder.conv%d.bias"):format(i), { size }, blocks.zeros)
+    blocks.add_convolution(add, "model.encoder.conv" .. i, { size, n_in, 3 }, normal)
   end
   add(encoder_positions .. ".weight", { c.max_source_positions, size }, fill_with_sinusoids)
   add("model.decoder.embed_tokens.weight", { c.vocab_size, size },
