@@ -205,9 +205,16 @@ int list_files(lua_State* L) {
   return 1;
 }
 
+constexpr luaL_Reg data_functions[] = {
+    {"parquet_file", parquet_file}, {"byte_file", byte_file},   {"zip_archive", zip_archive},
+    {"record_file", record_file},   {"token_file", token_file}, {"write_tokens", store_tokens},
+    {"file_exists", file_exists},   {"list_files", list_files}, {nullptr, nullptr},
+};
+
 }  // namespace
 
 void add_data_files(lua_State* L) {
+  luaL_register(L, nullptr, data_functions);
   make_object_type<LuaRecordFile>(
       L,
       "RecordFile {}\n"
@@ -252,22 +259,6 @@ void add_data_files(lua_State* L) {
         "metadata(self) -> table\n"
         "Returns texts of the writer by key."}});
   add_length<LuaParquetFile>(L);
-  lua_pushcfunction(L, parquet_file);
-  lua_setfield(L, -2, "parquet_file");
-  lua_pushcfunction(L, byte_file);
-  lua_setfield(L, -2, "byte_file");
-  lua_pushcfunction(L, zip_archive);
-  lua_setfield(L, -2, "zip_archive");
-  lua_pushcfunction(L, record_file);
-  lua_setfield(L, -2, "record_file");
-  lua_pushcfunction(L, token_file);
-  lua_setfield(L, -2, "token_file");
-  lua_pushcfunction(L, store_tokens);
-  lua_setfield(L, -2, "write_tokens");
-  lua_pushcfunction(L, file_exists);
-  lua_setfield(L, -2, "file_exists");
-  lua_pushcfunction(L, list_files);
-  lua_setfield(L, -2, "list_files");
 }
 
 }  // namespace redco::lua

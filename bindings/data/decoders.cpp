@@ -120,31 +120,17 @@ int image_resize(lua_State* L) {
   return 1;
 }
 
+constexpr luaL_Reg decoders[] = {
+    {"json_decode", json_decode},       {"json_encode", json_encode},
+    {"toml_decode", toml_decode},       {"render_template", lua_render_template},
+    {"find_matches", lua_find_matches}, {"image_decode", image_decode},
+    {"audio_decode", audio_decode},     {"audio_resample", audio_resample},
+    {"png_encode", png_encode},         {"jpeg_encode", jpeg_encode},
+    {"image_resize", image_resize},     {nullptr, nullptr},
+};
+
 }  // namespace
 
-void add_decoders(lua_State* L) {
-  lua_pushcfunction(L, json_decode);
-  lua_setfield(L, -2, "json_decode");
-  lua_pushcfunction(L, json_encode);
-  lua_setfield(L, -2, "json_encode");
-  lua_pushcfunction(L, toml_decode);
-  lua_setfield(L, -2, "toml_decode");
-  lua_pushcfunction(L, lua_render_template);
-  lua_setfield(L, -2, "render_template");
-  lua_pushcfunction(L, lua_find_matches);
-  lua_setfield(L, -2, "find_matches");
-  lua_pushcfunction(L, image_decode);
-  lua_setfield(L, -2, "image_decode");
-  lua_pushcfunction(L, audio_decode);
-  lua_setfield(L, -2, "audio_decode");
-  lua_pushcfunction(L, audio_resample);
-  lua_setfield(L, -2, "audio_resample");
-  lua_pushcfunction(L, png_encode);
-  lua_setfield(L, -2, "png_encode");
-  lua_pushcfunction(L, jpeg_encode);
-  lua_setfield(L, -2, "jpeg_encode");
-  lua_pushcfunction(L, image_resize);
-  lua_setfield(L, -2, "image_resize");
-}
+void add_decoders(lua_State* L) { luaL_register(L, nullptr, decoders); }
 
 }  // namespace redco::lua

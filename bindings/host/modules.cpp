@@ -12,7 +12,6 @@
 #include "data/tokenizer.h"
 #include "data/unicode.h"
 #include "data/weights.h"
-#include "state/collector.h"
 #include "state/context.h"
 #include "state/habits.h"
 #include "state/null.h"
@@ -20,7 +19,7 @@
 #include "state/registry.h"
 #include "state/tensor.h"
 #include "state/values.h"
-#include "torch/quantized.h"
+#include "torch/kernels.h"
 #include "torch/recompute.h"
 #include "torch/sharding.h"
 #include "torch/torch.h"
@@ -28,26 +27,17 @@
 #include "training/training_objects.h"
 
 #include <redco/detail/check_stop.h>
-#include <redco/detail/few_queries.h>
 #include <redco/detail/notices.h>
-#include <redco/dropout.h>
 #include <redco/error.h>
-#include <redco/grouped_linear.h>
-#include <redco/linear.h>
-#include <redco/linear_cross_entropy.h>
 #include <redco/mesh.h>
-#include <redco/rotary.h>
 #include <redco/run_log.h>
-#include <redco/segment_attention.h>
 #include <redco/sharding.h>
-#include <redco/silu_mul.h>
 #include <redco/version.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -170,105 +160,6 @@ int described_value(lua_State* L) {
   return 1;
 }
 
-std::optional<at::Tensor> optional_tensor(lua_State* L, int index) {
-  if (lua_isnoneornil(L, index)) return std::nullopt;
-  return check_tensor(L, index);
-}
-
-std::optional<double> optional_number(lua_State* L, int index) {
-  if (lua_isnoneornil(L, index)) return std::nullopt;
-  return luaL_checknumber(L, index);
-}
-
-int linear_layer(lua_State* L) {
-  at::Tensor bias = lua_isnoneornil(L, 3) ? at::Tensor() : check_tensor(L, 3);
-  push_tensor(L, with_memory_retry(
-                     L, [&] { return linear(check_tensor(L, 1), check_tensor(L, 2), bias); }));
-  return 1;
-}
-
-// dropout(x, p, generator)
-int fused_dropout(lua_State* L) {
-  const at::Generator* rng = test_generator(L, 3);
-  require(rng != nullptr, "nn.dropout: expected a Generator as rng, got ", describe(L, 3));
-  about_to_draw(*rng);
-  push_tensor(L, with_memory_retry(
-                     L, [&] { return dropout(check_tensor(L, 1), luaL_checknumber(L, 2), *rng); }));
-  return 1;
-}
-
-int fused_linear_cross_entropy(lua_State* L) {
-  const std::optional<at::Tensor> bias = optional_tensor(L, 6);
-  push_tensor(L, with_memory_retry(L, [&] {
-                return linear_cross_entropy(check_tensor(L, 1), check_tensor(L, 2),
-                                            check_tensor(L, 3), check_integer(L, 4, "ignore_index"),
-                                            luaL_checknumber(L, 5), bias);
-              }));
-  return 1;
-}
-
-int fused_linear_logprobs(lua_State* L) {
-  const std::optional<at::Tensor> bias = optional_tensor(L, 5);
-  push_tensor(L, with_memory_retry(L, [&] {
-                return linear_logprobs(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
-                                       check_integer(L, 4, "ignore_index"), bias);
-              }));
-  return 1;
-}
-
-std::optional<int64_t> optional_window(lua_State* L, int index) {
-  if (lua_isnoneornil(L, index)) return std::nullopt;
-  return check_integer(L, index, "nn.attention: window");
-}
-
-// Returns nil where LibTorch's attention has to do it.
-int few_query_attention(lua_State* L) {
-  auto y = attention_of_few_queries(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
-                                    optional_tensor(L, 4), optional_number(L, 5));
-  if (!y) return 0;
-  push_tensor(L, *y);
-  return 1;
-}
-
-// segment_attention(q, k, v, segment_ids = nil, window = nil, scale = nil)
-int fused_segment_attention(lua_State* L) {
-  push_tensor(L, with_memory_retry(L, [&] {
-                return segment_attention(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
-                                         optional_tensor(L, 4), optional_window(L, 5),
-                                         optional_number(L, 6));
-              }));
-  return 1;
-}
-
-// segment_mask(q, segment_ids = nil, window = nil)
-int mask_of_segments(lua_State* L) {
-  push_tensor(L, with_memory_retry(L, [&] {
-                return segment_mask(check_tensor(L, 1), optional_tensor(L, 2),
-                                    optional_window(L, 3));
-              }));
-  return 1;
-}
-
-int needs_no_segment_mask(lua_State* L) {
-  lua_pushboolean(L, has_segment_attention(check_tensor(L, 1)));
-  return 1;
-}
-
-int fused_silu_mul(lua_State* L) {
-  push_tensor(
-      L, with_memory_retry(L, [&] { return silu_mul(check_tensor(L, 1), check_tensor(L, 2)); }));
-  return 1;
-}
-
-// rotary(x, cos, sin, are_neighbours)
-int fused_rotary(lua_State* L) {
-  push_tensor(L, with_memory_retry(L, [&] {
-                return rotary(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
-                              lua_toboolean(L, 4) != 0);
-              }));
-  return 1;
-}
-
 // whole_on_shards(x) -> x, gathered over the processes that share a copy of the model
 int whole_on_shards(lua_State* L) {
   const at::Tensor& tensor = check_tensor(L, 1);
@@ -279,96 +170,42 @@ int whole_on_shards(lua_State* L) {
   return 1;
 }
 
-// grouped_linear(x, numbers, list of weights, type of quantized ones = nil)
-int grouped_linear_layer(lua_State* L) {
-  std::vector<at::Tensor> weights;
-  for (int i = 1; i <= int(lua_objlen(L, 3)); ++i) {
-    lua_rawgeti(L, 3, i);
-    weights.push_back(check_tensor(L, -1));
-    lua_pop(L, 1);
-  }
-  const bool are_quantized = !lua_isnoneornil(L, 4);
-  const std::string type = are_quantized ? luaL_checkstring(L, 4) : "";
-  push_tensor(L, with_memory_retry(L, [&] {
-                const at::Tensor &x = check_tensor(L, 1), &numbers = check_tensor(L, 2);
-                return are_quantized ? grouped_linear(x, numbers, weights, type)
-                                     : grouped_linear(x, numbers, weights);
-              }));
-  return 1;
-}
-
 // check_stop(): ends a loop of an evaluation if the run is to end
 int check_stop_of_run(lua_State*) {
   check_stop();
   return 0;
 }
 
+// Functions for this library's Lua files only.
+constexpr luaL_Reg internal_functions[] = {
+    {"fail", fail_at_script},
+    {"notice", show_notice},
+    {"nearest", nearest_name},
+    {"advice_on_name", name_advice},
+    {"advice_on_field", field_advice},
+    {"advice_on_syntax", syntax_advice},
+    {"describe", described_value},
+    {"embedded", embedded_text},
+    {"embedded_modules", embedded_modules},
+    {"check_stop", check_stop_of_run},
+    {"try", try_call},
+    {"without_cudnn_attention", without_cudnn_attention},
+    {"recorded", recorded},
+    {"device_type", device_type},
+    {"is_recomputing", is_recomputing},
+    {"checkpoint_block", checkpoint_block},
+    {"keep_results_of", keep_results_of},
+    {"begins_recomputed_block", begins_recomputed_block},
+    {"check_recompute", check_recompute},
+    {"with_recomputed_blocks", with_recomputed_blocks},
+    {"whole_on_shards", whole_on_shards},
+    {nullptr, nullptr},
+};
+
 int open_redco(lua_State* L) {
   lua_newtable(L);
-  // Functions for this library's Lua files only.
-  lua_pushcfunction(L, fail_at_script);
-  lua_setfield(L, -2, "fail");
-  lua_pushcfunction(L, show_notice);
-  lua_setfield(L, -2, "notice");
-  lua_pushcfunction(L, nearest_name);
-  lua_setfield(L, -2, "nearest");
-  lua_pushcfunction(L, name_advice);
-  lua_setfield(L, -2, "advice_on_name");
-  lua_pushcfunction(L, field_advice);
-  lua_setfield(L, -2, "advice_on_field");
-  lua_pushcfunction(L, syntax_advice);
-  lua_setfield(L, -2, "advice_on_syntax");
-  lua_pushcfunction(L, described_value);
-  lua_setfield(L, -2, "describe");
-  lua_pushcfunction(L, embedded_text);
-  lua_setfield(L, -2, "embedded");
-  lua_pushcfunction(L, embedded_modules);
-  lua_setfield(L, -2, "embedded_modules");
-  lua_pushcfunction(L, check_stop_of_run);
-  lua_setfield(L, -2, "check_stop");
-  lua_pushcfunction(L, try_call);
-  lua_setfield(L, -2, "try");
-  lua_pushcfunction(L, without_cudnn_attention);
-  lua_setfield(L, -2, "without_cudnn_attention");
-  lua_pushcfunction(L, recorded);
-  lua_setfield(L, -2, "recorded");
-  lua_pushcfunction(L, device_type);
-  lua_setfield(L, -2, "device_type");
-  lua_pushcfunction(L, linear_layer);
-  lua_setfield(L, -2, "linear");
-  add_quantized_functions(L);
-  lua_pushcfunction(L, is_recomputing);
-  lua_setfield(L, -2, "is_recomputing");
-  lua_pushcfunction(L, checkpoint_block);
-  lua_setfield(L, -2, "checkpoint_block");
-  lua_pushcfunction(L, keep_results_of);
-  lua_setfield(L, -2, "keep_results_of");
-  lua_pushcfunction(L, begins_recomputed_block);
-  lua_setfield(L, -2, "begins_recomputed_block");
-  lua_pushcfunction(L, with_recomputed_blocks);
-  lua_setfield(L, -2, "with_recomputed_blocks");
-  lua_pushcfunction(L, whole_on_shards);
-  lua_setfield(L, -2, "whole_on_shards");
-  lua_pushcfunction(L, few_query_attention);
-  lua_setfield(L, -2, "few_query_attention");
-  lua_pushcfunction(L, fused_segment_attention);
-  lua_setfield(L, -2, "segment_attention");
-  lua_pushcfunction(L, mask_of_segments);
-  lua_setfield(L, -2, "segment_mask");
-  lua_pushcfunction(L, needs_no_segment_mask);
-  lua_setfield(L, -2, "has_segment_attention");
-  lua_pushcfunction(L, fused_silu_mul);
-  lua_setfield(L, -2, "silu_mul");
-  lua_pushcfunction(L, fused_rotary);
-  lua_setfield(L, -2, "rotary");
-  lua_pushcfunction(L, grouped_linear_layer);
-  lua_setfield(L, -2, "grouped_linear");
-  lua_pushcfunction(L, fused_dropout);
-  lua_setfield(L, -2, "dropout");
-  lua_pushcfunction(L, fused_linear_cross_entropy);
-  lua_setfield(L, -2, "linear_cross_entropy");
-  lua_pushcfunction(L, fused_linear_logprobs);
-  lua_setfield(L, -2, "linear_logprobs");
+  luaL_register(L, nullptr, internal_functions);
+  add_kernels(L);
   lua_pushliteral(L, REDCO_VERSION);
   lua_setfield(L, -2, "version");
   add_decoders(L);

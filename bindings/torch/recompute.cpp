@@ -349,6 +349,12 @@ int begins_recomputed_block(lua_State* L) {
   return 1;
 }
 
+int check_recompute(lua_State* L) {
+  const bool is_text = lua_type(L, 1) == LUA_TSTRING;
+  parse_recompute(is_text ? lua_tostring(L, 1) : describe(L, 1), luaL_checkstring(L, 2));
+  return 0;
+}
+
 int with_recomputed_blocks(lua_State* L) {
   RecomputeBlocks recompute(parse_recompute(luaL_checkstring(L, 1), "redco.models"));
   call(L, lua_gettop(L) - 2, LUA_MULTRET);

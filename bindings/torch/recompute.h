@@ -17,6 +17,9 @@ int checkpoint_block(lua_State* L);
 /// Counts a block that a function marks, and pushes whether `checkpoint_block` is to call it.
 int begins_recomputed_block(lua_State* L);
 
+/// check_recompute(value, where): raises an error unless the value is a name of Recompute.
+int check_recompute(lua_State* L);
+
 /// Calls a function with its arguments. Before them: what its blocks keep (name_of(Recompute)).
 int with_recomputed_blocks(lua_State* L);
 

@@ -139,7 +139,7 @@ test("errors", function()
     'redco.Trainer: recompute = "layers" is not "none", "selective" or "blocks"')
   expect_error(function()
     redco.models.from_config({ model_type = "gpt2" }, { recompute = "all" })
-  end, 'recompute = all is not "none", "selective" or "blocks"')
+  end, 'recompute = "all" is not "none", "selective" or "blocks"')
 end)
 
 testing.finish()

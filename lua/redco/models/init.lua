@@ -79,9 +79,7 @@ end
 
 -- Lets backward compute the layers of a model again, as `how` says.
 local function with_recompute(model, how, where)
-  if how ~= "none" and how ~= "selective" and how ~= "blocks" then
-    fail("%s: recompute = %s is not \"none\", \"selective\" or \"blocks\"", where, how)
-  end
+  native.check_recompute(how, where)
   if how == "none" then return model end
   for name, f in pairs(model) do
     if type(f) == "function" then
