@@ -9,10 +9,10 @@
 #include <redco/detail/article.h>
 #include <redco/error.h>
 
-#include <initializer_list>
 #include <lua.hpp>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace redco::lua {
 
@@ -52,7 +52,7 @@ using ShareObject = void (*)(lua_State* from, int index, lua_State* to);
 /// `tostring` of an object gives the name of its type and, if T has `described()`, its state:
 /// `Trainer {step = 40}`.
 template <class T>
-void make_object_type(lua_State* L, const char* text, std::initializer_list<Function> methods,
+void make_object_type(lua_State* L, const char* text, const std::vector<Function>& methods,
                       lua_CFunction field = nullptr) {
   luaL_newmetatable(L, T::lua_name);
   lua_pushstring(L, T::lua_name);

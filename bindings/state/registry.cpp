@@ -94,7 +94,7 @@ std::string registered_text(lua_State* L, const std::string& full_name) {
 }
 
 void register_functions(lua_State* L, const std::string& prefix,
-                        std::initializer_list<Function> functions) {
+                        const std::vector<Function>& functions) {
   for (const Function& entry : functions) {
     lua_pushcfunction(L, entry.function);
     register_value(L, prefix + entry.name, entry.text);

@@ -2,9 +2,9 @@
 
 #pragma once
 
-#include <initializer_list>
 #include <lua.hpp>
 #include <string>
+#include <vector>
 
 namespace redco::lua {
 
@@ -21,7 +21,7 @@ struct Function {
 /// Sets each function in the table on top of the stack and registers its text as `prefix` + name
 /// ("torch." or "Tensor:").
 void register_functions(lua_State* L, const std::string& prefix,
-                        std::initializer_list<Function> functions);
+                        const std::vector<Function>& functions);
 
 /// Registers the text of the value on top of the stack, which stays there: a function, a module,
 /// the methods of a class, or nil if there is no value yet. Throws Error if the value has another

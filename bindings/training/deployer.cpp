@@ -5,12 +5,12 @@
 
 #include "callbacks.h"
 #include "check.h"
+#include "deployer_methods.h"
 #include "optim.h"
 #include "plan.h"
 #include "run_record.h"
 #include "state/arguments.h"
 #include "state/object.h"
-#include "state/plain_tree.h"
 #include "state/tensor.h"
 #include "state/values.h"
 #include "torch/sharding.h"
@@ -40,11 +40,11 @@ std::string LuaDeployer::described() const {
   return text.str();
 }
 
-namespace {
-
 std::shared_ptr<Deployer> check_deployer(lua_State* L) {
   return check_object<LuaDeployer>(L, 1, "Deployer method")->deployer;
 }
+
+namespace {
 
 // Reads zero_group: a number of processes or "host".
 int64_t check_zero_group(NamedArguments& args) {
@@ -208,160 +208,6 @@ int get_sharding_rules(lua_State* L) {
   return 1;
 }
 
-// Returns the text of a value as the prompt shows it.
-std::string shown(lua_State* L, int index) {
-  if (lua_type(L, index) == LUA_TSTRING) return lua_tostring(L, index);
-  lua_getfield(L, LUA_GLOBALSINDEX, "require");
-  lua_pushliteral(L, "redco.repl.pretty");
-  call(L, 1, 1);
-  lua_getfield(L, -1, "answer");
-  lua_pushvalue(L, index);
-  lua_newtable(L);
-  lua_pushinteger(L, 100);
-  lua_setfield(L, -2, "width");
-  call(L, 2, 1);
-  std::string text = lua_tostring(L, -1);
-  lua_pop(L, 2);
-  return text;
-}
-
-int log_info(lua_State* L) {
-  auto deployer = check_deployer(L);
-  luaL_checkany(L, 2);
-  std::string info = shown(L, 2);
-  std::string title;
-  std::optional<int64_t> step;
-  if (!lua_isnoneornil(L, 3)) {
-    NamedArguments args(L, 3, "Deployer:log_info");
-    title = args.get<std::string>("title", "");
-    step = args.optional<int64_t>("step");
-    args.finish();
-  }
-  deployer->log_info(info, title, step);
-  return 0;
-}
-
-int log_metrics(lua_State* L) {
-  auto deployer = check_deployer(L);
-  deployer->log_metrics(check_metrics(L, 2, "Deployer:log_metrics: metrics"),
-                        check_integer(L, 3, "Deployer:log_metrics: step"));
-  return 0;
-}
-
-int save_ckpt_of_trees(lua_State* L) {
-  auto deployer = check_deployer(L);
-  NamedArguments args(L, 2, "Deployer:save_ckpt");
-  auto ckpt_dir = args.required<std::string>("ckpt_dir");
-  Checkpoint checkpoint;
-  checkpoint.params = args.required<Tree>("params");
-  checkpoint.opt_state = args.get<Tree>("opt_state", {});
-  checkpoint.custom_state = args.get<Tree>("custom_state", {});
-  checkpoint.info = args.get<Tree>("info", Tree::Dict{});
-  SaveCheckpointOptions options;
-  options.float_dtype = args.optional<c10::ScalarType>("float_dtype");
-  options.max_shard_size = args.get<int64_t>("max_shard_size", options.max_shard_size);
-  args.finish();
-  deployer->save_ckpt(ckpt_dir, std::move(checkpoint), options);
-  return 0;
-}
-
-LoadCheckpointOptions read_loading(NamedArguments& args) {
-  LoadCheckpointOptions options;
-  options.params = args.get<bool>("load_params", true);
-  options.opt_state = args.get<bool>("load_opt_state", true);
-  options.float_dtype = args.optional<c10::ScalarType>("float_dtype");
-  options.frozen = args.get<Tree>("params", {});
-  args.refuse({"optimizer"}, "the checkpoint describes its optimizer state; omit it");
-  args.refuse({"params_sharding_rules"},
-              "pass them to the Trainer or Predictor, which shards the parameters");
-  return options;
-}
-
-int push_ckpt(lua_State* L, Checkpoint checkpoint) {
-  lua_createtable(L, 0, 3);
-  push_tree(L, checkpoint.params);
-  lua_setfield(L, -2, "params");
-  push_tree(L, checkpoint.opt_state);
-  lua_setfield(L, -2, "opt_state");
-  push_tree(L, checkpoint.custom_state);
-  lua_setfield(L, -2, "custom_state");
-  push_tree(L, checkpoint.info);
-  return 2;
-}
-
-int load_ckpt(lua_State* L) {
-  auto deployer = check_deployer(L);
-  NamedArguments args(L, 2, "Deployer:load_ckpt");
-  auto ckpt_dir = args.required<std::string>("ckpt_dir");
-  LoadCheckpointOptions options = read_loading(args);
-  bool update_rng = args.get<bool>("update_rng", false);
-  args.finish();
-  return push_ckpt(L, deployer->load_ckpt(ckpt_dir, options, update_rng));
-}
-
-int load_last_ckpt(lua_State* L) {
-  auto deployer = check_deployer(L);
-  if (lua_isnoneornil(L, 2)) {
-    lua_settop(L, 1);
-    lua_newtable(L);
-  }
-  NamedArguments args(L, 2, "Deployer:load_last_ckpt");
-  LoadCheckpointOptions options = read_loading(args);
-  bool update_rng = args.get<bool>("update_rng", true);
-  args.finish();
-  // A planned or checked script begins anew.
-  auto checkpoint = PlanMode::is_on() || is_checking(L)
-                        ? std::nullopt
-                        : deployer->load_last_ckpt(options, update_rng);
-  if (checkpoint) return push_ckpt(L, *std::move(checkpoint));
-  lua_pushnil(L);
-  lua_pushnil(L);
-  return 2;
-}
-
-int load_params_shape(lua_State* L) {
-  check_deployer(L);
-  require(lua_type(L, 2) == LUA_TSTRING,
-          "Deployer:load_params_shape: expected the folder of a checkpoint, got ", described(L, 2));
-  push_tree(L, redco::load_params_shape(lua_tostring(L, 2)));
-  return 1;
-}
-
-int log_image(lua_State* L) {
-  auto deployer = check_deployer(L);
-  deployer->log_image(luaL_checkstring(L, 2), check_tensor(L, 3),
-                      check_integer(L, 4, "Deployer:log_image: step"));
-  return 0;
-}
-
-int log_histogram(lua_State* L) {
-  auto deployer = check_deployer(L);
-  deployer->log_histogram(luaL_checkstring(L, 2), check_tree(L, 3, "Deployer:log_histogram"),
-                          check_integer(L, 4, "Deployer:log_histogram: step"));
-  return 0;
-}
-
-int log_hparams(lua_State* L) {
-  auto deployer = check_deployer(L);
-  require(lua_istable(L, 2), "Deployer:log_hparams: expected a table of settings, got ",
-          described(L, 2));
-  Tree settings = check_tree(L, 2, "Deployer:log_hparams");
-  require(settings.is<Tree::Dict>(), "Deployer:log_hparams: expected settings by name, got a list");
-  deployer->log_hparams(settings.as<Tree::Dict>());
-  return 0;
-}
-
-int save_outputs(lua_State* L) {
-  auto deployer = check_deployer(L);
-  check_list(L, 2, "Deployer:save_outputs: outputs");
-  NamedArguments args(L, 3, "Deployer:save_outputs");
-  auto desc = args.required<std::string>("desc");
-  auto step = args.required<int64_t>("step");
-  args.finish();
-  deployer->save_outputs(plain_tree(L, 2), desc, step);
-  return 0;
-}
-
 int alone(lua_State* L) {
   auto deployer = check_deployer(L);
   require(lua_isfunction(L, 2), "Deployer:alone: expected a function, got ", described(L, 2));
@@ -420,25 +266,54 @@ int deployer_field(lua_State* L) {
   fail("a Deployer has no '", name, "'; its fields are workdir, n_processes, process_id and mesh");
 }
 
-}  // namespace
-
-std::map<std::string, double> check_metrics(lua_State* L, int index, const std::string& what) {
-  require(lua_istable(L, index), what, ": expected a table of numbers, got ", described(L, index));
-  std::map<std::string, double> metrics;
-  for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
-    std::string key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
-    require(!key.empty(), what, ": the key ", described(L, -2), " is not a name");
-    if (at::Tensor* tensor = test_tensor(L, -1)) {
-      require(tensor->numel() == 1, what, ": ", key, " is ", described(*tensor),
-              "; expected a number or a tensor of one element");
-      metrics[key] = tensor->item<double>();
-    } else {
-      require(lua_type(L, -1) == LUA_TNUMBER, what, ": ", key, " is ", described(L, -1),
-              "; expected a number or a tensor of one element");
-      metrics[key] = lua_tonumber(L, -1);
-    }
-  }
-  return metrics;
+std::vector<Function> run_methods() {
+  return {
+      {"gen_rng", gen_rng,
+       "gen_rng(self) -> Generator\n"
+       "Returns a new source of random numbers, as `redco.Rng`. Each call returns another one; "
+       "runs with the same seed get the same ones."},
+      {"get_lr_schedule_fn", get_lr_schedule_fn,
+       "get_lr_schedule_fn(self, {train_size, per_device_batch_size, n_epochs, learning_rate: "
+       "number, global_batch_size = nil, accumulate_grad_batches = nil, schedule_type = "
+       "\"linear\", "
+       "warmup_ratio = 0, warmup_steps = nil, init_learning_rate = 0, end_learning_rate = 0}) -> "
+       "function(step) -> number\n"
+       "Returns a learning rate schedule for an optimizer: a linear warm-up, then \"linear\" or "
+       "\"cosine\" decay until the last optimizer step of the run.\n"
+       "  train_size: the number of training examples\n"
+       "  learning_rate: the value after the warm-up, its maximum\n"
+       "  global_batch_size: examples of one optimizer step, as in Trainer:fit\n"
+       "  accumulate_grad_batches: micro-batches of one optimizer step, instead of "
+       "global_batch_size\n"
+       "  warmup_ratio: the part of all steps, from 0 to 1, that warms up\n"
+       "  warmup_steps: their number, instead of warmup_ratio\n"
+       "  init_learning_rate, end_learning_rate: the first and the last value"},
+      {"get_accumulate_grad_batches", get_accumulate_grad_batches,
+       "get_accumulate_grad_batches(self, {global_batch_size, per_device_batch_size}) -> "
+       "integer\n"
+       "Returns the number of micro-batches in one optimizer step. Raises an error if "
+       "global_batch_size is not a multiple of a micro-batch."},
+      {"get_local_global_micro_batch_size", get_local_global_micro_batch_size,
+       "get_local_global_micro_batch_size(self, {per_device_batch_size}) -> integer, integer\n"
+       "Returns the number of examples of a micro-batch on one device, and on the whole mesh."},
+      {"get_sharding_rules", get_sharding_rules,
+       "get_sharding_rules(self, params, forward, rules = nil, n_model_shards = nil) -> list\n"
+       "Plans how the parameters are sharded over the model shards. Returns a list of {name, "
+       "placement, reason = ...}, which tostring formats as a table. You can change the list "
+       "and pass it to a Trainer as params_sharding_rules. The plan comes from calls of "
+       "`forward(params)` on tensors with shapes and no values. It should return the loss, so "
+       "that the moves of its backward pass count. `rules` is such a list that "
+       "takes precedence. `n_model_shards` plans for another number of shards than the "
+       "Deployer's."},
+      {"alone", alone,
+       "alone(self, f) -> list\n"
+       "Runs f(own) on each process by itself, for as long as it takes, and returns the results "
+       "of all processes, by their number: trees, whose tensors are on the CPU, or false for "
+       "none. `own` is a Deployer of this process alone, as each redco.Deployer made inside f is. "
+       "Random numbers inside f, also those of math.random, differ between processes; a Deployer "
+       "with a fixed seed makes work independent of the process that does it. Inside f, "
+       "anything that needs the other processes raises an error with its line. If f fails on one "
+       "process, all processes raise an error."}};
 }
 
 constexpr const char* deployer_text = R"text(Deployer{seed, n_model_shards: integer or string = 1,
@@ -488,7 +363,12 @@ process_id and host0_address.
   host0_address: the address of process 0, which listens on host0_port
   collective_timeout: seconds after which an unfinished collective raises an error)text";
 
+}  // namespace
+
 void add_deployer(lua_State* L) {
+  std::vector<Function> methods = run_methods();
+  for (const auto& more : {checkpoint_methods(), log_methods()})
+    methods.insert(methods.end(), more.begin(), more.end());
   make_object_type<LuaDeployer>(
       L,
       "Deployer {workdir, n_processes, process_id, mesh: table}\n"
@@ -497,108 +377,7 @@ void add_deployer(lua_State* L) {
       "each example, ep = copies that share the experts of mixtures, pp = stages of a pipeline, "
       "dp_replicate = groups of "
       "copies}; dp counts those of one group, see zero_group, with the same experts",
-      {{"gen_rng", gen_rng,
-        "gen_rng(self) -> Generator\n"
-        "Returns a new source of random numbers, as `redco.Rng`. Each call returns another one; "
-        "runs with the same seed get the same ones."},
-       {"get_lr_schedule_fn", get_lr_schedule_fn,
-        "get_lr_schedule_fn(self, {train_size, per_device_batch_size, n_epochs, learning_rate: "
-        "number, global_batch_size = nil, accumulate_grad_batches = nil, schedule_type = "
-        "\"linear\", "
-        "warmup_ratio = 0, warmup_steps = nil, init_learning_rate = 0, end_learning_rate = 0}) -> "
-        "function(step) -> number\n"
-        "Returns a learning rate schedule for an optimizer: a linear warm-up, then \"linear\" or "
-        "\"cosine\" decay until the last optimizer step of the run.\n"
-        "  train_size: the number of training examples\n"
-        "  learning_rate: the value after the warm-up, its maximum\n"
-        "  global_batch_size: examples of one optimizer step, as in Trainer:fit\n"
-        "  accumulate_grad_batches: micro-batches of one optimizer step, instead of "
-        "global_batch_size\n"
-        "  warmup_ratio: the part of all steps, from 0 to 1, that warms up\n"
-        "  warmup_steps: their number, instead of warmup_ratio\n"
-        "  init_learning_rate, end_learning_rate: the first and the last value"},
-       {"get_accumulate_grad_batches", get_accumulate_grad_batches,
-        "get_accumulate_grad_batches(self, {global_batch_size, per_device_batch_size}) -> "
-        "integer\n"
-        "Returns the number of micro-batches in one optimizer step. Raises an error if "
-        "global_batch_size is not a multiple of a micro-batch."},
-       {"get_local_global_micro_batch_size", get_local_global_micro_batch_size,
-        "get_local_global_micro_batch_size(self, {per_device_batch_size}) -> integer, integer\n"
-        "Returns the number of examples of a micro-batch on one device, and on the whole mesh."},
-       {"get_sharding_rules", get_sharding_rules,
-        "get_sharding_rules(self, params, forward, rules = nil, n_model_shards = nil) -> list\n"
-        "Plans how the parameters are sharded over the model shards. Returns a list of {name, "
-        "placement, reason = ...}, which tostring formats as a table. You can change the list "
-        "and pass it to a Trainer as params_sharding_rules. The plan comes from calls of "
-        "`forward(params)` on tensors with shapes and no values. It should return the loss, so "
-        "that the moves of its backward pass count. `rules` is such a list that "
-        "takes precedence. `n_model_shards` plans for another number of shards than the "
-        "Deployer's."},
-       {"save_ckpt", save_ckpt_of_trees,
-        "save_ckpt(self, {ckpt_dir, params, opt_state = nil, custom_state = nil, info = nil, "
-        "float_dtype = nil, max_shard_size = 5e9})\n"
-        "Writes a checkpoint and waits until it is written: a folder of safetensors files with "
-        "whole tensors, independent of their sharding, and info.json with the fields of `info`. "
-        "The write is atomic and replaces an earlier checkpoint of that name."},
-       {"load_ckpt", load_ckpt,
-        "load_ckpt(self, {ckpt_dir, load_params = true, load_opt_state = true, float_dtype = nil, "
-        "update_rng = false, params = nil}) -> {params, opt_state, custom_state}, info\n"
-        "Loads a checkpoint, whatever layout wrote it. Verifies the checksum of every file. "
-        "`float_dtype` converts floating-point tensors. With `update_rng`, random numbers "
-        "continue where the saved run left off. Pass `info` to a Trainer as last_ckpt_info. A "
-        "checkpoint of a Trainer only names the parameters that were not trained and came from "
-        "files of weights. These are read from there, or taken from the tree `params`, such as "
-        "the one with which the run began; other values than in the run are an error."},
-       {"load_last_ckpt", load_last_ckpt,
-        "load_last_ckpt(self, {load_params = true, load_opt_state = true, float_dtype = nil, "
-        "update_rng = true, params = nil}) -> {params, opt_state, custom_state}, info\n"
-        "Loads the newest checkpoint of the work folder; returns nil, nil if there is none. If "
-        "the checkpoint that last_ckpt.txt names is missing or damaged, it loads the newest "
-        "intact one, logs that, and renames damaged ones to NAME.damaged. Raises an error if "
-        "all are damaged. `params` as in `load_ckpt`."},
-       {"alone", alone,
-        "alone(self, f) -> list\n"
-        "Runs f(own) on each process by itself, for as long as it takes, and returns the results "
-        "of all processes, by their number: trees, whose tensors are on the CPU, or false for "
-        "none. `own` is a Deployer of this process alone, as each redco.Deployer made inside f is. "
-        "Random numbers inside f, also those of math.random, differ between processes; a Deployer "
-        "with a fixed seed makes work independent of the process that does it. Inside f, "
-        "anything that needs the other processes raises an error with its line. If f fails on one "
-        "process, all processes raise an error."},
-       {"load_params_shape", load_params_shape,
-        "load_params_shape(self, ckpt_dir) -> table\n"
-        "Returns the params of a checkpoint without values: tensors on the meta device."},
-       {"log_info", log_info,
-        "log_info(self, info, {title = nil, step = nil})\n"
-        "Writes a text to the console and workdir/log.txt. Other values are written as the prompt "
-        "shows them. A text with a title is also written to TensorBoard."},
-       {"log_metrics", log_metrics,
-        "log_metrics(self, metrics, step = nil)\n"
-        "Writes a table of numbers to workdir/metrics.jsonl, as one line with `step`, and to "
-        "TensorBoard, there as train/NAME if the name has no slash."},
-       {"log_image", log_image,
-        "log_image(self, name, pixels, step = nil)\n"
-        "Writes an image to TensorBoard: a tensor [height, width] or [channels, height, width] "
-        "with 1, 3 or 4 channels, either uint8 or floating-point from 0 to 1."},
-       {"log_histogram", log_histogram,
-        "log_histogram(self, name, values: Tensor or table, step)\n"
-        "Writes the distribution of a tensor's values to TensorBoard, or of each tensor in a tree "
-        "such as trainer.params, whose dotted name follows. Values that are not finite are left "
-        "out. All processes must call it."},
-       {"log_hparams", log_hparams,
-        "log_hparams(self, settings: table)\n"
-        "Writes settings of the run to TensorBoard, which compares runs by them in its tab "
-        "HPARAMS: numbers, strings and booleans by name, such as the table that `redco.options` "
-        "returns."},
-       {"save_outputs", save_outputs,
-        "save_outputs(self, outputs, {desc, step})\n"
-        "Writes a list to workdir/outputs_DESC.json, and its first ten entries to TensorBoard at "
-        "`step`. Both `desc` and `step` are required. Values that JSON cannot represent are "
-        "written as tostring formats them. For a tensor "
-        "with more than 1000 elements, or with several dimensions and more than 32 elements, only "
-        "the type and shape are written. After an evaluation with an eval_predictor, fit saves "
-        "{example = ..., pred = ...} of each example this way."}},
-      deployer_field);
+      methods, deployer_field);
   register_functions(L, "redco.", {{"Deployer", make_deployer, deployer_text}});
 }
 
