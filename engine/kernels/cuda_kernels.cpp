@@ -12,6 +12,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <dlfcn.h>
+#include <algorithm>
+#include <cstdint>
 
 namespace redco {
 
@@ -197,6 +199,20 @@ const char* kernel_suffix(c10::ScalarType dtype) {
     default:
       return nullptr;
   }
+}
+
+bool has_kernels_for(const at::Tensor& tensor) {
+  return tensor.is_cuda() && kernel_suffix(tensor.scalar_type()) != nullptr &&
+         CudaKernels::are_available();
+}
+
+bool begins_at_pack(const at::Tensor& tensor) {
+  return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % pack_bytes == 0;
+}
+
+int threads_for(int64_t n_items) {
+  constexpr int64_t warp = 32, most = 256;
+  return int(std::min(most, (n_items + warp - 1) / warp * warp));
 }
 
 }  // namespace redco

@@ -2,6 +2,7 @@
 
 #include <redco/export.h>
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
@@ -48,5 +49,16 @@ int compute_capability(c10::Device device);
 
 /// The element type in the names of kernels: "float", "bfloat16" or "half"; null for other types.
 const char* kernel_suffix(c10::ScalarType dtype);
+
+/// Whether kernels can be launched for a tensor: it is on a GPU, and its type has a suffix.
+bool has_kernels_for(const at::Tensor& tensor);
+
+/// The bytes that a thread reads at once: a `Pack` (packs.cuh).
+constexpr int64_t pack_bytes = 16;
+/// Whether the memory of a tensor begins at a pack.
+bool begins_at_pack(const at::Tensor& tensor);
+
+/// The threads of a block that has so many items: whole warps, at most 256.
+int threads_for(int64_t n_items);
 
 }  // namespace redco

@@ -13,24 +13,20 @@ extern const char* const float8_source;  // float8.cu
 
 namespace {
 
-constexpr int64_t rows_of_thread = 16, columns_of_thread = 8;  // units of 16 bytes
-
-bool is_aligned(const at::Tensor& tensor) {
-  return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
-}
+constexpr int64_t rows_of_thread = 16, columns_of_thread = 8;  // a pack of y, one of x
 
 }  // namespace
 
 bool to_float8_on_gpu(const at::Tensor& y, const at::Tensor& x, const at::Tensor& factor) {
-  if (!x.is_cuda() || x.scalar_type() != at::kBFloat16 || !CudaKernels::are_available())
-    return false;
+  if (x.scalar_type() != at::kBFloat16 || !has_kernels_for(x)) return false;
   if (!x.is_contiguous()) {
     const at::Tensor columns = x.t();
     return columns.is_contiguous() && to_float8_on_gpu(y.t(), columns, factor);
   }
   const bool by_columns = !y.is_contiguous();
   int64_t n_rows = x.size(0), n_packs = x.size(1) / columns_of_thread;
-  if (x.numel() == 0 || x.size(1) % columns_of_thread != 0 || !is_aligned(x) || !is_aligned(y) ||
+  if (x.numel() == 0 || x.size(1) % columns_of_thread != 0 || !begins_at_pack(x) ||
+      !begins_at_pack(y) ||
       (by_columns && (n_rows % rows_of_thread != 0 || !y.t().is_contiguous())))
     return false;
   const bool is_e4m3 = y.scalar_type() == at::kFloat8_e4m3fn;

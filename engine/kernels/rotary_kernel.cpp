@@ -15,7 +15,6 @@ extern const char* const rotary_source;  // rotary.cu
 
 namespace {
 
-constexpr int64_t bytes_of_pack = 16;
 constexpr int64_t most_heads_dims = 4;  // with that of elements
 
 // `TurnedHeads` of rotary.cu.
@@ -38,19 +37,17 @@ at::Tensor as_heads(at::Tensor tensor) {
 bool begins_at_packs(const at::Tensor& heads) {
   const int64_t size = heads.element_size();
   for (int64_t dim = 0; dim + 1 < heads.dim(); ++dim)
-    if (heads.size(dim) > 1 && heads.stride(dim) * size % bytes_of_pack != 0) return false;
-  return reinterpret_cast<uintptr_t>(heads.const_data_ptr()) % bytes_of_pack == 0;
+    if (heads.size(dim) > 1 && heads.stride(dim) * size % pack_bytes != 0) return false;
+  return begins_at_pack(heads);
 }
 
 }  // namespace
 
 bool rotary_on_gpu(const at::Tensor& y, const at::Tensor& x, const at::Tensor& cos,
                    const at::Tensor& sin, bool are_neighbours, float sign) {
-  const char* type = kernel_suffix(x.scalar_type());
-  if (!x.is_cuda() || type == nullptr || x.dim() > most_heads_dims || !CudaKernels::are_available())
-    return false;
+  if (!has_kernels_for(x) || x.dim() > most_heads_dims) return false;
   const at::Tensor from = as_heads(x), to = as_heads(y), c = as_heads(cos), s = as_heads(sin);
-  const int64_t per_pack = bytes_of_pack / x.element_size();
+  const int64_t per_pack = pack_bytes / x.element_size();
   const int64_t n_angles = cos.size(-1), n_rest = x.size(-1) - 2 * n_angles;
   if (n_angles % per_pack != 0 || n_rest % per_pack != 0 || !begins_at_packs(from) ||
       !begins_at_packs(to) || !begins_at_packs(c) || !begins_at_packs(s))
@@ -76,15 +73,13 @@ bool rotary_on_gpu(const at::Tensor& y, const at::Tensor& x, const at::Tensor& c
                     uint32_t(n_angles / per_pack),
                     uint32_t(n_rest / per_pack),
                     sign};
-  constexpr int64_t most_threads = 256, warp = 32;
-  const int64_t n_threads = std::min(most_threads, (n_items + warp - 1) / warp * warp);
   const void *of_x = x.const_data_ptr(), *of_cos = c.const_data_ptr(), *of_sin = s.const_data_ptr();
   void* of_y = y.mutable_data_ptr();
   void* arguments[] = {&of_x, &of_cos, &of_sin, &of_y, &heads};
   static CudaKernels kernels(rotary_source);
   const std::string name = are_neighbours ? "rotary_neighbours_" : "rotary_halves_";
-  kernels.launch((name + type).c_str(), x.device(), {.x = n_blocks, .n_threads = int(n_threads)},
-                 arguments);
+  kernels.launch((name + kernel_suffix(x.scalar_type())).c_str(), x.device(),
+                 {.x = n_blocks, .n_threads = threads_for(n_items)}, arguments);
   return true;
 }
 

@@ -4,7 +4,6 @@
 
 #include "cuda_kernels.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,45 +14,35 @@ extern const char* const silu_mul_source;  // silu_mul.cu
 
 namespace {
 
-constexpr int64_t unit = 16;  // bytes of a Pack
-
 // `GatedRows` of silu_mul.cu.
 struct GatedRows {
   int64_t n_columns, gate_stride, up_stride;
 };
 
-// The tensor [rows, columns], if its rows are dense and lie in units.
-std::optional<at::Tensor> in_units(const at::Tensor& tensor) {
+// The tensor [rows, columns], if its rows are dense and consist of packs.
+std::optional<at::Tensor> in_packs(const at::Tensor& tensor) {
   if (tensor.dim() == 0 || tensor.stride(-1) != 1) return std::nullopt;
   at::Tensor rows = tensor.flatten(0, -2);  // a copy if rows do not lie at one distance
   const int64_t size = rows.element_size();
-  const bool are_units = rows.size(1) * size % unit == 0 && rows.stride(0) * size % unit == 0 &&
-                         reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % unit == 0;
-  return are_units ? std::optional(rows) : std::nullopt;
+  const bool are_packs = rows.size(1) * size % pack_bytes == 0 &&
+                         rows.stride(0) * size % pack_bytes == 0 && begins_at_pack(rows);
+  return are_packs ? std::optional(rows) : std::nullopt;
 }
 
 void launch(const std::string& kernel, const at::Tensor& gate, const at::Tensor& up,
             void** arguments, GatedRows& rows) {
-  constexpr int64_t most_threads = 256, warp = 32;
-  const int64_t per_unit = unit / gate.element_size();
-  rows = {gate.size(1) / per_unit, gate.stride(0) / per_unit, up.stride(0) / per_unit};
-  const int64_t n_threads = (rows.n_columns + warp - 1) / warp * warp;
+  const int64_t per_pack = pack_bytes / gate.element_size();
+  rows = {gate.size(1) / per_pack, gate.stride(0) / per_pack, up.stride(0) / per_pack};
   static CudaKernels kernels(silu_mul_source);
   kernels.launch((kernel + kernel_suffix(gate.scalar_type())).c_str(), gate.device(),
-                 {.x = gate.size(0), .n_threads = int(std::min(n_threads, most_threads))},
-                 arguments);
-}
-
-bool has_kernel(const at::Tensor& tensor) {
-  return tensor.is_cuda() && tensor.numel() > 0 && kernel_suffix(tensor.scalar_type()) != nullptr &&
-         CudaKernels::are_available();
+                 {.x = gate.size(0), .n_threads = threads_for(rows.n_columns)}, arguments);
 }
 
 }  // namespace
 
 bool silu_mul_on_gpu(const at::Tensor& y, const at::Tensor& gate, const at::Tensor& up) {
-  if (!has_kernel(y)) return false;
-  const std::optional<at::Tensor> g = in_units(gate), u = in_units(up);
+  if (y.numel() == 0 || !has_kernels_for(y)) return false;
+  const std::optional<at::Tensor> g = in_packs(gate), u = in_packs(up);
   if (!g || !u) return false;
   const void *of_gate = g->const_data_ptr(), *of_up = u->const_data_ptr();
   void* of_y = y.mutable_data_ptr();
@@ -66,9 +55,9 @@ bool silu_mul_on_gpu(const at::Tensor& y, const at::Tensor& gate, const at::Tens
 bool silu_mul_backward_on_gpu(const at::Tensor& d_gate, const at::Tensor& d_up,
                               const at::Tensor& grad, const at::Tensor& gate,
                               const at::Tensor& up) {
-  if (!has_kernel(d_gate)) return false;
+  if (d_gate.numel() == 0 || !has_kernels_for(d_gate)) return false;
   const at::Tensor dense = grad.contiguous();
-  const std::optional<at::Tensor> g = in_units(gate), u = in_units(up), of_y = in_units(dense);
+  const std::optional<at::Tensor> g = in_packs(gate), u = in_packs(up), of_y = in_packs(dense);
   if (!g || !u || !of_y) return false;
   const void *of_grad = of_y->const_data_ptr(), *of_gate = g->const_data_ptr(),
              *of_up = u->const_data_ptr();
