@@ -67,25 +67,25 @@ std::vector<HostBoard::Member> HostBoard::joined(int64_t attempt) {
   return members;
 }
 
-void HostBoard::set_plan(int64_t attempt, const Plan& plan) {
+void HostBoard::set_crew(int64_t attempt, const Crew& crew) {
   std::ostringstream text;
-  text << plan.run;
-  for (const Member& each : plan.members) text << ' ' << each.host << ' ' << each.n_workers;
-  set(numbered("plan", attempt), text.str());
+  text << crew.run;
+  for (const Member& each : crew.members) text << ' ' << each.host << ' ' << each.n_workers;
+  set(numbered("crew", attempt), text.str());
 }
 
-std::optional<HostBoard::Plan> HostBoard::plan(int64_t attempt) {
-  auto text = find(numbered("plan", attempt));
+std::optional<HostBoard::Crew> HostBoard::crew(int64_t attempt) {
+  auto text = find(numbered("crew", attempt));
   if (!text) return std::nullopt;
-  Plan plan;
+  Crew crew;
   std::istringstream words(*text);
-  words >> plan.run;
-  for (Member each; words >> each.host >> each.n_workers;) plan.members.push_back(each);
-  return plan;
+  words >> crew.run;
+  for (Member each; words >> each.host >> each.n_workers;) crew.members.push_back(each);
+  return crew;
 }
 
-std::unique_ptr<RunStore> HostBoard::part(int64_t attempt, const Plan& plan) {
-  return store_->part(plan.run, attempt);
+std::unique_ptr<RunStore> HostBoard::part(int64_t attempt, const Crew& crew) {
+  return store_->part(crew.run, attempt);
 }
 
 void HostBoard::set_done(int64_t attempt, int64_t host) {

@@ -18,7 +18,7 @@ class HostBoard {
     int64_t n_workers = 0;
   };
   /// The participants of an attempt, in the order of their ranks.
-  struct Plan {
+  struct Crew {
     std::string run;
     std::vector<Member> members;
   };
@@ -40,16 +40,16 @@ class HostBoard {
   void set_sign(int64_t host, const std::string& sign);
   std::string sign(int64_t host);
 
-  /// The current attempt. Hosts may join it until it has a plan.
+  /// The current attempt. Hosts may join it until it has a crew.
   void open(int64_t attempt);
   std::optional<int64_t> attempt();
   void join(int64_t attempt, const Member& member);
   /// The hosts that have joined.
   std::vector<Member> joined(int64_t attempt);
-  void set_plan(int64_t attempt, const Plan& plan);
-  std::optional<Plan> plan(int64_t attempt);
+  void set_crew(int64_t attempt, const Crew& crew);
+  std::optional<Crew> crew(int64_t attempt);
   /// The part of the store that the attempt's workers see.
-  std::unique_ptr<RunStore> part(int64_t attempt, const Plan& plan);
+  std::unique_ptr<RunStore> part(int64_t attempt, const Crew& crew);
 
   /// All of a host's workers of the attempt have finished.
   void set_done(int64_t attempt, int64_t host);

@@ -31,7 +31,7 @@ HostLead::HostLead(HostBoard& board, const Restarts& restarts)
 void HostLead::open(int64_t attempt) {
   attempt_ = attempt;
   opened_ = Clock::now();
-  plan_ = {};
+  crew_ = {};
   waiting_ = std::make_unique<Waiting>("the launchers of the hosts");
   board_.open(attempt);
 }
@@ -39,7 +39,7 @@ void HostLead::open(int64_t attempt) {
 void HostLead::round() {
   if (board_.end()) return;
   listen();
-  plan_.members.empty() ? meet() : watch();
+  crew_.members.empty() ? meet() : watch();
 }
 
 void HostLead::listen() {
@@ -69,9 +69,9 @@ void HostLead::meet() {
   bool is_here =
       n > 0 && members.front().host == 0;  // otherwise its last workers may still be ending
   if (is_here && n >= enough) {
-    plan_ = {random_name(), members};
-    part_ = board_.part(attempt_, plan_);
-    board_.set_plan(attempt_, plan_);
+    crew_ = {random_name(), members};
+    part_ = board_.part(attempt_, crew_);
+    board_.set_crew(attempt_, crew_);
     waiting_.reset();
   } else if (is_late) {
     waiting_.reset();
@@ -88,7 +88,7 @@ void HostLead::meet() {
 void HostLead::watch() {
   bool all_done = true;
   int64_t first_rank = 0;
-  for (const auto& [host, n_workers] : plan_.members) {
+  for (const auto& [host, n_workers] : crew_.members) {
     bool is_done = board_.is_done(attempt_, host);
     all_done = all_done && is_done;
     if (!is_done && is_silent(host)) {

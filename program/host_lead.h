@@ -50,7 +50,7 @@ class HostLead {
   std::vector<Sign> signs_;
   int64_t attempt_ = 0;
   Clock::time_point opened_;
-  HostBoard::Plan plan_;  // without members until decided
+  HostBoard::Crew crew_;  // without members until decided
   std::unique_ptr<RunStore> part_;
   std::unique_ptr<Waiting> waiting_;  // for the hosts of the attempt
 };

@@ -174,20 +174,20 @@ class Hosts::Talk {
   void take_part() {
     auto open = board_->attempt();
     if (!open) return;
-    auto plan = board_->plan(*open);
-    if (plan)
+    auto crew = board_->crew(*open);
+    if (crew)
       waiting_.reset();
     else if (place_.rank != 0)  // host 0 names the hosts it waits for
       wait_for("host 0 to start the run once all hosts have joined");
     bool has_joined = joined_ == *open;
-    if (!plan && !has_joined) {
+    if (!crew && !has_joined) {
       board_->join(*open, {place_.rank, n_workers_});
       joined_ = *open;
     }
-    if (!plan) return;
-    Attempt attempt{.number = *open, .run = plan->run};
+    if (!crew) return;
+    Attempt attempt{.number = *open, .run = crew->run};
     bool takes_part = false;
-    for (const auto& [host, n_workers] : plan->members) {
+    for (const auto& [host, n_workers] : crew->members) {
       if (host == place_.rank) {
         takes_part = true;
         attempt.first_rank = attempt.size;
@@ -195,7 +195,7 @@ class Hosts::Talk {
       attempt.size += n_workers;
     }
     if (!takes_part || *open == attempt_) return;
-    auto part = board_->part(*open, *plan);
+    auto part = board_->part(*open, *crew);
     if (!has_joined) {
       part->note_failure({attempt.first_rank, "its host lost the connection and reconnected"});
       return;

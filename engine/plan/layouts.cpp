@@ -53,7 +53,7 @@ WholeBytes whole_bytes(const TrainerOptions& options) {
   std::vector<NamedTensor> trained;
   WholeBytes whole;
   std::set<const void*> counted;
-  for (const auto& [name, param] : named_tensors(without_values(options.params, mesh))) {
+  for (const auto& [name, param] : named_tensors(whole_on_meta(options.params, mesh))) {
     if (!counted.insert(param.unsafeGetTensorImpl()).second) continue;
     int64_t bytes = param.numel() * int64_t(param.element_size());
     whole.parameters += bytes;

@@ -20,7 +20,7 @@ REDCO_API std::optional<LinkFacts> find_link(const std::string& name);
 REDCO_API std::set<std::string> device_names();
 REDCO_API std::set<std::string> link_names();
 
-/// The memory that no tensor has on devices of a kind.
+/// Returns the memory of a device that drivers and libraries take, by the kind of device.
 REDCO_API ReservedMemory default_reserve(DeviceFacts::Kind kind);
 
 /// The time of the host for an operator, in launches of `launch_us`: Lua, autograd and freeing

@@ -34,9 +34,9 @@ namespace {
 thread_local Recorder* of_this_thread = nullptr;
 thread_local bool is_script_calling = false;
 
-// Tensors that the script made have values: they are taken without. The copy is no allocation of
+// Takes a tensor that the script made, which has values, without them. The copy is no allocation of
 // the step.
-at::Tensor without_values(const at::Tensor& tensor) {
+at::Tensor uncounted_on_meta(const at::Tensor& tensor) {
   WithExecution not_counted(nullptr);
   return on_meta(tensor);
 }
@@ -157,7 +157,7 @@ bool Recorder::drop_values(const c10::OperatorHandle& handle, Stack& stack) {
     (tensor.is_meta() ? lacks_some : has_some) = true;
   });
   if (!has_some || !lacks_some) return false;
-  for (size_t i = first; i < stack.size(); ++i) map_tensors(stack[i], without_values);
+  for (size_t i = first; i < stack.size(); ++i) map_tensors(stack[i], uncounted_on_meta);
   handle.callBoxed(&stack);
   size_t n_results = schema.returns().size();
   for (size_t i = 0; i < n_results; ++i) {
@@ -211,7 +211,7 @@ void Recorder::run(const Call& call, const CallPlan& plan, Stack& local) {
          ". Values are not computed here: does a loop wait for a value? Each value that is read is "
          "taken as 1");
   for (c10::IValue& value : local) {
-    map_tensors(value, without_values);
+    map_tensors(value, uncounted_on_meta);
     if (value.isDevice()) value = c10::Device(c10::kMeta);
   }
   // Memory that the operator writes to or reads, to tell its results from views.

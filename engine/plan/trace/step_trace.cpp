@@ -28,7 +28,7 @@ constexpr auto meta = c10::DeviceType::Meta;
 
 }  // namespace
 
-Tree without_values(const Tree& tensors, const std::shared_ptr<Mesh>& mesh) {
+Tree whole_on_meta(const Tree& tensors, const std::shared_ptr<Mesh>& mesh) {
   at::NoGradGuard no_grad;
   std::map<const void*, at::Tensor> made;
   return map_tensors(tensors, [&](const std::string&, const at::Tensor& given) {
@@ -217,7 +217,7 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
   trace.n_parameters = count_numbers(program.options.params);
   TrainerOptions of_trainer = program.options;
   of_trainer.deployer = Deployer::on_mesh(options, mesh);
-  of_trainer.params = without_values(program.options.params, mesh);
+  of_trainer.params = whole_on_meta(program.options.params, mesh);
   of_trainer.opt_state.reset();
   of_trainer.last_ckpt_info = {};
   of_trainer.accumulate_grad_batches = layout.n_accumulated;

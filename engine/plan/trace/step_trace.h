@@ -28,7 +28,7 @@ struct TracedProgram {
 };
 
 /// Whole tensors without values, of the shapes of `tensors`. Tied ones stay tied.
-Tree without_values(const Tree& tensors, const std::shared_ptr<Mesh>& mesh);
+Tree whole_on_meta(const Tree& tensors, const std::shared_ptr<Mesh>& mesh);
 
 using Collectives = std::map<std::string, Group::Counters>;  // by group
 

@@ -29,7 +29,7 @@ at::Tensor passed_on(const at::Tensor& local, const Geometry& geometry, const Si
   if (own == from) {
     at::Tensor sent = local.resolve_conj().resolve_neg().reshape({-1});
     sends.push_back(run.link(from, to).start_exchange({sent.narrow(0, 0, 0), sent}, {0, 0}));
-    return without_values(sizes, local.strides(), local.scalar_type());
+    return absent_part(sizes, local.strides(), local.scalar_type());
   }
   if (own != to) return local;
   int64_t n = c10::multiply_integers(sizes);
@@ -44,7 +44,7 @@ c10::Device device_of_values(const Mesh& mesh) {
   return execution().is_planned() ? c10::Device(c10::kMeta) : mesh.device();
 }
 
-at::Tensor without_values(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype) {
+at::Tensor absent_part(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype) {
   const WithExecution not_planned(nullptr);
   return at::empty_strided(sizes, strides, at::TensorOptions(dtype).device(at::kMeta));
 }
@@ -93,7 +93,7 @@ at::Tensor seen_by_stage(const at::Tensor& tensor, const std::shared_ptr<const M
   const at::Tensor& local = impl ? impl->local() : tensor;
   const Placements placements = impl ? impl->placements() : Placements();
   at::Tensor own = stage->is_absent()
-                       ? without_values(local.sizes(), local.strides(), local.scalar_type())
+                       ? absent_part(local.sizes(), local.strides(), local.scalar_type())
                        : alias_of(local);
   at::Tensor seen = wrap(own, placements, stage, geometry_of(tensor));
   if (impl) be_read_as(seen, tensor);

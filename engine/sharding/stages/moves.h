@@ -13,14 +13,15 @@
 
 namespace redco::sharding {
 
-/// What was sent to other stages, and may be on its way.
+/// Messages to other stages that may be on their way.
 using Sends = std::vector<std::unique_ptr<Pending>>;
 
 /// The dimension of the mesh that stages are along.
 constexpr Mesh::Dim stages = Mesh::dim_of(Mesh::pipeline);
 
-/// What a process has of a part that is on another stage: its shape. A plan counts no memory of it.
-at::Tensor without_values(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype);
+/// Returns the stand-in for a part that is on another stage: a shape without values. A plan counts
+/// no memory of it.
+at::Tensor absent_part(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype);
 
 /// The device of what a process has itself. In a plan that has no values, either.
 c10::Device device_of_values(const Mesh& mesh);
@@ -35,7 +36,7 @@ std::optional<int64_t> resting_stage_of(const at::Tensor& tensor);
 /// receives that part: from stage to stage, for each that lies between. Not differentiable.
 at::Tensor moved_to_stage(const at::Tensor& tensor, int64_t to, Sends& sends);
 
-/// What all processes have, as a tensor of a stage. Shares memory. Not differentiable.
+/// Returns a tensor that all processes have as one of a stage. Shares memory. Not differentiable.
 at::Tensor seen_by_stage(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& stage);
 
 /// Makes `alias`, which has the local tensor of `tensor`, or is on an absent stage, another name of

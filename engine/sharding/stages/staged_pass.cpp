@@ -62,7 +62,7 @@ std::shared_ptr<const Mesh> kept(AutogradContext* ctx, const char* name) {
 
 namespace sharding {
 
-// What the functions below need of the running pass.
+// Access to the running pass for the functions below.
 class StagedCalls {
  public:
   static StagedPass& pass() {
@@ -124,7 +124,7 @@ at::Tensor as_part_of_stage(const at::Tensor& gradient, const std::shared_ptr<co
   return wrap(local, impl->placements(), run, geometry_of(gradient));
 }
 
-// What all processes have, on a stage.
+// Uses a tensor that all processes have on a stage.
 class Seen : public torch::autograd::Function<Seen> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
@@ -157,8 +157,8 @@ class Staged : public torch::autograd::Function<Staged> {
     at::Tensor local = impl->local();
     if (stage->is_absent()) {
       const Sizes sizes = local_sizes(parameter.sizes(), placements, *stage);
-      local = without_values(sizes, dense_geometry(sizes, parameter.strides()).strides,
-                             parameter.scalar_type());
+      local = absent_part(sizes, dense_geometry(sizes, parameter.strides()).strides,
+                          parameter.scalar_type());
     }
     at::Tensor staged = wrap(alias_of(local), placements, stage, geometry_of(parameter));
     be_read_as(staged, parameter);
