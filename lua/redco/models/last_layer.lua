@@ -1,0 +1,38 @@
+--- The last layer of a model, from hidden states to logits: a linear layer, whose weight may be the
+--- embedding.
+local adapter = require "redco.lora.adapter"
+local torch = require "redco.torch"
+local weights = require "redco.quant.weights"
+
+--- Returns the layer of a family that has one.
+return function(family, config)
+  local layer = {}
+  local weight, bias = family.head(config)
+  local own_name = weight:gsub("%.weight$", "")
+  local is_buffer = family.buffers or {}  -- kept with the parameters, not trained
+  local cap = family.logits_cap and family.logits_cap(config)
+
+  --- Returns its weight, its bias or nil, and its name.
+  function layer.parameters(p)
+    -- Adapters may give a head that is an embedding a weight of its own.
+    local name = p["lm_head.weight"] and "lm_head" or own_name
+    local b = bias and p[bias]:reshape { -1 }
+    return p[name .. ".weight"], b and is_buffer[bias] and b:detach() or b, name
+  end
+
+  --- Returns the logits of x. `o` has train and rng, for the dropout of the adapter.
+  function layer.logits(p, x, o)
+    local _, b, name = layer.parameters(p)
+    local logits = adapter.by_name(p, name, x, weights.linear(p, name .. ".", x, b), o, b)
+    if family.is_single then logits = logits:squeeze(-1) end
+    return cap and torch.tanh(logits / cap) * cap or logits
+  end
+
+  --- Whether the logits are only a product with a plain weight, and a bias.
+  function layer.is_product(p)
+    local _, _, name = layer.parameters(p)
+    return not (cap or p[name .. ".lora_A.weight"] or p[name .. ".weight_type"])
+  end
+
+  return layer
+end
