@@ -105,7 +105,7 @@ test("NaN and wrong arguments are errors", function()
   expect_error(function() generate { height = side - 1 } end, "height: expected a multiple of")
   expect_error(function() generate { num_inference_steps = 0 } end, "num_inference_steps")
   expect_error(function() generate { gidance_scale = 2 } end, "did you mean 'guidance_scale'")
-  expect_error(function() generate { output = "png" } end, "'images' or 'latents'")
+  expect_error(function() generate { output = "png" } end, '"images" or "latents"')
   expect_error(function() generate { latents = torch.zeros { 1, 4, 3, 3 } } end, "latents:")
   expect_error(function() generate { scheduler = "MagicScheduler" } end, "MagicScheduler")
   batch.mask = torch.zeros { 1, 1, side, side }

@@ -1,5 +1,6 @@
 --- redco.check: adds checks to those of `redco-lua check`.
 local added = require "redco.check.added"
+local check_choice = require "redco.check_choice"
 local fail = require "redco.fail"
 local native = require "redco.native"
 local registry = require "redco.registry"
@@ -47,9 +48,7 @@ function(row)
   end
   for _, name in ipairs { "name", "title", "advice" } do check_text(row, name) end
   local level = row.level or "warning"
-  if level ~= "warning" and level ~= "error" then
-    fail("check.add: level: expected \"error\" or \"warning\", got %s", native.describe(level))
-  end
+  check_choice("check.add", "level", level, "error", "warning")
   if type(row.find) ~= "function" then
     fail("check.add: find: expected a function, got %s", native.describe(row.find))
   end

@@ -1,6 +1,7 @@
 --- Pictures of different sizes in batches of one size each: buckets by their ratio of width to
 --- height.
 local arguments = require "redco.arguments"
+local check_choice = require "redco.check_choice"
 local check_integer = require "redco.check_integer"
 local dataset = require "redco.data.dataset"
 local fail = require "redco.fail"
@@ -159,10 +160,7 @@ Diffusion XL's original height and width, top and left of the crop, and height a
   end
   local place_of = places[o.crop]
     or fail("%s: crop: expected \"center\" or \"random\", got %s", where, native.describe(o.crop))
-  if o.incomplete ~= "fill" and o.incomplete ~= "drop" then
-    fail("%s: incomplete: expected \"fill\" or \"drop\", got %s", where,
-      native.describe(o.incomplete))
-  end
+  check_choice(where, "incomplete", o.incomplete, "fill", "drop")
   local members, size = assigned(where, examples, o.buckets, o.sizes), o.batch_size
   if o.incomplete == "drop" then
     local most = 0

@@ -1,5 +1,6 @@
 --- Adapter files of diffusers and of kohya's scripts, for the UNet and the text encoders of a
 --- pipeline: both are one file of safetensors, with different names.
+local check_choice = require "redco.check_choice"
 local checks = require "redco.models.checks"
 local fail = require "redco.fail"
 local kohya = require "redco.diffusion.lora_kohya"
@@ -176,11 +177,8 @@ end
 
 --- Writes the adapters of `params` into a folder.
 function lora.save(dir, params, format)
+  check_choice("diffusion.save_lora", "format", format, "diffusers", "kohya")
   local write = writers[format]
-  if not write then
-    fail("diffusion.save_lora: format: expected \"diffusers\" or \"kohya\", got %s",
-      format)
-  end
   local all = layers.of(params)
   for name in pairs((saved.trained(params))) do
     -- Vectors of added tokens have a file of their own.

@@ -1,5 +1,6 @@
 --- Continuous batching: rows that begin when they come, are decoded together, and end one by one.
 local arguments = require "redco.arguments"
+local check_choice = require "redco.check_choice"
 local check_integer = require "redco.check_integer"
 local fail = require "redco.fail"
 local generation_options = require "redco.generation.options"
@@ -136,9 +137,7 @@ finish_reason: "stop" after a token of eos_token_id, which is the last of `token
   if type(o.temperature) ~= "number" or not (o.temperature >= 0 and o.temperature < math.huge) then
     fail("%s: temperature: expected a number from 0 on, got %s", where, tostring(o.temperature))
   end
-  if o.logprobs ~= "raw" and o.logprobs ~= "sampled" then
-    fail("%s: logprobs: expected \"raw\" or \"sampled\", got %s", where, tostring(o.logprobs))
-  end
+  check_choice(where, "logprobs", o.logprobs, "raw", "sampled")
   check_integer(where, "n_logprobs", o.n_logprobs, 0)
   row.logprobs_of, row.n_logprobs, row.on_token = o.logprobs, o.n_logprobs, o.on_token
   row.is_end = self.is_end
@@ -355,7 +354,7 @@ begin and end on their own, and a row that ends makes room for the next.
   params: the parameters; those of a Trainer may be sharded
   max_rows: how many rows are decoded together at most. Further ones wait
   max_length: the most tokens of a row, with its prompt; by default the model's number of positions
-  kept_rows: of how many rows that have ended the keys and values are kept. A row whose prompt begins
+  kept_rows: the number of ended rows whose keys and values are kept. A row whose prompt begins
     with the tokens of one, like the next turn of a conversation, reads only the rest, if that is
     at most half of it. When the parameters change, call `forget`
   deployer: splits the rows over the processes that do not share a copy of the model. All processes
@@ -378,10 +377,7 @@ function(model, params, given)
   end
   check_integer(where, "max_rows", o.max_rows, 1)
   check_integer(where, "kept_rows", o.kept_rows, 0)
-  if o.cache_implementation ~= "dynamic" and o.cache_implementation ~= "static" then
-    fail("%s: cache_implementation is %s, expected \"dynamic\" or \"static\"", where,
-      tostring(o.cache_implementation))
-  end
+  check_choice(where, "cache_implementation", o.cache_implementation, "dynamic", "static")
   local most = generation_options.n_positions(model)
   local max_length = o.max_length or most
     or fail("%s: max_length is missing, and the model has no greatest number of positions", where)

@@ -1,5 +1,6 @@
 --- Initialisers, as in torch.nn.init: each function fills its tensor in place and returns it.
 local arguments = require "redco.arguments"
+local check_choice = require "redco.check_choice"
 local fail = require "redco.fail"
 local names_of = require "redco.names_of"
 local native = require "redco.native"
@@ -117,9 +118,7 @@ local kaiming = arguments("nn.init.kaiming",
 
 local function kaiming_std(t, o, where)
   local fan_in, fan_out = fans(t, where)
-  if o.mode ~= "fan_in" and o.mode ~= "fan_out" then
-    fail("%s: mode: expected \"fan_in\" or \"fan_out\", got %s", where, o.mode)
-  end
+  check_choice(where, "mode", o.mode, "fan_in", "fan_out")
   local fan = o.mode == "fan_in" and fan_in or fan_out
   return gain_of(o.nonlinearity, o.a, where) / math.sqrt(fan)
 end

@@ -1,5 +1,6 @@
 --- Batches of preferences from tokens.
 local arguments = require "redco.arguments"
+local check_choice = require "redco.check_choice"
 local check_integer = require "redco.check_integer"
 local fail = require "redco.fail"
 local native = require "redco.native"
@@ -11,7 +12,6 @@ local where = "preference.collate"
 local options = arguments(where, { pad_token_id = 0, truncation_mode = "keep_end" },
   { "max_length", "pad_to_multiple_of" })
 
-local truncations = { keep_end = true, keep_start = true }
 
 -- Returns a field of example i as a list of tokens.
 local function tokens_of(example, name, i)
@@ -114,10 +114,7 @@ function(examples, given)
   if o.pad_to_multiple_of then
     check_integer(where, "pad_to_multiple_of", o.pad_to_multiple_of, 1)
   end
-  if not truncations[o.truncation_mode] then
-    fail("%s: truncation_mode: expected \"keep_end\" or \"keep_start\", got %s", where,
-      tostring(o.truncation_mode))
-  end
+  check_choice(where, "truncation_mode", o.truncation_mode, "keep_end", "keep_start")
   local names = kind_of(examples[1], 1)
   if names[1] == "completion" and examples[1].kl_completion == nil then names[2] = nil end
   local rows = {}

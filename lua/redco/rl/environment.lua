@@ -1,5 +1,6 @@
 --- Environments of reinforcement learning: many copies of one, stepped together as tensors.
 local arguments = require "redco.arguments"
+local check_choice = require "redco.check_choice"
 local check_integer = require "redco.check_integer"
 local classic_control = require "redco.rl.classic_control"
 local fail = require "redco.fail"
@@ -295,10 +296,7 @@ states. All tensors have a row for each copy; those of numbers are float64.
   local name, facts = facts_of(kind)
   check_integer("rl.environment", "n_envs", o.n_envs, 1)
   check_integer("rl.environment", "seed", o.seed, 0)
-  if o.autoreset ~= "same_step" and o.autoreset ~= "next_step" then
-    fail("rl.environment: autoreset: expected same_step or next_step, got %s",
-      o.autoreset)
-  end
+  check_choice("rl.environment", "autoreset", o.autoreset, "same_step", "next_step")
   local self = setmetatable({ name = name, facts = facts, n_envs = o.n_envs, seed = o.seed,
     autoreset = o.autoreset, n_steps = 0, n_episodes = 0, finished = {} }, meta)
   self.states = torch.no_grad(starts, self)

@@ -1,7 +1,7 @@
 --- redco.data.conversations: tokens and labels of conversations.
 local arguments = require "redco.arguments"
+local check_choice = require "redco.check_choice"
 local dataset = require "redco.data.dataset"
-local fail = require "redco.fail"
 local masking = require "redco.data.conversations.masking"
 local messages_of = require "redco.data.conversations.forms"
 local records = require "redco.data.conversations.records"
@@ -139,9 +139,7 @@ rows of several conversations, each of which attends only to itself.]],
 function(source, given)
   local o = options(given)
   records.check_options("conversations", o, { "messages", "tokens", "drop" })
-  if o.turns ~= "all" and o.turns ~= "last" then
-    fail("conversations: turns: expected \"all\" or \"last\", got %s", o.turns)
-  end
+  check_choice("conversations", "turns", o.turns, "all", "last")
   local list = records.open("conversations", source)
   local tokens, labels, ends, kept, found = encode_all(list, o)
   local statistics = statistics_of(tokens, labels, ends, found)

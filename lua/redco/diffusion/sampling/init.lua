@@ -1,5 +1,6 @@
 --- Pictures from a pipeline: text to image, image to image, inpainting.
 local arguments = require "redco.arguments"
+local check_choice = require "redco.check_choice"
 local check_integer = require "redco.check_integer"
 local conditions = require "redco.diffusion.sampling.conditions"
 local fail = require "redco.fail"
@@ -39,9 +40,7 @@ local function read(pipeline, given)
       fail("%s: %s: expected a multiple of %d, got %d", where, side, multiple, all[side])
     end
   end
-  if all.output ~= "images" and all.output ~= "latents" then
-    fail("%s: output: expected 'images' or 'latents', got '%s'", where, all.output)
-  end
+  check_choice(where, "output", all.output, "images", "latents")
   if all.rng and all.seed then fail("%s: give rng or seed, not both", where) end
   all.rng = all.rng or all.seed and native.Rng(all.seed)
     or fail("%s: it needs a seed, or rng, the Generator that pred_fn is given", where)

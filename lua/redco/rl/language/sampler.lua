@@ -2,6 +2,7 @@
 --- with rewards and advantages.
 local advantages_of = require "redco.rl.language.advantages"
 local arguments = require "redco.arguments"
+local check_choice = require "redco.check_choice"
 local check_integer = require "redco.check_integer"
 local new_calls = require "redco.rl.language.calls"
 local checks = require "redco.preference.checks"
@@ -180,17 +181,12 @@ local function check(o)
   check_integer(where, "max_tool_calling_iterations", o.max_tool_calling_iterations, 0)
   check_integer(where, "num_workers", o.num_workers, 0, 1024)
   checks.number(where, o, "reward_seconds", 0, math.huge)
-  if o.tool_errors ~= "answer" and o.tool_errors ~= "raise" then
-    fail("%s: tool_errors: expected \"answer\" or \"raise\", got %s", where,
-      tostring(o.tool_errors))
-  end
+  check_choice(where, "tool_errors", o.tool_errors, "answer", "raise")
   if type(o.temperature) ~= "number" or not (o.temperature > 0 and o.temperature < math.huge) then
     fail("%s: temperature: expected a number above 0, got %s", where, tostring(o.temperature))
   end
   checks.number(where, o, "kl_coef", 0, math.huge)
-  if o.kl_estimator ~= "k1" and o.kl_estimator ~= "k3" then
-    fail("%s: kl_estimator: expected \"k1\" or \"k3\", got %s", where, tostring(o.kl_estimator))
-  end
+  check_choice(where, "kl_estimator", o.kl_estimator, "k1", "k3")
   if o.kl_coef > 0 and (type(o.reference) ~= "function" or not o.scores) then
     fail("%s: kl_coef = %s needs scores and reference, a function of params that returns the "
       .. "parameters of the reference model", where, o.kl_coef)
