@@ -38,8 +38,8 @@ for _, name in ipairs { "t5_long", "bart_uneven", "vit", "vit_gpt2_projected", "
   end)
 
   test(name .. ": logits", function()
-    -- Those of transformers and these differ from float64 by up to 2e-5 in t5_long.
-    expect_close(model(params, inputs), stored[name .. ".out.logits"], 1e-5, 3e-5)
+    -- In t5_long, those of transformers differ by 2.1e-5 from float64, these on an Intel by 2.5e-5.
+    expect_close(model(params, inputs), stored[name .. ".out.logits"], 1e-5, 6e-5)
   end)
 
   test(name .. ": the loss and all gradients", function()
