@@ -8,6 +8,7 @@
 #include "shared_prompt.h"
 #include "standard_files.h"
 #include "terminal.h"
+#include "workarounds/is_off.h"
 
 #include <redco/detail/cores.h>
 #include <redco/detail/forced_stop.h>
@@ -187,7 +188,7 @@ void prepare_process() {
   draw_alike(processes);
   if (processes.rank == 0) redco::watch_for_busy_cores();
 #if !defined(__SANITIZE_ADDRESS__)  // AddressSanitizer checks only its own allocator's memory
-  redco::use_tensor_heap();
+  if (!redco::is_off(environ, "tensor_heap")) redco::use_tensor_heap();
 #endif
   redco::guard_mapped_files();
 }

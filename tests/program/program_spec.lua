@@ -347,6 +347,17 @@ local d = redco.Deployer { seed = 1, verbose = false }
 d:log_info "nothing" d:log_metrics({ a = 1 }, 1)]] })
 end)
 
+test("REDCO_WITHOUT=tensor_heap leaves tensors to malloc", function()
+  write("heap.lua", [[
+local ffi, x = require "ffi", require("redco").torch.ones { 2 ^ 18 }
+ffi.cdef 'int64_t tensor_heap_bytes(void) __asm__("_ZN5redco17tensor_heap_bytesEv")'
+print(tonumber(ffi.C.tensor_heap_bytes()) >= 4 * x:numel())]])
+  local command = '"$REDCO_LUA" heap.lua; REDCO_WITHOUT=tensor_heap "$REDCO_LUA" heap.lua'
+  local code, out = shell(command)
+  expect_equal(code, 0)
+  expect_equal(out, "true\nfalse\n")
+end)
+
 test("backtraces of C++ come only with REDCO_TRACE", function()
   local path = write("op.lua", [[
 local torch = require "redco.torch"
