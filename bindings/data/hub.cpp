@@ -1,4 +1,4 @@
-// What lua/redco/hub needs of the system: HTTP, locks, digests, links.
+// The functions of the system for lua/redco/hub: HTTP, locks, digests, links.
 #include "hub.h"
 
 #include "state/arguments.h"

@@ -478,7 +478,7 @@ void add_tokenizer(lua_State* L) {
         "variables = nil, padding: boolean or string = false, return_assistant_tokens_mask = "
         "false}) -> list of integers or string or table\n"
         "Formats a conversation, {{role = \"user\", content = \"...\"}, ...}, for the model. "
-        "Returns token ids, or text with tokenize = false. Of a list of conversations it returns a "
+        "Returns token ids, or text with tokenize = false. For a list of conversations it returns a "
         "list of these; with `padding`, what the tokenizer's call returns, with its arguments. "
         "With return_assistant_tokens_mask it returns {input_ids, assistant_masks}: the mask is 1 "
         "for the tokens that the template marks by {% generation %} as the model's own, else 0; "

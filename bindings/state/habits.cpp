@@ -47,7 +47,7 @@ constexpr Habit habits[] = {
     {R"(^\s*(const|let|var|int|float|auto)\s+\w)", "a variable is declared: local x = 1"},
 };
 
-// Names that others have for what Lua has under another one.
+// Names of other languages for what has another name in Lua.
 constexpr Habit habits_of_names[] = {
     {"None|null|NULL|nullptr|undefined", "nil is the word for it here"},
     {"True", "it is written true"},
@@ -122,7 +122,7 @@ constexpr Habit methods[] = {
     {"startswith|endswith|strip|split|replace", "texts have Lua's methods: text:find, text:gsub"},
 };
 
-// Names that others have for arguments, an argument of the function here, and its use.
+// Names of arguments in other libraries, an argument that the function here has, and advice.
 constexpr struct {
   const char *pattern, *needs, *text;
 } named_arguments[] = {

@@ -1,4 +1,4 @@
-// What differs between the releases of LibTorch that redco-lua is built with; CMakeLists.txt has
+// The differences between the releases of LibTorch that redco-lua is built with; CMakeLists.txt has
 // their range. Other files name no release, and declare nothing of LibTorch's.
 #pragma once
 

@@ -22,7 +22,7 @@ namespace asio = boost::asio;
 
 namespace http {
 
-/// What a connection needs of its server.
+/// The part of a server that its connections call.
 class Clients {
  public:
   virtual ~Clients() = default;
@@ -35,7 +35,7 @@ class Clients {
 
 }  // namespace http
 
-/// What a request and its connection share.
+/// The state that a request and its connection share.
 struct HttpRequest::Exchange {
   std::atomic<bool> is_open = true;  ///< the client is there, and the response is not finished
   bool keeps_alive = false, is_chunked = false, is_head = false;

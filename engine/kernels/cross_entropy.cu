@@ -75,7 +75,7 @@ __device__ void reduce(const Rows<Type>& rows, float* normalizers, float* sums) 
   sums[blockIdx.x] = own.all;
 }
 
-// What is known of each row.
+// The facts of each row.
 struct Target {
   const i64* labels;
   const bool* missing;  // the label is none of these classes

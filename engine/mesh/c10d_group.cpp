@@ -314,7 +314,7 @@ std::unique_ptr<Pending> C10dGroup::start_all_to_all(at::Tensor tensor) {
   return started(label, exchange_rows(tensor, result), [result] { return result; });
 }
 
-// What the processes compare has no number of rows: it differs between them.
+// The number of rows differs between processes, so the comparison of calls leaves it out.
 std::unique_ptr<Pending> C10dGroup::start_exchange(std::vector<at::Tensor> sent,
                                                    std::vector<int64_t> n_received) {
   at::NoGradGuard no_grad;

@@ -144,7 +144,7 @@ Backend connect_watched(std::function<Backend()> connect, const GroupParts& part
   }
 }
 
-// What helps if the processes do not reach each other.
+// Returns advice for processes that do not reach each other.
 std::string network_advice(bool is_on_host) {
   const std::string variable = is_on_host ? "GLOO_SOCKET_IFNAME" : "NCCL_SOCKET_IFNAME";
   const char* set = find_variable(variable.c_str());

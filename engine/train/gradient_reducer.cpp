@@ -68,7 +68,7 @@ void GradientReducer::on_gradient(size_t leaf) {
   }
 }
 
-// The first step makes the buckets that later steps have: other buckets would round otherwise.
+// The first step makes the buckets that later steps have: other buckets would round differently.
 void GradientReducer::plan(size_t leaf) {
   size_t own = size_t(leaves_[leaf].numel()) * leaves_[leaf].element_size();
   if (buckets_.empty() || bytes_in_last_ + own > bucket_bytes) {

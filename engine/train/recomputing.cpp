@@ -1,4 +1,4 @@
-// What this thread's blocks keep for backward, and whether it computes something again.
+// Which results this thread's blocks keep for backward, and whether it computes something again.
 
 #include <redco/detail/recomputing.h>
 #include <redco/error.h>

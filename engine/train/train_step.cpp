@@ -49,7 +49,7 @@ std::vector<at::Tensor> untrained_vectors(const Tree& params) {
   return found;
 }
 
-// What expert shards split of the parameters.
+// Returns the line of the log about the parameters that expert shards split.
 std::string text_of_experts(const Tree& params, const Mesh& mesh) {
   constexpr Mesh::Dim dim = Mesh::dim_of(Mesh::expert);
   int64_t n = 0, whole = 0, here = 0;

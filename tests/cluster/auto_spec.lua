@@ -23,7 +23,7 @@ local function trained(options)
     states = tonumber(states), drawn = drawn }
 end
 
--- What a process needs in each layout.
+-- The bytes that a process needs in each layout.
 local totals = {}
 do
   local code, out, err = program.shell(("\"$REDCO_LUA\" plan --devices 2 --margin 0 --layouts 100 "

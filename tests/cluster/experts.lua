@@ -120,7 +120,7 @@ test("a weight that all experts share is whole", function()
   testing.expect_equal(trainer.params.up[2]:placement().ep, nil)
 end)
 
--- What a step sends to other processes: rows of each choice to its expert and back, forward and
+-- A step sends to other processes rows of each choice to its expert and back, forward and
 -- backward, and nothing else of the size of a weight.
 if n_processes == 2 then
   test("what a step sends", function()

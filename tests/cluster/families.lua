@@ -35,7 +35,7 @@ local function expect_no_gather()
   end
 end
 
---- What is merged, and what is written and read again, does what the sharded adapters do.
+--- Checks that merged adapters, and those written and read again, compute what sharded ones do.
 local function check_adapters(case, model, params)
   local folder = assert(arg[1], "expected a folder to write to") .. "/adapters"
   redco.lora.save_pretrained(folder, params)

@@ -151,7 +151,7 @@ print(trainer.step, select(2, d:load_last_ckpt()).step)]])
       "Metrics or results of the run were lost ")
     local _, n = (out .. err):gsub("raining goes on, but metrics", "")
     expect_equal(n, 1)
-    -- What is there is whole.
+    -- Each line that is there is whole.
     local steps = 0
     for line in program.read(program.folder .. "/shown/run/metrics.jsonl"):gmatch "([^\n]*)\n" do
       assert(line:find '^{"step":%d+.*}$', line)

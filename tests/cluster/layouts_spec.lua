@@ -41,7 +41,7 @@ local shared = { "gpt-float64-zero1", "gpt-float64-zero2", "gpt-float64-zero3-dr
 local sequence = { "llama-float64-zero0-sequence-selective", "gpt-float64-zero0-sequence",
   "gpt-float64-zero0-sequence-dropout",
   "gpt-float64-zero0-sequence-recompute-dropout" }
--- What other models add to these; families.lua trains more of them. All where all is asked for.
+-- Cases of other models; families.lua trains more of them. All of them in a full run.
 local more_shared = is_full and { "llama-float64-zero1", "llama-float64-zero2", "t5-float64-zero1",
   "t5-float64-zero2", "conv-float64-zero1", "conv-float64-zero2", "llama-float64-zero3-mqa",
   "layers-float64-zero3-dropout" }

@@ -132,8 +132,8 @@ local tensor_parallel = {
 }
 tensor_parallel.llama = tensor_parallel.gpt
 
--- What is split along its sequence is gathered where it is read, and saved split: backward gathers
--- it again. What is gathered is half of what an all-reduce sends, and so is what is scattered.
+-- Tensors split along their sequence are gathered where they are read, and saved split: backward
+-- gathers them again. A gather sends half of what an all-reduce sends, and so does a scatter.
 local sequence_parallel = {
   gpt = function(x)
     return {
@@ -245,7 +245,7 @@ if n_processes == 2 then
   end)
 end
 
---- What data parallelism adds to the gradients.
+--- The collectives that data parallelism adds for gradients.
 local function of_split_batch(name)
   local rows = {
     { "all_reduce", 1, long, "the number of labels, the weight of the loss" },
@@ -384,7 +384,7 @@ local function shared(param)
   return param:numel() / size * math.ceil(size / 2) * number, true
 end
 
---- What a step under zero = 3 sends among the processes that share the parameters.
+--- The collectives of a step with zero = 3 among the processes that share the parameters.
 local function of_stored(name, params, paths)
   local rows, scattered, whole = {}, 0, 0
   for i, path in ipairs(paths) do

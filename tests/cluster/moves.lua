@@ -129,7 +129,7 @@ for _, name in ipairs(names) do
   end)
 end
 
--- What each advice says to write: rules that a Trainer takes, and expressions that give on parts
+-- The code of each advice: rules that a Trainer takes, and expressions that give on parts
 -- what they give on the whole, with nothing gathered.
 local classes, weight = torch.arange(8), random(6, 8)
 local whole = { torch = torch, x = x, y = y, mask = mask, ids = ids, classes = classes,

@@ -122,7 +122,7 @@ local function step()
 end
 step()
 
--- What goes to other stages, by link.
+-- Returns the messages to other stages, by link.
 local function messages()
   local sent = {}
   for _, move in ipairs(redco.sharding_counters().moves) do

@@ -24,7 +24,7 @@ local function checked(command)
   return out
 end
 
--- What the plan says of a step, and the process that it says it of.
+-- Returns what the plan says of a step, and of which process.
 local function planned(case)
   local command = "\"$REDCO_LUA\" plan --servers '1x A100-80G:%d' --timeout 0 --json plan.json "
     .. "'%s' %s --planned=true"

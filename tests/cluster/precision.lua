@@ -46,8 +46,8 @@ end
 local batch = collate(usual)
 local gradient = batch.slope:t():matmul(batch.x) / n_examples
 
--- What products in float8 see of a tensor: it is divided by a power of two, so that its largest
--- element is at most `most`.
+-- Returns a tensor as products in float8 see it: it is divided by a power of two, so that its
+-- largest element is at most `most`.
 local function in_float8(t, dtype, most)
   local scale = 2 ^ math.ceil(math.log(t:abs():amax():item() / most) / math.log(2))
   return (t:bfloat16() / scale):to(dtype):float() * scale

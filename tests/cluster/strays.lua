@@ -120,7 +120,7 @@ case("parameters", function(is_stray)
   train { params = nn.MLP({ 4, 6, 3 }, { generator = torch.Generator(is_stray and 2 or 1) }) }
 end, { "is not the same on all processes" })
 
--- What decides a training.
+-- Values that decide what a training does next.
 case("stop in a hook", function(is_stray)
   local params = { w = torch.ones { 4 } }
   redco.Trainer {
@@ -186,7 +186,7 @@ end, { "diverged" }, { no_line = true })
 case("error", function(is_stray)
   train { in_loss = function() if is_stray then error "out of tea" end end }
 end, { "out of tea" })
--- What it calls alone is what the others call next: it waits for them in vain.
+-- The stray process calls alone what the others call next, and waits for them in vain.
 case("the same", function(is_stray) if is_stray then x:sum():item() end end, { "process" },
   { no_line = true })
 case("swallowed error", function(is_stray)

@@ -416,7 +416,7 @@ end
 local are_compared = { clap = true, clip = true, siglip = true, siglip2 = true }
 local n_rows, length = 4, 5
 
--- What a loss needs besides the model's inputs, by task; all others have labels of tokens.
+-- Inputs of the loss besides the model's, by task; all other tasks have labels of tokens.
 local labels_of = {
   features = function() return {} end,
   projection = function() return {} end,

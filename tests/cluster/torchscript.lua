@@ -24,7 +24,7 @@ local function sentence()
   return { x = tokens:narrow(0, 0, 6), y = tokens:narrow(0, 1, 6) }
 end
 
--- What batch normalization subtracts again has no gradient but a rounding error.
+-- Batch normalization subtracts this bias again: its gradient is a rounding error.
 local no_gradient = { ["stem.0.bias"] = true }
 
 local runs = {

@@ -240,7 +240,7 @@ test("fit, eval_loss and predict take a set where they take a list", function()
     reads = reads + 1
     return list[i]
   end)
-  -- What is no set of this library, but has a length and examples by number.
+  -- An object that is no data set of this library, but has a length and examples by number.
   local other = setmetatable({}, {
     __len = function() return #list end, __index = function(_, i) return list[i] end,
   })

@@ -370,7 +370,7 @@ test("time that is over in an evaluation ends it, and the resumed run makes it",
   expect_equal(evaluations(cut), evaluations(whole))
 end)
 
--- ---- What is not finite ----
+-- ---- Losses and gradients that are not finite ----
 
 --- A Trainer whose loss of the batch with example 7 is `factor` times what it is.
 local function spoilt(factor, changes)
@@ -478,7 +478,7 @@ test("on_nonfinite = restore goes back, and on without the batch", function()
   local names = names_in(workdir)
   assert(names:find "nonfinite_step_", names)
   expect_same(trainer.params, fit(resumed(new_workdir(), spoilt(0)), { n_epochs = 1 }).params)
-  -- What is left out stays left out after a resume.
+  -- Examples that are left out stay left out after a resume.
   trainer = fit(resumed(workdir, spoilt(nan)), { on_nonfinite = "restore",
     save_ckpt_every_k_steps = 1, save_last_ckpt = true })
   expect_same(trainer.params, whole.params)

@@ -45,7 +45,7 @@ for _, folder in ipairs(cases.folders) do
   end
 end
 
--- What the reference cases leave out, on one of them.
+-- Options that the reference cases leave out, on one of them.
 local case = cases.open(cases.folders[1], "gpt2")
 local model = redco.models.from_pretrained(case.dir)
 model.generation_config = {}

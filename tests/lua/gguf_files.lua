@@ -41,7 +41,7 @@ local function q8_0(t)
   return scale, (blocks / scale:float()):round():clamp(-127, 127):to "int8"
 end
 
---- What a reader makes of the tensor once it is quantised.
+--- Returns the tensor as a reader gets it after quantization.
 function gguf_files.rounded(t)
   local scale, quotients = q8_0(t)
   return (quotients:float() * scale:float()):view(t.shape)

@@ -67,7 +67,7 @@ test("a file cut short anywhere is an error that names it", function()
       expect_refused(bytes:sub(1, size))
     end
   end
-  -- What follows the pixels of other formats is not needed.
+  -- Bytes behind the pixels of other formats are not needed.
   for _, name in ipairs { "palette.bmp", "palette.gif", "lossy.webp", "several.webp",
     "rgb.tiff" } do
     local bytes = data.read("image_cases/" .. name)
@@ -303,7 +303,7 @@ test("image_processor: rows of patches", function()
     { dtype = "uint8" })) end, "image_spec.lua:", "9 patches", "max_num_patches, 7")
 end)
 
--- What transformers makes of them is compared in tests/peers.
+-- tests/peers compares them with transformers.
 test("image_processor: tiles, and images that keep their sizes", function()
   local image = torch.randint(0, 256, { 3, 20, 30 }, { generator = torch.Generator(1) }):to "uint8"
   local function made(kind, options)

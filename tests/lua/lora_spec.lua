@@ -396,7 +396,7 @@ test("the layout of LLaMA with adapters, one head of keys and values", function(
   })
 end)
 
--- What is refused.
+-- Mistakes that raise errors.
 
 test("arguments", function()
   local function add(options)
@@ -461,7 +461,7 @@ test("of patterns that a name matches the first in the file counts", function()
   testing.expect_equal(scalings [[{"block.q": 3, "q": 2, "inner.q": 4}]], "2 3 2")
   testing.expect_equal(scalings [[{"^q": 5, "^block\\.q": 6}]], "5 6 1")
   testing.expect_equal(scalings [[{"block.inner.q": 7}]], "1 1 7")
-  -- What is written is read again, though one name ends in another.
+  -- Folders are read again, though one name ends in another.
   local params = lora.from_pretrained(dir, base)
   params.q.lora_scaling, params.block.q.lora_scaling = 8, 9
   lora.save_pretrained(dir, params)

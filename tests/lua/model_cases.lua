@@ -75,7 +75,7 @@ function cases.open(folder, name)
   return case
 end
 
---- What peft calls an adapter's parameter while it trains.
+--- Returns peft's name of an adapter's parameter while it trains.
 function cases.peft_name(name)
   return "base_model.model." .. name:gsub("weight$", "default.weight")
 end
@@ -91,7 +91,7 @@ function cases.adapters(params)
   return found
 end
 
--- What transformers computed of the inputs.
+-- The names of results that transformers computed from the inputs.
 local results = { logits = true, images_u8 = true, encoder_last_hidden_state = true }
 
 --- The inputs whose names begin with `prefix`, as a model takes them.
@@ -113,7 +113,7 @@ function cases.forward_inputs(case)
   return is_there and inputs or cases.inputs(case, "batch0")
 end
 
---- What a call returns; of several tensors one row for each image.
+--- Returns the result of a call; if it is several tensors, one row for each image.
 function cases.output(model, params, inputs, options)
   local found = { model(params, inputs, options) }
   if not torch.is_tensor(found[2]) then return found[1] end
@@ -129,7 +129,7 @@ function cases.loss(model, params, inputs, options)
   return model.loss(params, inputs, options)
 end
 
---- What its `generation.cases` start from.
+--- Returns the prompts of its `generation.cases`.
 function cases.prompts(case)
   local inputs = {}
   for key, rows in pairs(case.expected.generation.inputs) do inputs[key] = torch.tensor(rows) end

@@ -26,7 +26,7 @@ local function made(config, n)
   return losses, held
 end
 
--- What a function left on the stack counts as used until others write there.
+-- Values that a function left on the stack count as used until others are written there.
 local function overwrite(n) return n == 0 and 0 or 1 + overwrite(n - 1) end
 
 for name, config in pairs(configs) do

@@ -197,7 +197,7 @@ test("whatever was trained is saved, and heads in two trees", function()
   end, redco.optim.adamw { learning_rate = 0.05 })
   expect_error(function() lora.save_pretrained(scratch .. "/loose", loose) end,
     "the parameter scale was trained and is in no module")
-  -- What is saved stays so with further adapters, also in a part of another tree.
+  -- Saved modules stay saved with further adapters, also in a part of another tree.
   local three = { body = base.body, top = base.top, last = redco.nn.Linear(2, 2) }
   local twice = lora.add(three, { target_modules = { "body" }, modules_to_save = { "top" } })
   twice = lora.add(twice, { target_modules = { "last" }, r = 1 })

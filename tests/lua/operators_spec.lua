@@ -107,7 +107,7 @@ local function run_case(case, seed, is_exact)
   for k = 1, results.n do
     expect_result(results[k], case[k + 3], "result " .. k, is_exact)
   end
-  -- What was changed is what is given back.
+  -- Operators in place return the tensor that they change.
   local named = arguments[n_arguments]
   if name:match("[^_]_$") and torch.is_tensor(arguments[1]) then
     assert(rawequal(results[1], arguments[1]), "expected the first argument itself as the result")

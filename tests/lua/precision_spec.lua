@@ -154,7 +154,7 @@ test("running statistics that loss_fn updates are kept, whatever they are cast t
       expect_close(params.mean, expected.mean, 0.02)
       expect_close(params.var, expected.var, 0.02)
       expect_close(params.count, torch.full({ 2, 2 }, 2), 0, 0)
-      -- What is not written to keeps all its digits.
+      -- Parameters that no step changes keep all their digits.
       expect_close(params.frozen, given.frozen, 0, 0)
       expect_close(params.table, given.table, 0, 0)
     end
@@ -193,7 +193,7 @@ local image, kernel = random(2, 3, 5, 5), random(4, 3, 3, 3)
 local labels = torch.tensor { 1, 0, 5, 3 }
 local truth = x:gt(0):float()
 
--- What an operator answers in, of arguments in float32, and of what a product made.
+-- Dtypes of results, by operator: of arguments in float32, and of the result of a product.
 local lower = {
   matmul = function(a) return a:matmul(w) end, mm = function(a) return a:mm(w) end,
   mv = function(a) return a:mv(w[0]) end, linear = function(a) return torch.linear(a, w) end,

@@ -23,7 +23,7 @@ local needs_gpu = {
   ["torch.cuda.set_device"] = true, ["torch.cuda.synchronize"] = true,
 }
 
--- What the folder of an example has, from the tests: a folder of a tiny model, images, and so on.
+-- Files of the tests in the folder of an example: a folder of a tiny model, images, and so on.
 local fixture = {
   ["cases/gpt2"] = "gpt2", ["cases/t5_relu_tied"] = "t5", ["cases/lora_gpt2"] = "adapters",
   ["cases/clap"] = "clap", ["cases/clip"] = "clip", ["cases/llava"] = "llava",

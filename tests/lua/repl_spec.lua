@@ -6,7 +6,7 @@ local testing = require "testing"
 
 local test, expect_equal = testing.test, testing.expect_equal
 
---- What a prompt answers to these lines: all but the last must leave the chunk incomplete.
+--- Returns the answer of a prompt to these lines: all but the last must leave the chunk incomplete.
 local function answer(...)
   local lines = { ... }
   for i = 1, #lines - 1 do expect_equal(session:feed(lines[i]), "more") end

@@ -41,7 +41,7 @@ local function text_of(tokens)
   return text .. stream:finish()
 end
 
--- What the model writes after the tokens, at most n tokens, by greedy search.
+-- Returns what the model writes after the tokens, at most n tokens, by greedy search.
 local function greedy(prompt, n, params)
   local ids = model.generate(params or model.params,
     { input_ids = torch.tensor({ prompt }, { dtype = "int64" }) },

@@ -58,7 +58,7 @@ end
 
 local sizes = { vocabulary = 97, width = 96, heads = 24, kv_heads = 8 }
 
--- What all transformers share: queries, keys and values by heads, the output by its input; the
+-- The rules of all transformers: queries, keys and values by heads, the output by its input; the
 -- feed-forward pair by outputs, then inputs. Biases follow the outputs.
 local golden = {
   -- Redco: c_attn's heads are torn apart by columns, c_fc row-wise (its kernels are [out, in] but

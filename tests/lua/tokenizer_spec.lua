@@ -353,7 +353,7 @@ test("a conversation goes through the chat template", function()
   os.execute("rm -r " .. folder)
 end)
 
--- What transformers 4.57.6 gives, without ftfy.
+-- The ids are those of transformers 4.57.6 without ftfy.
 test("CLIP's tokenizer from vocab.json and merges.txt alone", function()
   local tok = redco.Tokenizer.from_pretrained "../../examples/zero_shot/data/processor"
   for _, case in ipairs {

@@ -204,7 +204,7 @@ test("unknown arguments are refused with the nearest, later ones by name and rea
   refused(function() trainer_of { last_ckpt_info = { step = "3" } } end, "last_ckpt_info", "step")
   refused(function() trainer_of { params_sharding_rules = { { "w" } } } end,
     "params_sharding_rules: rule 1", '"w"', "placement is missing")
-  -- What one process does not need is checked all the same.
+  -- Options that one process does not need are checked all the same.
   refused(function() trainer_of { params_sharding_rules = { { "q_proj.weight", 0 } } } end,
     'sharding rule "q_proj.weight" matches no parameter')
   refused(function() trainer_of { params_sharding_rules = { { "w", 3 } } } end,

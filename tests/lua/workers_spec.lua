@@ -146,7 +146,7 @@ test("math.random of the script goes on undisturbed", function()
   expect_equal(draws(2), expected)
 end)
 
--- What travels.
+-- Values that workers can be given.
 
 test("plain values, tables, cycles and metatables", function()
   local number, text, yes, nothing, big = 2.5, "a\0b", true, nil, 9007199254740993LL

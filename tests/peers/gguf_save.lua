@@ -34,7 +34,7 @@ for i = 2, #arg do
     n_wrong = n_wrong + 1
     print(("%s: the logits differ by %.1e"):format(folder, difference))
   end
-  -- What is packed is written as it is.
+  -- Packed weights are written as they are.
   local packed = redco.models.from_pretrained(folder .. ".own.gguf")
   packed.save_gguf(folder .. ".again.gguf", { type = type, tokenizer = false })
   local again = native.open_gguf(folder .. ".again.gguf")

@@ -195,7 +195,7 @@ chmod +x "$1/redco_lua/bin/redco-lua"]])
   expect_has(program.read(program.folder .. "/tree/build/release.log"),
     "--no-install-recommends " .. program.folder .. "/tree/redco-lua_1.2.3_amd64.deb")
 
-  -- What was built here comes first.
+  -- The program that was built here comes first.
   assert(shell "cp bin/built tree/build/release/redco-lua" == 0)
   code, out = run ""
   expect_equal(code, 0)

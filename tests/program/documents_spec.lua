@@ -44,7 +44,7 @@ local smaller = {
   language_modeling = "--max-new-tokens=8 --n-layer=1 --n-embd=32 --n-head=2",
 }
 
--- What a command of a page stands for here; an unknown one is an error.
+-- Returns the command to run here for one of a page; an unknown one is an error.
 local function stand_in(command)
   if command:find "^redco%-lua " then return command end
   if command == "./bootstrap test" then return "true" end  -- what runs this very file

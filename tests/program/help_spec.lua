@@ -10,7 +10,7 @@ testing.test("redco-lua --help is as frozen in help.txt", function()
   testing.expect_equal(out, program.read(source .. "/tests/program/help.txt"))
 end)
 
--- What a worker has of each flag among its own words, or false: it is the launcher's.
+-- The words of a worker for each flag, or false for a flag of the launcher.
 local of_workers = {
   ["-e"] = "-e one -e two", ["-l"] = "-l math", ["-i"] = "-i", ["--no-strict"] = "--no-strict",
   ["--report-sharding"] = "--report-sharding", ["--nproc"] = false, ["--n-processes"] = false,

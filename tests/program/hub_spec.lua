@@ -204,7 +204,7 @@ test("a file with another checksum is not used, also as the rest of a file", fun
   expect_refused("org/it-wrong", fetch, "checksum", "try again")
   local files = shell "find sixth"
   assert(not files:find "incomplete" and not files:find "snapshots", files)
-  -- What is there is of no use: the file is fetched whole.
+  -- The part that is there is damaged: the file is fetched whole.
   shell [[
     name=$(basename $(readlink first/hub/models--org--plain/snapshots/*/model.safetensors))
     for repo in it-whole plain; do

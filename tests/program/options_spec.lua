@@ -34,8 +34,8 @@ local function changed(changes)
   return line
 end
 
---- What the script prints with these arguments, or nil and its error. In this process: starting the
---- program for each case would take most of the time.
+--- Returns what the script prints with these arguments, or nil and its error. In this process:
+--- starting the program for each case would take most of the time.
 local function printed(args)
   local own, line = arg, nil
   rawset(_G, "arg", { [0] = script, unpack(args) })

@@ -17,8 +17,8 @@ local function expect_drawn(...)
   return out
 end
 
---- What the command writes for a folder, some metrics and a file, in this process: most of its time
---- is the program's start.
+--- Returns what the command writes for a folder, metrics and a file, in this process: most of its
+--- time is the program's start.
 local function drawn(folder, metrics, out)
   local path = program.folder .. "/drawn"
   io.output(path)

@@ -120,7 +120,7 @@ test("SIGTERM lets open answers end, and Ctrl-C cuts them", function()
   expect_equal(err, "redco-lua: interrupted\n")
 end)
 
--- What clients of a server get: texts of samples and greedy searches, streamed and whole.
+-- Returns the answers of a server: texts of samples and greedy searches, streamed and whole.
 local function answers_at(port)
   local requests, texts = {}, {}
   for i = 1, 12 do

@@ -5,7 +5,7 @@ local testing = require "testing"
 local test, expect_equal = testing.test, testing.expect_equal
 local run, write, expect_has = program.run, program.write, program.expect_has
 
--- What every session here begins with: `r`, the rank; a Trainer, and what it finds. Chunks of one
+-- The beginning of every session here: `r`, the rank; a Trainer, and its result. Chunks of one
 -- line each. Ctrl-C reaches the launcher, as `kill -INT` does.
 local prelude = [[
 ffi = require "ffi"; ffi.cdef "int getppid(); int getpid(); int kill(int, int);"
@@ -95,7 +95,7 @@ test("the lines of a value of one process stay together", function()
 ]=])
 end)
 
--- What leaves a chunk half done, and the errors that are shown, all of them.
+-- Causes that leave a chunk half done, and all errors that are shown.
 local failures = {
   { "one, alone", "if r == 1 then error 'apart' end", "[1] stdin:1: apart\n" },
   { "all alike", "error 'alike'", "[all] stdin:1: alike\n" },

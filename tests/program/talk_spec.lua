@@ -17,7 +17,7 @@ assert(os.execute(("cp -r '%s' '%s'"):format(llama, chat)) == 0)
 tokenizer:save_pretrained(chat)
 local model = redco.models.from_pretrained(llama)
 
--- What the model writes after the tokens, at most n tokens, by greedy search.
+-- Returns what the model writes after the tokens, at most n tokens, by greedy search.
 local function greedy(prompt, n, params)
   local ids = model.generate(params or model.params,
     { input_ids = redco.torch.tensor({ prompt }, { dtype = "int64" }) },
@@ -54,7 +54,7 @@ test("generate ends before a stop string, also one of several tokens", function(
   local first = text:find(stop, 1, true)
   expect_writes(text:sub(1, first - 1) .. "\n",
     { "generate", llama, "the sea", "--max-new-tokens=12", "--stop", stop, "--stop", "~~~" })
-  -- What only begins like a stop string is written.
+  -- Text that only begins like a stop string is written.
   expect_writes(text .. "\n",
     { "generate", llama, "the sea", "--max-new-tokens=12", "--stop", text:sub(-2) .. "~" })
 end)

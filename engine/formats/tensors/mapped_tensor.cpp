@@ -24,7 +24,7 @@ void drop_pages(void* begin, size_t size) {
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
-// What tensors of one `begin` share. Never deleted, because tensors may outlive all static objects.
+// The state that tensors with one `begin` share. Never deleted: tensors may outlive static objects.
 struct Regions {
   std::mutex mutex;
   std::unordered_map<const void*, std::weak_ptr<void>> by_begin;

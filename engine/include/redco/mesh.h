@@ -165,8 +165,7 @@ class REDCO_API Mesh : public std::enable_shared_from_this<Mesh> {
   bool sequence_parallel() const { return sequence_parallel_; }
   void set_sequence_parallel(bool is_on) { sequence_parallel_ = is_on; }
 
-  /// What the rules of operators remember of the calls on this mesh, which all its processes make
-  /// alike.
+  /// Memory of the operators' rules about calls on this mesh, which all its processes make alike.
   std::shared_ptr<void>& remembered() const { return remembered_; }
 
   /// The stage whose tensors lie on this mesh (of_stage); none for the mesh of the whole run.

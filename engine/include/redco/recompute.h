@@ -1,4 +1,4 @@
-// What the layers of a model keep for the backward pass.
+// The options for what layers of a model keep for the backward pass.
 
 #pragma once
 

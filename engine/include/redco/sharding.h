@@ -143,8 +143,8 @@ REDCO_API at::Tensor to_local(const at::Tensor& tensor);
 /// The local part, or the tensor itself if it is not sharded, for code that only needs its memory.
 /// Not recorded by autograd.
 REDCO_API const at::Tensor& memory_of(const at::Tensor& tensor);
-/// What this process holds of a tensor now: the local part, or the rows of it that are at experts.
-/// Never communicates.
+/// Returns what this process holds of a tensor now: the local part, or its rows that are at
+/// experts. Never communicates.
 REDCO_API const at::Tensor& held_memory_of(const at::Tensor& tensor);
 
 /// Statistics of sharding on this thread; moves.h counts what it sent.

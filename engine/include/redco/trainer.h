@@ -128,7 +128,7 @@ struct TrainerOptions {
   /// Called before each micro-batch of training, and after the steps of a plan: what earlier ones
   /// left should be freed then, so that each step, and the plan, needs the same memory.
   std::function<void()> before_batch = {};
-  /// What the blocks that the loss marks keep for backward.
+  /// The results that marked blocks of the loss keep for backward.
   Recompute recompute = Recompute::none;
   /// The placements of parameters on the model shards. They take precedence over those chosen by
   /// tracing the first loss.

@@ -43,7 +43,7 @@ int digits_of(at::ScalarType type);
 // A word is below this bound with probability p.
 inline int64_t bernoulli_bound(double p) { return int64_t(std::ceil(p * two_to(32))); }
 
-// What dropout multiplies by what it keeps.
+// Returns the factor by which dropout multiplies the elements that it keeps.
 inline double dropout_scale(double p) { return p < 1 ? 1 / (1 - p) : 0; }
 
 /// Whether integers of this range are scaled down from 64 bits; for larger ranges they are 63 bits

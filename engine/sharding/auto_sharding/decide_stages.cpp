@@ -23,8 +23,8 @@ using namespace sharding;
 namespace {
 
 // Sees at which block of a forward pass each parameter meets the data, and the work of each block.
-// What runs before the first block counts as block 0, as that one does; what runs after a block
-// belongs to it.
+// Operators before the first block count as part of it, block 0. Those after a block count as part
+// of that block.
 class BlockWatcher final : public WithoutValues {
  public:
   using WithoutValues::WithoutValues;

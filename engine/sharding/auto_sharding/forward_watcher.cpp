@@ -75,7 +75,8 @@ Placement split_between_heads(const Placement& now, int64_t block,
   return {};
 }
 
-// Attention cannot keep a split within one head, which a view can give it.
+// Whether the argument is split inside of a head, as a view may split it. Attention cannot keep
+// that.
 bool splits_a_head(const Call& call, const TensorArgument& argument) {
   const Placement& now = argument.placements[mp];
   return call.op.facts.has_heads && now.is_sharded() && now.dim + 1 == argument.tensor.dim();
@@ -236,8 +237,8 @@ void ForwardWatcher::remember(const at::Tensor& tensor, Origin origin) {
   alive_.push_back(tensor);
 }
 
-// What is computed from parameters alone, such as a weight divided by its norm, is their weight: it
-// is decided where it meets the data.
+// A tensor that is computed from parameters alone, such as a weight divided by its norm, counts as
+// their weight. Its placement is decided where it meets the data.
 bool ForwardWatcher::is_of_parameters(const Call& call) const {
   const OperatorFacts& facts = call.op.facts;
   if (!facts.rule || facts.is_product || facts.looks_up_rows || call.tensors.empty()) return false;

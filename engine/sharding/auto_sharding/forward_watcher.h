@@ -41,7 +41,7 @@ struct TracedParameter {
   bool is_fixed() const { return is_by_rule || is_tried; }
 };
 
-/// What a parameter is to products with weights that are chosen for each row.
+/// The role of a parameter in products with weights that are chosen for each row.
 struct ExpertWeight {
   int64_t number = -1;    ///< of the expert; -1: a stack of those of all
   int64_t n_experts = 0;  ///< 0: it is used in several ways

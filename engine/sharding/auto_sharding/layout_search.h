@@ -42,8 +42,8 @@ class WatchedForward {
   /// The placements that follow from the parameters already decided.
   Layout follow(std::vector<TracedParameter> decided);
 
-  /// What a rank sends and computes in a step, forward and backward, with these placements. Nullopt
-  /// if the step does not run without values.
+  /// Returns what a rank sends and computes in a step, forward and backward, with these placements.
+  /// Nullopt if the step does not run without values.
   struct StepCost {
     double bytes = 0;
     int64_t collectives = 0;

@@ -57,7 +57,7 @@ struct OperatorFacts {
   /// null: it is not.
   bool (*has_known_shape)(const Call&) = nullptr;
   bool keys_floats = false;  ///< its rule reads floating-point arguments
-  /// What else its plan depends on; null: nothing.
+  /// Returns numbers that the plan depends on besides its key; null: none.
   std::vector<int64_t> (*remembers)(const Call&) = nullptr;
   std::vector<std::string> written = {};   ///< written arguments that the schema does not mark
   std::string scratch = {};                ///< a written argument that nobody reads after the call
@@ -68,7 +68,7 @@ struct OperatorFacts {
   GpuCost gpu = {};
 };
 
-/// What an operator does with rows that are at the ranks of their experts (expert_calls.h).
+/// How an operator treats rows that are at the ranks of their experts (expert_calls.h).
 enum class AtExperts : uint8_t {
   none,                  ///< it needs them back
   product,               ///< (x, numbers, weights): a number chooses a row's weight

@@ -49,8 +49,9 @@ void reduce_in_place(Call& call, const CallPlan& plan) {
       bool is_read_again = target.is_sharded() && is_forward && argument.tensor.requires_grad();
       return argument.placements[dim].is_partial() && (target.is_replicated() || is_read_again);
     };
-    // In the order of all reductions, so that a view that was read before has the same bits: first
-    // over the mesh dimensions before the last that is needed.
+    // Reduces over the mesh dimensions in the order of all other reductions. A sum rounds by its
+    // order, and a view that was read before must have the same bits. So the dimensions before the
+    // last one that is needed come first.
     auto last = std::find_if(Mesh::dims.rbegin(), Mesh::dims.rend(), is_needed);
     for (auto dim = Mesh::dims.begin(); dim != last.base(); ++dim)
       if (argument.placements[*dim].is_partial() && argument.impl->placements()[*dim].is_partial())

@@ -13,7 +13,7 @@ namespace redco::sharding {
 /// The parts of a dimension of `size` that ranks hold, by rank, counted from `begin`.
 std::vector<Span> parts_of_ranks(int64_t size, int64_t n_ranks, int64_t begin = 0);
 
-/// What two ranges have in common; empty if that is nothing.
+/// The intersection of two ranges, which may be empty.
 Span common(const Span& a, const Span& b);
 
 /// The ranges of a dimension that the ranks of a group hold, and those that they need, by rank, in

@@ -87,7 +87,7 @@ bool takes_strides(const Operator& op);
 /// Whether an operator works on lists of tensors, as those of optimizers do.
 bool is_of_lists(const Operator& op);
 
-/// What an operator of this name does with rows that are at experts.
+/// Returns how an operator of this name treats rows that are at experts.
 AtExperts at_experts(const std::string& name, bool is_pointwise);
 
 /// Whether an operator works element by element.

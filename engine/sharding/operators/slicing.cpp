@@ -240,7 +240,7 @@ std::optional<CallPlan> slice(const Call& call) {
   return plan;
 }
 
-// What slice_backward's gradient is a slice of.
+// The slice whose gradient slice_backward is given.
 struct Sliced {
   std::vector<int64_t> sizes;
   int64_t dim;

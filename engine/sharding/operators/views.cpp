@@ -109,8 +109,8 @@ bool is_block_each(const Placement& placement, int64_t dim, const std::vector<in
   return placement.is_in_blocks() && placement == blocks;
 }
 
-// The pieces of a local tensor in which some blocks are not split between all ranks: joins those,
-// with one collective, and keeps the part of others.
+// Cuts a local tensor into pieces. Pieces with fewer blocks than there are ranks are gathered
+// whole, all by one collective; of the others each rank keeps its part.
 std::vector<at::Tensor> pieces_of_part(const at::Tensor& local, int64_t dim,
                                        const std::vector<int64_t>& pieces, int64_t grain,
                                        Group& group) {

@@ -358,7 +358,7 @@ Placements shifted(Placements placements, int32_t first, int32_t by) {
 
 bool can_split_again(int64_t size, const MeshDims& over_all, const Placements& placements,
                      const Mesh& mesh) {
-  // What is on one rank of a dimension is whole there.
+  // Along a dimension where a tensor is on one rank, it is whole.
   MeshDims over;
   for (Mesh::Dim dim : over_all)
     if (!placements[dim].is_on_rank()) over.push_back(dim);

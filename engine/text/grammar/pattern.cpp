@@ -204,7 +204,7 @@ class PatternReader {
     return std::nullopt;
   }
 
-  // What a backslash stands for.
+  // Reads what follows a backslash.
   Ranges escape(bool is_in_class) {
     const char32_t c = take_character();
     auto one = [](char32_t value) { return Ranges{{value, value}}; };

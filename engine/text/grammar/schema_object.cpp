@@ -20,7 +20,7 @@ constexpr size_t most_patterns = 6;  // each subset of them is a kind of name
 
 }  // namespace
 
-// What the conjunction says of properties.
+// The keywords of all parts about properties.
 struct SchemaReader::Properties {
   struct Pattern {
     std::string expression;
@@ -118,8 +118,8 @@ Language SchemaReader::names_of(const Parts& schemas) {
   return language & Language::of_texts(names);
 }
 
-// What the schemas say of a property that matches these patterns and has a name in `properties` or,
-// with a null, in none.
+// Returns the schemas of a property that matches these patterns and has this name in `properties`,
+// or with a null, none of its names.
 SchemaReader::Parts SchemaReader::property_of(const Parts& parts, const Properties& all,
                                               const std::string* name, size_t matches) const {
   Parts found;

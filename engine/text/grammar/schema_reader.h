@@ -24,7 +24,7 @@ namespace redco::text {
 /// property has the conjunction of what each schema says about it.
 class SchemaReader {
  public:
-  /// What is known of schemas, whatever they are part of.
+  /// Facts about schemas that do not depend on where they are used.
   struct Known {
     std::map<const Json*, std::string> places;
     std::set<const Json*> checked;
@@ -92,7 +92,7 @@ class SchemaReader {
   Grammar::Node object(const Parts& parts);
   Numbers numbers_of(const Parts& parts, bool is_whole) const;
   std::pair<int64_t, int64_t> counts(const Parts& parts, const char* least, const char* most) const;
-  /// What patterns and formats say, if there are any.
+  /// Returns the language of the patterns and formats, if there are any.
   std::optional<Language> language_of(const Parts& parts) const;
   Language pattern(const std::string& text, const std::string& place, const char* keyword) const;
 

@@ -117,7 +117,7 @@ Automaton automaton_of(const std::string& where, const TokenTexts& texts, const 
 
 struct TokenGrammar::Parts {
   Automaton automaton;
-  /// What follows in some states: a text in quotes has one state for all its characters.
+  /// The tokens after some states: a text in quotes has one state for all its characters.
   std::unordered_map<Automaton::State, Next> known = {};
   int64_t vocab_size = 0;  ///< of `known`
 

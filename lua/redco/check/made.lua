@@ -1,5 +1,5 @@
---- What a script makes before it trains: models, tokenizers, image processors, conversations,
---- samplers and Trainers.
+--- The objects that a script makes before it trains: models, tokenizers, image processors,
+--- conversations, samplers and Trainers.
 local made = {}
 
 -- The functions that make them, and the list of each.

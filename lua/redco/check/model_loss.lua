@@ -1,4 +1,4 @@
---- What a script gives the loss of its model.
+--- The arguments that a script gives the loss of its model.
 local torch = require "redco.torch"
 
 local model_loss = {}

@@ -1,4 +1,4 @@
---- What is trained of sequences of tokens, and how it ends.
+--- Which tokens of sequences are trained, and how they end.
 local model_loss = require "redco.check.model_loss"
 local rows = require "redco.check.rows"
 

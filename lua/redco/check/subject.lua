@@ -1,4 +1,5 @@
---- What is checked: the training of a script. Its parts are made when a check first asks for them.
+--- The subject of checks: the training of a script. Its parts are made when a check first asks for
+--- them.
 local attempt = require "redco.check.attempt"
 local model_loss = require "redco.check.model_loss"
 local native = require "redco.native"

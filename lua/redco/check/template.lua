@@ -1,4 +1,4 @@
---- What the chat template of the tokenizer writes around messages.
+--- The tokens that the chat template of a tokenizer writes around messages.
 local attempt = require "redco.check.attempt"
 local decoded = require "redco.check.decoded"
 local masking = require "redco.data.conversations.masking"

@@ -27,7 +27,7 @@ __call(self, prompts: string or list of strings, {negative_prompt: string or lis
 Makes a picture for each prompt with the pipeline's own parameters, and shows its progress on a
 terminal. Options and result are those of `Pipeline.generate`, and these:
   image: a picture [3, height, width] to start from, or one for each prompt; uint8, or from 0 to 1
-  mask: with an image: what of it to paint anew, [1, height, width], 1 or 255 where it changes]],
+  mask: with an image: the part of it to repaint, [1, height, width], 1 or 255 where it changes]],
 
   ["Pipeline.generate"] = [[
 generate(params, batch, {num_inference_steps: integer = nil, guidance_scale: number = nil,

@@ -105,7 +105,7 @@ local function limited(documents, limit)
   return kept
 end
 
--- What metrics read after a pipeline of filters.
+-- Returns what metrics read, the results of a pipeline of filters.
 local function filtered(task, entry, filter)
   if task.output_type ~= "generate_until" then return entry.found, entry.resps end
   local answers = filter.apply(entry.resps)

@@ -1,4 +1,4 @@
---- What a batch keeps of rows that have ended: their tokens, with keys, values and states. A row
+--- The rows of a batch that have ended, with their tokens, keys, values and states. A row
 --- whose prompt begins with such tokens, the next turn of a conversation, reads only the rest.
 local torch = require "redco.torch"
 

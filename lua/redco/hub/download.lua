@@ -111,7 +111,7 @@ function Download:blob(file)
       local had_part = native.file_exists(part)
       local reason = self:fetch(what, url, part, size, name)
       if reason then os.remove(part) end
-      -- What another program has left there may be of no use.
+      -- The part of a file that another program left may be damaged: fetch all of it.
       if reason and had_part then reason = self:fetch(what, url, part, size, name) end
       if reason then
         os.remove(part)

@@ -57,7 +57,7 @@ local function weights(source, folder, kind)
   return nil, folder .. weights_of[kind][1]
 end
 
--- What the names of settings, vocabularies and templates have in them.
+-- Parts of the names of settings, vocabularies and templates.
 local parts_of_names = { "config", "token", "vocab", "merges", "template", "modules", "%.model$",
   "%.jinja$" }
 

@@ -7,7 +7,7 @@ local most_redirects, most_tries = 10, 5
 
 local function origin_of(url) return url:match "^(%a+://[^/]+)" end
 
--- What to do about an answer, by the server's code for it or else by its status.
+-- Advice about an answer, by the server's code for it or else by its status.
 local advice = {
   GatedRepo = "access to it must be granted: ask for it on %s, then set HF_TOKEN to a token of "
     .. "yours or run `hf auth login`",

@@ -170,7 +170,7 @@ local function new_forward(c, facts)
     local function before(layer, k, y)
       return facts.norms[k] and norm(layer .. facts.norms[k], y) or y
     end
-    -- What attention (k = 1) or the feed-forward layer (3) puts out, as it is added to the input.
+    -- Returns the output of attention (k = 1) or of the feed-forward layer (3), ready to be added.
     local function added(layer, k, y, logits, numbers)
       y = blocks.dropout(y, facts.residual_dropouts[(k + 1) / 2], o)
       if facts.norms[k + 1] then y = norm(layer .. facts.norms[k + 1], y) end

@@ -127,7 +127,7 @@ function encoder.new(c)
   local attend, convolve, activation = new_attention(c), new_convolution(c)
   local keeps_size = hidden_channels(c) == c.encoder_hidden_dim
 
-  -- What two images [B, size, H, W] become together.
+  -- Joins two images [B, size, H, W].
   local function joined(params, name, a, b, o)
     if a:size(2) ~= b:size(2) or a:size(3) ~= b:size(3) then
       fail("%s: an image of [%d, %d] places does not fit one of [%d, %d]: give images whose sides "

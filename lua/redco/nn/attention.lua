@@ -47,10 +47,10 @@ local function repeated(q, k, v)
   return k:repeat_interleave(groups, -3), v:repeat_interleave(groups, -3)
 end
 
--- Attention with sinks as attention without them: a first key that every query sees, with the value
--- zero. Queries and keys get as many more elements as queries' heads share a key's head. There a
--- query has 1 in the place of its head, and the first key has the sinks. Returns the arguments of
--- LibTorch's attention, and a function of its result.
+-- Computes sinks by attention without them. A first key, which every query sees, has the value zero
+-- and the sinks as scores: queries and keys get one more element for each query head that shares a
+-- key head; a query has 1 in the place of its head, and the first key has the sinks. Returns the
+-- arguments of LibTorch's attention, and a function that reads its result.
 local function with_sink_key(q, k, v, mask, causal, o)
   local batch, n_heads, length, size = unpack(q.shape)
   local n_kv, v_size = k:size(1), v:size(-1)

@@ -31,7 +31,7 @@ function(in_features, out_features, options)
 end)
 
 local use = arguments("nn.linear", { train = false }, { "rng" })
--- What does not fit is torch.linear's, whose errors say what to do.
+-- Arguments that do not fit go to torch.linear, whose errors say what to do.
 local function product(x, weight, bias)
   local fits = torch.is_tensor(x) and x:dim() > 0 and x.dtype == weight.dtype
     and x:size(-1) == weight:size(-1)

@@ -172,8 +172,8 @@ function report.table(name, result)
     count(result.n_parameters), result.global_batch_size, unit == MiB and "MiB" or "GiB"))
   local best = result.layouts[1]
   if best.is_planned then
-    local seconds, text = best.seconds, "Row 1: of %s a device only waits for others in %s"
-    if seconds.starting > 0.01 * seconds.total then text = text .. " and for its host in %s" end
+    local seconds, text = best.seconds, "Row 1: of %s, a device waits %s for others"
+    if seconds.starting > 0.01 * seconds.total then text = text .. " and %s for its host" end
     lines[#lines + 1] = (text .. ". In a step it sends:"):format(report.seconds(seconds.total),
       report.seconds(seconds.exposed), report.seconds(seconds.starting))
     for _, line in ipairs(sent(best)) do lines[#lines + 1] = "  " .. line end

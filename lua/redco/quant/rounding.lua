@@ -20,7 +20,7 @@ local function numbers_of(w, scales, zeros)
   return ((w / scales:clamp_min(1e-30)):round() + zeros):clamp(0, 15)
 end
 
--- What is rounded: numbers [out, in], scales and zeros [out, groups].
+-- Returns the rounded values of numbers [out, in], with scales and zeros [out, groups].
 local function values_of(rounded)
   local q = rounded.numbers
   local g = q:size(1) / rounded.scales:size(1)

@@ -99,7 +99,7 @@ function calls.format(tokenizer, variables)
     local object, last = json_at(text, first)
     for each, arguments in pairs(object and object.name == name and object or {}) do
       if type(arguments) == "table" and arguments[key] == value then
-        -- What an answer without a call begins and ends with, too.
+        -- Texts with which an answer without a call begins and ends, too.
         local opening, ending = plain:match("^(.*)" .. words .. "(.*)$")
         local prefix, suffix = text:sub(1, first - 1), text:sub(last)
         if opening and prefix:sub(1, #opening) == opening then prefix = prefix:sub(#opening + 1) end

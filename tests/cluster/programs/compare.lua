@@ -10,7 +10,7 @@ local bit = require "bit"
 local Compare = {}
 Compare.__index = Compare
 
---- What redco documents that it refuses: on sharded tensors, where a block is computed again, which
+--- Refusals that are documented: on sharded tensors, where a block is computed again, which
 --- a plain run does not do, and in the stages of a pipeline.
 local refusals = {
   "a gradient is computed inside of the loss_fn",
@@ -37,7 +37,7 @@ end
 
 -- Agreement -------------------------------------------------------------------------------------
 
---- What each process has for the list of numbers: a list of such lists, that of process 0 first.
+--- Returns the list of numbers of each process, that of process 0 first.
 function Compare:everyone(numbers)
   local row = torch.tensor(numbers, { dtype = "float64" }):unsqueeze(0)
   local rows = redco.shard(row:expand { self.n, #numbers },
@@ -141,7 +141,7 @@ local function results_of(env)
   return names
 end
 
---- What must be alike on all processes.
+--- Returns facts that must be alike on all processes.
 local function metadata(t)
   if not torch.is_tensor(t) then return tostring(t) end
   return ("%s, strides %s, %s"):format(closeness.words(t), table.concat(t:stride(), ","),
@@ -210,7 +210,7 @@ function Compare:run(lines)
   return nil, lines
 end
 
---- What must be alike on all processes, as numbers: of the first difference the kind is in `alike`.
+--- Numbers that must be alike on all processes; `alike` names the kind of the first difference.
 local alike = { "apart", "apart", "placement", "metadata", "counters" }
 
 local function fingerprint(kind, line, names, env, calls)
@@ -329,7 +329,7 @@ end
 --- Compares whole tensors, and takes for right what rounding explains.
 function Compare:judge(steps, env, plain, names, close, orders)
   local wholes, bad = {}, {}
-  -- What is computed of an infinity that may be NaN may be NaN, too.
+  -- A result computed from an infinity may be NaN if that infinity may be NaN.
   local has_other_overflow = false
   for _, name in ipairs(names) do
     if env[name] then

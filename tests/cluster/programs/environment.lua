@@ -8,7 +8,7 @@ local torch = require "redco.torch"
 
 local environment = {}
 
---- What one rounding may change, relative to the value.
+--- The largest change by one rounding, relative to the value.
 environment.epsilon = { float64 = 2 ^ -52, float32 = 2 ^ -23, float16 = 2 ^ -10, bfloat16 = 2 ^ -7,
   complex128 = 2 ^ -52, complex64 = 2 ^ -23 }
 

@@ -46,7 +46,7 @@ gx1 = grads(loss, { x1 })]],
   [[
 x1 = shard(special(7223, { 3, 3, 4 }), { dp = 1, mp = 2 })
 x2 = vmap(function(r) return r:amax() end)(x1)]],
-  -- Refused or failing where plain tensors are not.
+  -- Errors on sharded tensors that plain tensors do not raise.
   "x1 = torch.max_pool1d(shard(randn(8807, { 7, 2 }), {}), 2)",
   "x1 = torch.view_as_complex(shard(randn(8021, { 2, 2 }), { dp = 1, mp = 1 }))",
   [[
@@ -149,7 +149,7 @@ x2, x3 = unpack(torch.var_mean(x1))]],
 x1 = shard(randn(1, { 4, 6 }), { dp = 1, mp = 1 })
 x3 = torch.tensor { 0 / 0, 1, 2, 1, 1, math.huge }
 x2 = torch.cross_entropy_loss(x1, ints(2, { 4 }, 5), x3)]],
-  -- What is written to an expanded view that had to be gathered is written to its base.
+  -- A write to an expanded view that had to be gathered reaches its base.
   [[
 x1 = shard(randn(3415, { 1 }), { dp = 0, mp = 0 }) * 1
 x1:expand { 1, 2 }:fill_(-1.25)]],
@@ -190,7 +190,7 @@ loss = loss + term(x1, 0.4)]],
 x1 = shard(randn(3277, { 4 }, "float32"), { mp = { dim = 0, block = 2 } })
 x2 = x1 * torch.tensor { 1, 1, 1, 2 }
 x3 = torch.equal(x1, x2) and x1 * 1 or x1 * 2]],
-  -- What a kernel keeps for backward, cut in parts.
+  -- Results that a kernel keeps for backward, cut in parts.
   [[
 x1 = randn(5321, { 2, 2, 2 }):requires_grad_()
 x2 = torch.layer_norm(x1, { 2 })
@@ -229,7 +229,7 @@ x3[0] = 2]],
   [[
 x1 = terms(randn(9629, { 4, 7 }), { dp = "sum", mp = "sum" }) * 1
 x1:expand { 3, 4, 7 }:fill_(0.5)]],
-  -- What was moved has other strides in a dimension of one element.
+  -- A moved tensor has other strides in a dimension of one element.
   [[
 x1 = randn(52, { 1, 6 })
 x2 = terms(randn(10, { 6 }), { dp = "sum", mp = "sum" })

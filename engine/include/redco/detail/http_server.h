@@ -51,7 +51,7 @@ class REDCO_API HttpRequest {
   std::string body_;
 };
 
-/// What one client may take of the server.
+/// The limits for one client.
 struct HttpLimits {
   size_t header_bytes = 16 * 1024;
   size_t body_bytes = 4 * 1024 * 1024;

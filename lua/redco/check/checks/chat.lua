@@ -3,7 +3,7 @@ local decoded = require "redco.check.decoded"
 local new_tally = require "redco.check.tally"
 local is_in = require("redco.check.template").is_in
 
--- What begins a prompt in texts without a chat template.
+-- Beginnings of prompts in texts without a chat template.
 local plain_headers = { "### Instruction:", "### Input:", "### User:", "### Human:", "\nUser:",
   "\nHuman:", "\nQuestion:" }
 

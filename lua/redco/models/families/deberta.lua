@@ -15,7 +15,7 @@ local own_defaults = { vocab_size = 50265, hidden_size = 768, num_hidden_layers 
   num_attention_heads = 12, intermediate_size = 3072 }
 for key, value in pairs(v2.defaults) do deberta.defaults[key] = own_defaults[key] or value end
 
--- What only DeBERTa-v2 has.
+-- Keys of DeBERTa-v2, with the values that DeBERTa has.
 deberta.only = { position_buckets = -1, share_att_key = false, norm_rel_ebd = "none",
   conv_kernel_size = 0, talking_head = false }
 

@@ -94,7 +94,7 @@ function t5gemma.complete(c, is_file)
   c.decoder_start_token_id = c.decoder_start_token_id or c.bos_token_id
 end
 
--- What layers of both stacks have, for llama_attention.lua and llama_mlp.lua.
+-- The facts of the layers of both stacks, for llama_attention.lua and llama_mlp.lua.
 local function facts_of(c)
   local facts = gemma2.facts(c)
   facts.o_name, facts.turn = "o_proj", rotary.turn_halves

@@ -11,7 +11,7 @@ types.numbers = { f32 = 0, f16 = 1, q4_0 = 2, q8_0 = 7, q4_k_m = 15, q5_k_m = 17
 --- The types of elements that are not in blocks, with their dtypes.
 types.plain = { f32 = "float32", f16 = "float16", bf16 = "bfloat16" }
 
--- What most tensors have in files of mixed types.
+-- The type of most tensors in files of mixed types.
 local bases = { q4_k_m = "q4_k", q5_k_m = "q5_k" }
 
 -- The types instead, for rows that are not whole blocks of 256.

@@ -61,7 +61,7 @@ return function(c, given)
       -- A single group is read by all heads.
       parts[i + 1] = i > 1 and n_groups == 1 and native.whole_on_shards(y) or y
     end
-    -- What a bias adds to padding does not enter the state.
+    -- The bias that padding gets must not enter the state.
     if kept and bias then parts[2] = parts[2] * kept end
     return unpack(parts)
   end

@@ -44,11 +44,12 @@ return function(x, dt, a, b, c, state)
   c = chunks.split(c, n, size):permute { 0, 3, 1, 2, 4 }
   local sums = chunks.split(decay, n, size):permute { 0, 3, 4, 1, 2 }:cumsum(-1)  -- [B, G, R, n, L]
 
-  -- What a token gets from those of its chunk.
+  -- The sum for each token over those of its chunk.
   local scores = c:matmul(b:transpose(-1, -2)):unsqueeze(2)
   local y = (scores * chunks.decays(sums)):matmul(x):permute { 0, 3, 4, 1, 2, 5 }
 
-  -- What the chunks add to the state, and what a token gets from the state before its chunk.
+  -- The terms that chunks add to the state, and the part of each token that comes from the state
+  -- before its chunk.
   local last = sums:narrow(-1, size - 1, 1)
   local kept = (x * (last - sums):exp():unsqueeze(-1)):permute { 0, 1, 3, 2, 5, 4 }
   local added = kept:reshape { -1, n_groups, n, n_heads * head_dim, size }:matmul(b)
