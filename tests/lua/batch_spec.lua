@@ -101,7 +101,8 @@ test("a static cache grows, and rows that end leave it", function()
   for _, max_rows in ipairs { 1, 3, 8 } do
     testing.expect_equal(texts("static", max_rows), expected)
   end
-  testing.expect_error(function() texts("hybrid", 1) end, "cache_implementation: expected", "hybrid")
+  testing.expect_error(function() texts("hybrid", 1) end, "cache_implementation: expected",
+    "hybrid")
 end)
 
 test("rows with options of their own", function()
