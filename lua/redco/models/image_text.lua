@@ -104,6 +104,40 @@ local function complete(family, c, is_file)
   end
 end
 
+local function text_of(family, c) return part_of(family, "text_config", c.text_config) end
+
+-- Returns function(params, images, o) -> features [n, F, size].
+local function new_features(family, c)
+  local image = part_of(family, "vision_config", c.vision_config)
+  local n_layers = family.n_image_layers and family.n_image_layers(c)
+  local run = tower.new(image, setmetatable({ num_hidden_layers = n_layers,
+    vision_use_head = false }, { __index = c.vision_config }))
+  local projector = family.new_projector(c)
+  return function(params, images, o)
+    local kept, n_tiles = {}, family.image_dims == 5 and images.pixel_values:size(1)
+    if n_tiles then
+      images = setmetatable({ pixel_values = images.pixel_values:flatten(0, 1) },
+        { __index = images })
+    end
+    local last = run(blocks.with_prefix(params, family.names.image), images, o, kept)
+    local x = projector.forward(blocks.with_prefix(params, family.names.projector), kept, last, o,
+      images)
+    return n_tiles and x:unflatten(0, { x:size(0) / n_tiles, n_tiles }):flatten(1, 2) or x
+  end
+end
+
+-- Returns what the inputs say of the images, without the dimension of rows.
+local function images_of(family, inputs)
+  local images, pixels = {}, inputs.pixel_values
+  local has_rows = pixels:dim() > family.image_dims
+  for _, name in ipairs { "pixel_values", unpack(family.image_inputs) } do
+    local value = inputs[name]
+    images[name] = has_rows and value and value:dim() > 1 and value:flatten(0, 1) or value
+  end
+  if has_rows then images.n_real = splice.n_real(pixels) end
+  return images
+end
+
 --- Returns a family. A row has the fields of a family, and
 ---   parts: the model_types of text_config and vision_config that have none
 ---   decoder: the family of its text_config, if that is no model alone
@@ -180,8 +214,6 @@ return function(row)
     if row.complete then row.complete(c, is_file) end
   end
 
-  local function text_of(c) return part_of(family, "text_config", c.text_config) end
-
   function family.add_parameters(c, add)
     local image = part_of(family, "vision_config", c.vision_config)
     tower.add_parameters(image, c.vision_config,
@@ -190,12 +222,14 @@ return function(row)
     if family.add_own_parameters then family.add_own_parameters(c, add) end
     local text = setmetatable({ tie_word_embeddings = c.tie_word_embeddings },
       { __index = c.text_config })
-    text_of(c).add_parameters(text, function(name, ...) add(name_of_text(family, name), ...) end)
+    text_of(family, c).add_parameters(text, function(name, ...)
+      add(name_of_text(family, name), ...)
+    end)
   end
 
   -- Only the product: transformers leaves out what a decoder alone does to its logits.
   function family.head(c)
-    local weight, bias = text_of(c).head(setmetatable(
+    local weight, bias = text_of(family, c).head(setmetatable(
       { tie_word_embeddings = c.tie_word_embeddings }, { __index = c.text_config }))
     if bias then
       fail("%s: its text_config has model_type '%s', whose last layer has a bias, which is not "
@@ -204,44 +238,13 @@ return function(row)
     return name_of_text(family, weight)
   end
 
-  -- Returns function(params, images, o) -> features [n, F, size].
-  local function new_features(c)
-    local image = part_of(family, "vision_config", c.vision_config)
-    local n_layers = family.n_image_layers and family.n_image_layers(c)
-    local run = tower.new(image, setmetatable({ num_hidden_layers = n_layers,
-      vision_use_head = false }, { __index = c.vision_config }))
-    local projector = family.new_projector(c)
-    return function(params, images, o)
-      local kept, n_tiles = {}, family.image_dims == 5 and images.pixel_values:size(1)
-      if n_tiles then
-        images = setmetatable({ pixel_values = images.pixel_values:flatten(0, 1) },
-          { __index = images })
-      end
-      local last = run(blocks.with_prefix(params, family.names.image), images, o, kept)
-      local x = projector.forward(blocks.with_prefix(params, family.names.projector), kept, last, o,
-        images)
-      return n_tiles and x:unflatten(0, { x:size(0) / n_tiles, n_tiles }):flatten(1, 2) or x
-    end
-  end
-
-  -- Returns what the inputs say of the images, without the dimension of rows.
-  local function images_of(inputs)
-    local images, pixels = {}, inputs.pixel_values
-    local has_rows = pixels:dim() > family.image_dims
-    for _, name in ipairs { "pixel_values", unpack(family.image_inputs) } do
-      local value = inputs[name]
-      images[name] = has_rows and value and value:dim() > 1 and value:flatten(0, 1) or value
-    end
-    if has_rows then images.n_real = splice.n_real(pixels) end
-    return images
-  end
-
   local function splice_equal(_, x, is_image, features, images)
     return splice.features(family.model_type, x, is_image, features, images.n_real)
   end
 
   function family.new_forward(c)
-    local decode, features_of = text_of(c).new_forward(c.text_config), new_features(c)
+    local decode = text_of(family, c).new_forward(c.text_config)
+    local features_of = new_features(family, c)
     local put = family.new_splice and family.new_splice(c) or splice_equal
     return function(params, inputs, o)
       local ids, token = inputs.input_ids, image_token(c)
@@ -255,7 +258,7 @@ return function(row)
         given.position_ids = blocks.position_ids(given, o, ids) + family.first_position
       end
       if family.spans_of then given.image_spans = family.spans_of(inputs, is_image, o) end
-      local images = inputs.pixel_values and images_of(inputs)
+      local images = inputs.pixel_values and images_of(family, inputs)
       if family.read then family.read(c, given, inputs, is_image, images, o) end
       if images then
         function given.spliced(x)
@@ -268,7 +271,7 @@ return function(row)
   end
 
   function family.restart_length(c)
-    local own = text_of(c).restart_length
+    local own = text_of(family, c).restart_length
     return own and own(c.text_config)
   end
 

@@ -178,29 +178,29 @@ local function add_head(family, row, kind, c, task, add)
   if not row.bias_key or c[row.bias_key] then add(row.bias, { c.vocab_size }, blocks.zeros) end
 end
 
---- Returns the family with the head of this task, by its row `general`.
-local function with_head(family, task, general)
-  local kind, result = kinds[task], { task = task }
-  local function row_for(c) return general.variant and general.variant(c) or general end
-  result.architecture = general.architecture
+-- Sets the names of a task's parameters: `own_name` of one of the family, and `ignored`, patterns
+-- of weights that folders may have besides. Returns function(name): whether a parameter of the
+-- family is one of the task, too.
+local function set_names(result, family, general)
   result.base_model_prefix = general.base_model_prefix or family.base_model_prefix
   local pattern = "^" .. family.base_model_prefix .. "%."
-  local function own_name(name)
+  function result.own_name(name)
     if general.prefix then return general.prefix .. name end
     if general.is_base then return (name:gsub(pattern, "")) end
     return (name:gsub(pattern, result.base_model_prefix .. "."))
   end
-  result.own_name = own_name
-  result.new_if_missing, result.is_single = {}, kind.is_single
   local lm_head = ("^%s%%."):format(family.lm_head or "lm_head")
-  -- Whether a parameter of the family is one of the task, too.
-  local function is_kept(name)
+  result.ignored = { lm_head, family.head_parameters or lm_head, unpack(family.ignored or {}) }
+  for _, name in ipairs(general.ignored or {}) do table.insert(result.ignored, name) end
+  return function(name)
     return not name:find(lm_head)
       and not (family.head_parameters and name:find(family.head_parameters))
       and not (general.has_encoder_only and name:find(family.decoder_parameters or "^decoder%."))
   end
-  result.ignored = { lm_head, family.head_parameters or lm_head, unpack(family.ignored or {}) }
-  for _, name in ipairs(general.ignored or {}) do table.insert(result.ignored, name) end
+end
+
+-- Sets the keys of the configuration, and the inputs.
+local function set_keys(result, family, kind, general)
   if general.has_encoder_only then
     -- transformers says of such a model that it is no encoder-decoder.
     result.only = {}
@@ -215,37 +215,15 @@ local function with_head(family, task, general)
   end
   result.optional = { "id2label", "label2id", "num_labels", "problem_type", "classifier_dropout",
     unpack(family.optional or {}) }
-
   function result.complete(c, is_file) complete(family, c, is_file) end
+end
 
-  function result.add_parameters(c, add)
-    family.add_parameters(c, function(name, ...)
-      if is_kept(name) then add(own_name(name), ...) end
-    end)
-    add_head(family, row_for(c), kind, c, task, function(name, ...)
-      result.new_if_missing[name] = true
-      add(name, ...)
-    end)
-  end
-
-  result.head = not kind.is_headless and function(c)
-    local row = row_for(c)
-    local weight = is_untied(row, c) and row.untied or row.weight or row.head .. ".weight"
-    local bias = row.bias ~= false and (row.bias or row.head .. ".bias") or nil
-    return weight, (not row.bias_key or c[row.bias_key]) and bias or nil
-  end
-
-  function result.copies(c)
-    local row = row_for(c)
-    return is_untied(row, c) and row.untied_bias and { [row.untied_bias] = row.bias } or {}
-  end
-
-  function result.logits_cap() end
-
-  function result.router_loss() end
-
+-- Sets what computes: the model of the family, what the head reads of it, and the loss.
+local function set_functions(result, family, kind, general, row_for)
   local function with_own_names(params)
-    return setmetatable({}, { __index = function(_, name) return params[own_name(name)] end })
+    return setmetatable({}, {
+      __index = function(_, name) return params[result.own_name(name)] end,
+    })
   end
 
   result.decodes_inputs = family.new_encoder ~= nil
@@ -294,6 +272,43 @@ local function with_head(family, task, general)
     return kind.loss(logits, inputs, c, { ignore_index = o.ignore_index,
       label_smoothing = o.label_smoothing })
   end
+end
+
+--- Returns the family with the head of this task, by its row `general`.
+local function with_head(family, task, general)
+  local kind = kinds[task]
+  local result = { task = task, architecture = general.architecture, new_if_missing = {},
+    is_single = kind.is_single }
+  local function row_for(c) return general.variant and general.variant(c) or general end
+  local is_kept = set_names(result, family, general)
+  set_keys(result, family, kind, general)
+  set_functions(result, family, kind, general, row_for)
+
+  function result.add_parameters(c, add)
+    family.add_parameters(c, function(name, ...)
+      if is_kept(name) then add(result.own_name(name), ...) end
+    end)
+    add_head(family, row_for(c), kind, c, task, function(name, ...)
+      result.new_if_missing[name] = true
+      add(name, ...)
+    end)
+  end
+
+  result.head = not kind.is_headless and function(c)
+    local row = row_for(c)
+    local weight = is_untied(row, c) and row.untied or row.weight or row.head .. ".weight"
+    local bias = row.bias ~= false and (row.bias or row.head .. ".bias") or nil
+    return weight, (not row.bias_key or c[row.bias_key]) and bias or nil
+  end
+
+  function result.copies(c)
+    local row = row_for(c)
+    return is_untied(row, c) and row.untied_bias and { [row.untied_bias] = row.bias } or {}
+  end
+
+  function result.logits_cap() end
+
+  function result.router_loss() end
 
   return setmetatable(result, { __index = family })
 end
