@@ -8,15 +8,9 @@
 #include "state/values.h"
 
 #include <redco/detail/few_queries.h>
-#include <redco/dropout.h>
 #include <redco/error.h>
-#include <redco/grouped_linear.h>
-#include <redco/linear.h>
-#include <redco/linear_cross_entropy.h>
+#include <redco/nn.h>
 #include <redco/quantized.h>
-#include <redco/rotary.h>
-#include <redco/segment_attention.h>
-#include <redco/silu_mul.h>
 
 #include <cstdint>
 #include <lua.hpp>

@@ -1,7 +1,7 @@
 // The linear layer, with kernels for few rows on the CPU.
 
 #include <redco/autocast.h>
-#include <redco/linear.h>
+#include <redco/nn.h>
 
 #include "few_rows.h"
 #include "float8_linear.h"

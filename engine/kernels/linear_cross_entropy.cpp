@@ -8,7 +8,7 @@
 #include <redco/detail/operator_interceptor.h>
 #include <redco/detail/planned_device.h>
 #include <redco/error.h>
-#include <redco/linear_cross_entropy.h>
+#include <redco/nn.h>
 
 #include <ATen/ATen.h>
 #include <ATen/functorch/DynamicLayer.h>

@@ -5,7 +5,7 @@
 
 #include <redco/detail/operator_interceptor.h>
 #include <redco/error.h>
-#include <redco/rotary.h>
+#include <redco/nn.h>
 
 #include <ATen/OpMathType.h>
 #include <ATen/TensorIterator.h>

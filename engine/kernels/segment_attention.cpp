@@ -7,7 +7,7 @@
 #include <redco/detail/plain_attention.h>
 #include <redco/detail/planned_device.h>
 #include <redco/error.h>
-#include <redco/segment_attention.h>
+#include <redco/nn.h>
 
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>

@@ -3,7 +3,7 @@
 #include "silu_mul_kernel.h"
 
 #include <redco/detail/operator_interceptor.h>
-#include <redco/silu_mul.h>
+#include <redco/nn.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>

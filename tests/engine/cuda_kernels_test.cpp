@@ -7,7 +7,7 @@
 #include "fake_driver.h"
 #include "files.h"
 
-#include <redco/segment_attention.h>
+#include <redco/nn.h>
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>

@@ -1,8 +1,8 @@
 // Dropout in one pass, beside the product with numbers that a generator draws.
 #include "../../engine/kernels/random/fill.h"
 
-#include <redco/dropout.h>
 #include <redco/error.h>
+#include <redco/nn.h>
 #include <redco/random.h>
 #include <redco/sharding.h>
 

@@ -1,6 +1,6 @@
 // Products in float8 against sums of the rounded numbers in float64.
 #include <redco/float8.h>
-#include <redco/linear.h>
+#include <redco/nn.h>
 
 #include <ATen/ATen.h>
 

@@ -2,8 +2,7 @@
 #include "../../engine/train/peak_flops.h"
 
 #include <redco/detail/recomputing.h>
-#include <redco/grouped_linear.h>
-#include <redco/segment_attention.h>
+#include <redco/nn.h>
 
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/bmm.h>

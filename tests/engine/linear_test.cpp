@@ -1,6 +1,6 @@
 // redco::linear against at::linear: every number of rows around the limit, both orders of the
 // weight in memory, sizes that no vector divides.
-#include <redco/linear.h>
+#include <redco/nn.h>
 
 #include <ATen/ATen.h>
 

@@ -6,7 +6,7 @@
 #include "../../engine/plan/cost/peak.h"
 #include "../../engine/plan/trace/step_trace.h"
 
-#include <redco/linear_cross_entropy.h>
+#include <redco/nn.h>
 #include <redco/plan.h>
 #include <redco/sharding.h>
 #include <redco/trainer.h>

@@ -5,8 +5,7 @@
 #include "../../engine/plan/cost/cost_model.h"
 #include "../../engine/plan/trace/step_trace.h"
 
-#include <redco/grouped_linear.h>
-#include <redco/linear_cross_entropy.h>
+#include <redco/nn.h>
 #include <redco/plan.h>
 #include <redco/sharding.h>
 #include <redco/trainer.h>

@@ -1,5 +1,5 @@
 // The kernels of rotary positions for GPUs, compiled for the CPU, beside LibTorch's operators.
-#include <redco/rotary.h>
+#include <redco/nn.h>
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>

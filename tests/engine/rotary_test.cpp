@@ -1,6 +1,6 @@
 // Rotary positions as one operator, beside LibTorch's operators.
 #include <redco/error.h>
-#include <redco/rotary.h>
+#include <redco/nn.h>
 
 #include "files.h"
 #include "sharding_cases.h"

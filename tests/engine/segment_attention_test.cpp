@@ -1,11 +1,11 @@
 // Attention within segments and windows against LibTorch's with a mask.
-#include <redco/segment_attention.h>
 
 #include "../../engine/kernels/segment_kernels.h"
 
 #include <redco/autocast.h>
 #include <redco/detail/plain_attention.h>
 #include <redco/error.h>
+#include <redco/nn.h>
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>

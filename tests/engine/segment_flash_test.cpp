@@ -2,7 +2,7 @@
 // LibTorch's flash attention: they check what they are given, and compute by plain operators.
 #include "../../engine/kernels/segment_kernels.h"
 
-#include <redco/segment_attention.h>
+#include <redco/nn.h>
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>

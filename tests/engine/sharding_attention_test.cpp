@@ -1,6 +1,6 @@
 #include "sharding_cases.h"
 
-#include <redco/segment_attention.h>
+#include <redco/nn.h>
 
 #include <doctest/doctest.h>
 

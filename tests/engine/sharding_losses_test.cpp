@@ -1,6 +1,6 @@
 #include "sharding_cases.h"
 
-#include <redco/linear_cross_entropy.h>
+#include <redco/nn.h>
 
 #include <doctest/doctest.h>
 

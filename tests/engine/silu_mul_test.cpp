@@ -1,5 +1,5 @@
 // silu_mul against the two operators that it replaces.
-#include <redco/silu_mul.h>
+#include <redco/nn.h>
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>

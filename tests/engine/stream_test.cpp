@@ -7,11 +7,10 @@
 #include "processes.h"
 
 #include <redco/detail/thread_without_signals.h>
-#include <redco/dropout.h>
 #include <redco/error.h>
 #include <redco/group.h>
-#include <redco/linear_cross_entropy.h>
 #include <redco/mesh.h>
+#include <redco/nn.h>
 #include <redco/random.h>
 #include <redco/trainer.h>
 

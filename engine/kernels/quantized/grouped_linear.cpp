@@ -6,7 +6,7 @@
 #include <redco/autocast.h>
 #include <redco/detail/operator_interceptor.h>
 #include <redco/error.h>
-#include <redco/grouped_linear.h>
+#include <redco/nn.h>
 
 #include <ATen/functorch/DynamicLayer.h>
 #include <ATen/ops/empty.h>

@@ -6,8 +6,8 @@
 
 #include <redco/detail/operator_interceptor.h>
 #include <redco/detail/planned_device.h>
-#include <redco/dropout.h>
 #include <redco/error.h>
+#include <redco/nn.h>
 #include <redco/random.h>
 
 #include <ATen/TensorOperators.h>
