@@ -94,8 +94,8 @@ function blocks.linear(params, name, x, options)
   return adapter.by_name(params, name, x, y, options)
 end
 
---- The same for a weight [in, out].
-function blocks.conv1d(params, name, x, options)
+--- The same for a weight [in, out], as in the layers that transformers calls Conv1D.
+function blocks.transposed_linear(params, name, x, options)
   weights.note(name, x, params[name .. ".weight"])
   local y = native.linear(x, params[name .. ".weight"]:t(), params[name .. ".bias"])
   return adapter.by_name(params, name, x, y, options)

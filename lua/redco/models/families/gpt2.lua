@@ -49,7 +49,7 @@ function gpt2.add_parameters(c, add)
   local normal = blocks.normal(c.initializer_range)
   -- The output layers of residual branches start smaller, by the root of the number of branches.
   local residual = blocks.normal(c.initializer_range / math.sqrt(2 * c.n_layer))
-  local function conv1d(name, n_in, n_out, init)
+  local function linear(name, n_in, n_out, init)
     add(name .. ".weight", { n_in, n_out }, init)
     add(name .. ".bias", { n_out }, blocks.zeros)
   end
@@ -59,17 +59,17 @@ function gpt2.add_parameters(c, add)
   for i = 0, c.n_layer - 1 do
     local block = ("transformer.h.%d."):format(i)
     blocks.add_layer_norm(add, block .. "ln_1", c.n_embd)
-    conv1d(block .. "attn.c_attn", c.n_embd, 3 * c.n_embd, normal)
-    conv1d(block .. "attn.c_proj", c.n_embd, c.n_embd, residual)
+    linear(block .. "attn.c_attn", c.n_embd, 3 * c.n_embd, normal)
+    linear(block .. "attn.c_proj", c.n_embd, c.n_embd, residual)
     if c.add_cross_attention then
       blocks.add_layer_norm(add, block .. "ln_cross_attn", c.n_embd)
-      conv1d(block .. "crossattention.q_attn", c.n_embd, c.n_embd, normal)
-      conv1d(block .. "crossattention.c_attn", c.n_embd, 2 * c.n_embd, normal)
-      conv1d(block .. "crossattention.c_proj", c.n_embd, c.n_embd, residual)
+      linear(block .. "crossattention.q_attn", c.n_embd, c.n_embd, normal)
+      linear(block .. "crossattention.c_attn", c.n_embd, 2 * c.n_embd, normal)
+      linear(block .. "crossattention.c_proj", c.n_embd, c.n_embd, residual)
     end
     blocks.add_layer_norm(add, block .. "ln_2", c.n_embd)
-    conv1d(block .. "mlp.c_fc", c.n_embd, inner, normal)
-    conv1d(block .. "mlp.c_proj", inner, c.n_embd, residual)
+    linear(block .. "mlp.c_fc", c.n_embd, inner, normal)
+    linear(block .. "mlp.c_proj", inner, c.n_embd, residual)
   end
   blocks.add_layer_norm(add, "transformer.ln_f", c.n_embd)
   if not c.tie_word_embeddings then
@@ -84,7 +84,7 @@ function gpt2.new_forward(c)
 
   -- Applies n fused matrices to x: returns n tensors [B, H, T, D].
   local function fused(params, name, x, n, o)
-    local y = blocks.conv1d(params, name, x, o)
+    local y = blocks.transposed_linear(params, name, x, o)
       :view { x:size(0), x:size(1), n, c.n_head, c.n_embd / c.n_head }
     return unpack(y:transpose(1, 3):unbind(2))
   end
@@ -98,7 +98,8 @@ function gpt2.new_forward(c)
   local function attend(params, name, q, k, v, mask, o)
     local y = blocks.attention(q, k, v, { seen = mask.seen, scale = mask.scale,
       dropout = c.attn_pdrop }, o)
-    return blocks.dropout(blocks.conv1d(params, name .. ".c_proj", y, o), c.resid_pdrop, o)
+    y = blocks.transposed_linear(params, name .. ".c_proj", y, o)
+    return blocks.dropout(y, c.resid_pdrop, o)
   end
 
   local function attention(params, name, x, mask, o)
@@ -116,8 +117,9 @@ function gpt2.new_forward(c)
   end
 
   local function mlp(params, name, x, o)
-    local y = activation(blocks.conv1d(params, name .. ".c_fc", x, o))
-    return blocks.dropout(blocks.conv1d(params, name .. ".c_proj", y, o), c.resid_pdrop, o)
+    local y = activation(blocks.transposed_linear(params, name .. ".c_fc", x, o))
+    y = blocks.transposed_linear(params, name .. ".c_proj", y, o)
+    return blocks.dropout(y, c.resid_pdrop, o)
   end
 
   local function layer(params, block, x, mask, memory, o)
