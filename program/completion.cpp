@@ -68,7 +68,7 @@ Command command_of(const CLI::App& app, const std::string& name) {
     else if (command.operand.kind == Value::unknown)  // the first
       command.operand = value_of(option->get_name(true));
   }
-  // What follows the flags of `plan` and `check` is a script.
+  // A script follows the flags of `plan` and `check`.
   if (app.get_prefix_command() && command.operand.kind == Value::unknown)
     command.operand.kind = Value::file;
   return command;

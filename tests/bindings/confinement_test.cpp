@@ -1,5 +1,5 @@
-// What a restricted engine takes of the host: memory of tensors, time in operators and in functions
-// of Lua, and nothing of its state.
+// The resources of the host that a restricted engine may take: memory of tensors, time in operators
+// and in functions of Lua, and nothing of its state.
 #include <redco/error.h>
 #include <redco/script_engine.h>
 
@@ -61,7 +61,7 @@ TEST_CASE("the memory of tensors is limited, that of single operators too") {
     CHECK(has(failure(engine, greedy), "not enough memory"));
     CHECK(failure(engine, "assert(torch.ones({ 1024, 1024 }):sum():item() == 2^20)") == "");
   }
-  // What is let go counts no more.
+  // Tensors that were dropped count no more.
   CHECK(failure(engine, "for i = 1, 200 do local t = torch.zeros { 1024, 1024 } end") == "");
   // Nor does what the program gave, nor what others make.
   engine.set_global("given", at::zeros({32, 1024, 1024}));

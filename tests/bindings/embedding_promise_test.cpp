@@ -103,7 +103,7 @@ std::string switches_of_libtorch() {
   return text.str();
 }
 
-// What belongs to the process, as a text that can be compared.
+// Returns the state that belongs to the process, as a text that can be compared.
 std::string state_of_process() {
   std::ostringstream text;
   for (int signal = 1; signal < 65; ++signal) {
@@ -125,7 +125,7 @@ std::string state_of_process() {
   return text.str();
 }
 
-// What the process writes to its standard output and error meanwhile.
+// Returns what the process writes to its standard output and error meanwhile.
 template <class Body>
 std::string printed(Body body) {
   std::string path = (std::filesystem::temp_directory_path() / "printedXXXXXX").string();

@@ -4,7 +4,7 @@
 
 namespace redco::testing {
 
-/// What stands in for LibTorch's CUDA library: two GPUs of 80 GB, of which a tensor takes its share
+/// A stand-in for LibTorch's CUDA library: two GPUs of 80 GB, of which a tensor takes its share
 /// of a count, and no memory. Of operators there are those that make tensors, and attention.
 struct FakeCuda {
   static constexpr int n_devices = 2;

@@ -117,7 +117,7 @@ TEST_CASE("an error in a callback crosses both languages with its text, line and
   usage =
       failure([&] { engine.run_string("coroutine.wrap(train)(wrong_usage)", "piece", {"--m=2"}); });
   CHECK(usage.kind() == ScriptError::Kind::usage);
-  // What is known of an error explains no later one with the same text.
+  // The facts about an error do not explain a later one with the same text.
   failure([&] { engine.run_string("train(broken)", "piece"); });
   ScriptError later = failure([&] { engine.run_string("error('script:13: broken here', 0)"); });
   CHECK(std::string(later.what()) == broken.what());

@@ -159,7 +159,7 @@ const char* const escapes[] = {
     "os.time = nil",
     "coroutine.create = nil",
     "bit.band = nil",
-    // What of this library reaches files, addresses, the process.
+    // Functions of this library that reach files, addresses and the process.
     "require('redco').data.json('/etc/passwd')",
     "require('redco').models.from_pretrained('/')",
     "require('redco').Tokenizer.from_pretrained('/')",
@@ -223,7 +223,7 @@ TEST_CASE("all of the globals are the ones that are listed") {
         "type unpack xpcall");
 }
 
-// What is new here shall be thought of in restricted.lua, and then written down.
+// A new function must be considered in restricted.lua, and then added here.
 TEST_CASE("no function of torch, and no operator that opens files, is forgotten") {
   ScriptEngine engine({.strict = false});
   engine.run_string(R"lua(

@@ -220,7 +220,7 @@ TEST_CASE("what crashes ends its process only") {
   CHECK_NOTHROW(sandbox.run_string("x = 1"));
 }
 
-// What a script could do that has taken over its process.
+// Actions of a script that has taken over its process.
 TEST_CASE("the process cannot reach anything but its socket") {
   struct Attempt {
     std::string what;

@@ -145,8 +145,8 @@ int64_t checked_step(const std::string& folder) {
   return step;
 }
 
-/// What the next start finds: a step, or 0: none yet. Every folder with a name is a whole
-/// checkpoint, and the best one is not older than what the run goes on from.
+/// Returns the step that the next start finds, or 0 if there is none yet. Every folder with a name
+/// is a whole checkpoint, and the best one is not older than what the run goes on from.
 int64_t step_in(const Folder& folder) {
   int64_t found = 0;
   std::string pointer = read_bytes(folder / "last_ckpt.txt");

@@ -1,4 +1,4 @@
-// What the tests of checkpoints share.
+// Helpers of the tests of checkpoints.
 #pragma once
 
 #include "files.h"

@@ -25,7 +25,7 @@ namespace {
 
 constexpr uint64_t seed = 7;
 
-// What each element is multiplied by.
+// Returns the factor of each element.
 at::Tensor factors(const at::Tensor& like, double p, at::Generator rng) {
   return at::empty_like(like).bernoulli_(1 - p, rng).mul_(p < 1 ? 1 / (1 - p) : 0.0);
 }

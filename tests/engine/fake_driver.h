@@ -8,7 +8,7 @@
 
 namespace redco::testing {
 
-/// What stands in for NVRTC and for the driver, under the name of LibTorch's library that links
+/// A stand-in for NVRTC and for the driver, under the name of LibTorch's library that links
 /// them. The machine code of a source is the options and the source.
 struct FakeDriver {
   struct Launch {

@@ -145,7 +145,7 @@ std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
   return value.isTensorList() ? value.toTensorVector() : std::vector<at::Tensor>{};
 }
 
-// What an operator returns of a value that it has written to.
+// Returns the result of an operator for a value that it has written to.
 std::optional<c10::IValue> written(const c10::FunctionSchema& schema, size_t i,
                                    const Stack& arguments) {
   const c10::AliasInfo* alias = schema.returns()[i].alias_info();

@@ -1,4 +1,4 @@
-// What the tests of files share: a folder, bytes, and errors looked at.
+// Helpers of the tests of files: a folder, bytes, and checks of errors.
 #pragma once
 
 #include <redco/error.h>

@@ -13,7 +13,7 @@ namespace redco {
 
 namespace {
 
-// What a product sees of x.
+// Returns x as a product sees it.
 at::Tensor rounded(const at::Tensor& x, c10::ScalarType dtype) {
   const double most = dtype == at::kFloat8_e4m3fn ? 448 : 57344;
   const double scale = std::exp2(std::ceil(std::log2(x.abs().amax().item<double>() / most)));

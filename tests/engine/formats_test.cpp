@@ -22,7 +22,7 @@ using redco::Tree;
 
 namespace {
 
-// What tests/tools/make_format_cases.lua writes.
+// The trees that tests/tools/make_format_cases.lua writes.
 Tree params() {
   return Tree::Dict{
       {"layer", Tree::Dict{{"weight", at::arange(6).view({2, 3}).to(at::kFloat) / 4}}},

@@ -1,4 +1,4 @@
-// What kernels allocate while they run, beside the sizes that were seen on an H100.
+// The memory that kernels allocate while they run, beside the sizes that were seen on an H100.
 #include "../../engine/sharding/operators/gpu_bytes.h"
 
 #include <ATen/ATen.h>

@@ -111,7 +111,7 @@ TEST_CASE("what a step leaves is what the next one finds") {
     CHECK(cuda(log, {}, n_steps).allocated == 50 * mib);
     CHECK(cuda(log, {}, n_steps).reserved == 50 * mib);
   }
-  // What was there once, and is not left again, is freed once.
+  // A block that was allocated once, and not again, is freed once.
   Log once;
   int64_t garbage = once.allocate(50 * mib);
   once.n_before = 1;

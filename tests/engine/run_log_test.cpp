@@ -305,7 +305,7 @@ TEST_CASE("a bar that ends says so, with what was shown last") {
   CHECK(last.finished);
   CHECK(last.is_kept);
   CHECK(last.done == 4);
-  // What was done before is not part of the rate.
+  // Steps done before are not part of the rate.
   CHECK(last.rate * last.elapsed_seconds == doctest::Approx(2));
   CHECK(last.run_done == 0.5);
   CHECK(last.postfix.at("loss") == 2.0);

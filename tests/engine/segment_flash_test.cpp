@@ -25,7 +25,7 @@ namespace {
 using at::Tensor;
 using torch::jit::Stack;
 
-// What the kernels were given last.
+// The last arguments of the kernels.
 struct Given {
   std::vector<int64_t> ends;
   int64_t longest = 0;

@@ -129,7 +129,7 @@ bool is_documented(const std::string& error) {
   return false;
 }
 
-// What is not alike, or nothing.
+// Returns a text about the first difference, or an empty one.
 std::string difference(const Tensors& actual, const Tensors& expected, double tolerance) {
   if (actual.size() != expected.size()) return "another number of results";
   for (size_t i = 0; i < actual.size(); ++i) {

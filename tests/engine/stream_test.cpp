@@ -271,7 +271,7 @@ TEST_CASE("a collective on a stream that one does not join ends a read of it in 
         CHECK(time > 1.9);
         CHECK(time < 4);
         CHECK(fake::n_blocked() == 0);
-        // What is read later is garbage. It is refused at once.
+        // A later read would be garbage. It is refused at once.
         for (const Read& way : reads) {
           CAPTURE(std::string(way.name));
           time = seconds_of([&] { error = message_of([&] { way.read(x); }); });

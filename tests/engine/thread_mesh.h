@@ -23,7 +23,7 @@
 
 namespace redco::testing {
 
-// What the ranks of one group share: each lays down a tensor, and reads those of all.
+// The state that the ranks of one group share: each puts a tensor there, and reads those of all.
 class Meeting {
  public:
   explicit Meeting(int64_t size) : size_(size), tensors_(size_t(size)) {}

@@ -8,8 +8,8 @@
 
 namespace redco {
 
-/// What the blocks that a loss marks (`redco.nn.block`) keep for backward, which computes the rest
-/// again: less memory, more time.
+/// Which results the blocks that a loss marks (`redco.nn.block`) keep for backward. It computes the
+/// rest again: less memory, more time.
 enum class Recompute {
   none,       ///< all that backward needs
   selective,  ///< their inputs, and results that cost much to compute for their size

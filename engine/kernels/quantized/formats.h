@@ -1,7 +1,7 @@
-// What decoders and encoders of quantized numbers share. The formats are those of ggml-common.h of
-// llama.cpp, and nf4 and fp4 those of bitsandbytes' functional.py with the scale in front of each
-// block. int8, int4 and fp8 are the rows and groups of quantized folders: each block has a copy of
-// its scale.
+// Constants of the decoders and encoders of quantized numbers. The formats are those of
+// ggml-common.h of llama.cpp, and nf4 and fp4 those of bitsandbytes' functional.py with the scale
+// in front of each block. int8, int4 and fp8 are the rows and groups of quantized folders: each
+// block has a copy of its scale.
 
 #pragma once
 

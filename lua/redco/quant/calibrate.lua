@@ -68,8 +68,8 @@ local function perplexity_of(model, params, rows)
   return math.exp(sum / count)
 end
 
--- What the inputs of layers are, {[weight] = {hessian, magnitude, n}}; layers that read the same
--- tensor share it.
+-- Statistics of the inputs of layers, {[weight] = {hessian, magnitude, n}}; layers that read the
+-- same tensor share it.
 local function new_statistics(layer_of)
   local all, last_x, last = {}, nil, nil
   local function add(x, weight)

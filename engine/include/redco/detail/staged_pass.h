@@ -64,7 +64,7 @@ class REDCO_API StagedPass {
   std::vector<std::unique_ptr<Pending>> sends_;
   bool is_backward_ = false;
   int64_t current_ = 0;  // the stage of the last operator that had one
-  // What was moved: the tensor, the stage, and whether autograd recorded it.
+  // The moved tensors: each with its stage, and whether autograd recorded the move.
   using Key = std::tuple<const void*, int64_t, bool>;
   struct MovedTensor {
     at::Tensor from;

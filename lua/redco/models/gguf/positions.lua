@@ -130,7 +130,7 @@ function kinds.longrope(w, c, scaling, row)
     return { list_tensor(long_name, scaling.long_factor),
       list_tensor(short_name, scaling.short_factor) }
   end
-  -- What was read from divisors of all texts.
+  -- The factors that were read from divisors of all texts.
   if not row.divides then return nil end
   if factor ~= 1 then w.fraction("rope.scaling.attn_factor", factor) end
   return { list_tensor(divisors_name, scaling.short_factor) }
