@@ -133,6 +133,34 @@ test("headers of CUDA that are fetched after a build are looked for", function()
   assert(shell "rm -r cache" == 0)
 end)
 
+test("LibTorch cannot be downloaded: a full disk, no network, a folder that cannot be written",
+  function()
+    stand_in("pip3", 'printf "$OUTPUT"; exit 2')
+    stand_in("sync", "true")
+    local function fetch(settings)
+      local code, out, err = shell(("cd tree; unset REDCO_LIBTORCH REDCO_PRESET; PATH=%s/bin:$PATH "
+        .. "REDCO_CACHE=%s/cache REDCO_CUDA=0 %s ./bootstrap"):format(program.folder,
+        program.folder, settings))
+      assert(code == 1 and out == "", out)
+      return (err:gsub(program.folder:gsub("%p", "%%%0"), "FOLDER"))
+    end
+    local err = fetch "OUTPUT='  trace\nOSError: [Errno 28] No space left on device\n'"
+    expect_has(err, "FOLDER/cache is full: LibTorch needs 2 GB there", "REDCO_CACHE=")
+    assert(not err:find("trace", 1, true) and not err:find("network", 1, true), err)
+    err = fetch "OUTPUT='Temporary failure in name resolution\n'"
+    expect_has(err, "pip could not download LibTorch (exit code 2)",
+      "Temporary failure in name resolution", "Is there a network?", "REDCO_LIBTORCH=")
+    assert(not err:find("full", 1, true), err)
+    err = fetch "REDCO_CACHE=/proc"
+    expect_has(err, "the cache folder /proc cannot be written: set REDCO_CACHE to another")
+    err = fetch "REDCO_CACHE=/proc/redco"
+    expect_has(err, "the cache folder /proc/redco cannot be made: set REDCO_CACHE to another")
+    stand_in("uname", "[ $1 = -s ] && echo Linux || echo aarch64")
+    err = fetch ""
+    expect_has(err, "this is Linux on aarch64", "REDCO_LIBTORCH=")
+    assert(shell "rm -r bin/uname cache" == 0)
+  end)
+
 -- In place of the build, whose program would say "built".
 stand_in("built", 'echo "built $*"')
 
