@@ -27,7 +27,8 @@ mkdir -p "$work/wheels" "$work/libtorch"
 trap 'rm -rf "$work"' EXIT
 TMPDIR=$work/wheels pip3 download --quiet --dest "$work/wheels" --no-deps --only-binary=:all: \
   --implementation cp --python-version 3.11 --abi cp311 --platform manylinux_2_28_x86_64 \
-  --platform manylinux2014_x86_64 --no-cache-dir --disable-pip-version-check --no-input "$@" ||
+  --platform manylinux_2_25_x86_64 --platform manylinux2014_x86_64 \
+  --no-cache-dir --disable-pip-version-check --no-input "$@" ||
   skip "pip could not download $*: is there a network?"
 for wheel in "$work"/wheels/*.whl; do
   case ${wheel##*/} in
