@@ -1,7 +1,7 @@
 -- Writes a file of each format that the program defines, in the folder of the format's number:
---   redco-lua tests/tools/make_format_cases.lua
--- A file that exists stays: it tests that later versions open it. tests/engine/formats_test.cpp
--- knows the values.
+--   REDCO_LUA=/path/to/redco-lua redco-lua tests/tools/make_format_cases.lua
+-- A file that exists stays: it tests that later versions open it. tests/engine/formats_test.cpp and
+-- tests/lua/formats_spec.lua know the values.
 local redco = require "redco"
 local torch = redco.torch
 
@@ -28,4 +28,20 @@ if tree then torch.save({ params = params, opt_state = opt_state }, tree) end
 for _, dtype in ipairs { "uint16", "uint32" } do
   local tokens = new("tokens_" .. dtype .. ".bin")
   if tokens then redco.data.write_tokens(tokens, torch.arange(100, 110), { dtype = dtype }) end
+end
+
+if new "adapter/adapter_config.json" then
+  local adapted = redco.lora.add({ layer = redco.nn.Linear(3, 2) },
+    { target_modules = { "layer" }, r = 2, lora_alpha = 6 })
+  adapted.layer.lora_A.weight = torch.arange(6):view(2, 3):float() / 4
+  adapted.layer.lora_B.weight = torch.arange(4):view(2, 2):float() / 4
+  redco.lora.save_pretrained(folder .. "/adapter", adapted)
+end
+local run = new "run/config.toml"
+if run then
+  local words = "'%s' tests/cases/formats/run.lua --workdir=%s/run --n_steps=6 --sizes=4,3 "
+    .. "--shuffle=true --optimizer.kind=adamw --optimizer.rate=0.05 && cd %s && "
+    .. "mv run/ckpts/step_6 after && rm run/log.txt run/metrics.jsonl && "
+    .. "echo step_3 >run/ckpts/last_ckpt.txt"
+  assert(os.execute(words:format(os.getenv "REDCO_LUA", folder, folder)) == 0)
 end
