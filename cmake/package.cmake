@@ -24,7 +24,7 @@ set(CPACK_DEBIAN_PROGRAM_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PROGRAM_DESCRIPTION
 "redco-lua runs Lua scripts that train and use models, on one process or several. It carries the
 libraries of LibTorch ${LibTorch_VERSION} for CPUs in /usr/lib/redco, as Debian's LibTorch is too old;
-GPUs need a build of one's own.")
+for GPUs there is a Python wheel, which uses the environment's torch.")
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS libcurl4)  # loaded for `--download` alone
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SUGGESTS librsvg2-bin)  # pictures of `redco-lua plot` as PNG

@@ -4,29 +4,11 @@
 # Takes minutes and a network: skipped unless REDCO_TEST_FULL is set, and where it cannot be.
 set -eu
 build=$1 source=$2 version=$3
-work=$build/package_test root=$work/root
-
-skip() {
-  echo "skipped: $1"
-  exit 77
-}
-[ -n "${REDCO_TEST_FULL:-}" ] || skip "REDCO_TEST_FULL=1 makes a bare Debian and tries the packages in it"
-[ "$(id -u)" = 0 ] || skip "a bare Debian is made by root"
-for command in mmdebstrap dpkg-shlibdeps file unshare; do
-  command -v $command >/dev/null || skip "there is no $command"
-done
-# The mirror, and how to reach it, are those of this machine.
-# shellcheck disable=SC2016 # apt-get expands these
-mirror=$(apt-get indextargets --format '$(CODENAME) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
-  awk '$1 == "bookworm" && $2 == "main" { print $3; exit }')
-[ -n "$mirror" ] || skip "apt of this machine knows no Debian 12"
-
-rm -rf "$work"
-mkdir -p "$work/deb"
-trap 'rm -rf "$work"' EXIT
-apt-config dump Acquire::http Acquire::https >"$work/apt.conf"
-mmdebstrap --quiet --variant=minbase --aptopt="$work/apt.conf" bookworm "$root" "$mirror" ||
-  skip "no bare Debian could be made: is there a network?"
+. "$source/tests/install/helpers.sh"
+needs "$build/package_test" dpkg-shlibdeps file unshare
+root=$work/root
+mkdir "$work/deb"
+make_debian bookworm "$root"
 
 (cd "$build" && cpack -B "$work/deb" >"$work/cpack.log") || {
   cat "$work/cpack.log"
@@ -64,9 +46,5 @@ user by_cmake/engine_consumer
 apt-get -q -y purge redco-lua
 [ ! -e /usr/bin/redco-lua ] && [ ! -e /usr/lib/redco ] && [ ! -e /usr/include/redco ]
 END
-# shellcheck disable=SC2016 # the inner shell expands it
-unshare --mount sh -euc '
-  mount -t proc proc "$1/proc"
-  mount --rbind /dev "$1/dev"
-  exec chroot "$1" sh /tmp/check.sh' sh "$root"
+in_debian "$root" sh /tmp/check.sh
 ls -sh "$work"/deb/*.deb

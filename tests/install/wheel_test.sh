@@ -5,26 +5,8 @@
 # cannot be.
 set -eu
 build=$1 source=$2 version=$3
-work=$build/wheel_test
-
-skip() {
-  echo "skipped: $1"
-  exit 77
-}
-[ -n "${REDCO_TEST_FULL:-}" ] || skip "REDCO_TEST_FULL=1 makes bare Debians and tries the wheel in them"
-[ "$(id -u)" = 0 ] || skip "a bare Debian is made by root"
-for command in mmdebstrap patchelf pip3 unshare; do
-  command -v $command >/dev/null || skip "there is no $command"
-done
-# The mirror, and how to reach it, are those of this machine.
-# shellcheck disable=SC2016 # apt-get expands these
-mirror=$(apt-get indextargets --format '$(CODENAME) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
-  awk '$1 == "bookworm" && $2 == "main" { print $3; exit }')
-[ -n "$mirror" ] || skip "apt of this machine knows no Debian 12"
-
-rm -rf "$work"
-mkdir -p "$work"
-trap 'rm -rf "$work"' EXIT
+. "$source/tests/install/helpers.sh"
+needs "$build/wheel_test" patchelf pip3 unshare
 cmake --build "$build" --target wheel
 wheel=$(echo "$build/redco_lua-$version-"*.whl)
 [ "$(stat -c %s "$wheel")" -lt 30000000 ] || {
@@ -39,7 +21,13 @@ if [ $code != 77 ]; then
   tr '\n' ' ' <"$work/rules" | grep -qF 'constrains the platform tag to "manylinux_2_34_x86_64"'
 fi
 
-apt-config dump Acquire::http Acquire::https >"$work/apt.conf"
+# pip refuses it where it cannot run.
+for platform in musllinux_1_2_x86_64 manylinux_2_34_aarch64 manylinux_2_28_x86_64; do
+  if pip3 download --quiet --dest "$work" --no-deps --only-binary=:all: --platform $platform \
+    "$wheel" >"$work/refusal" 2>&1; then exit 1; fi
+  grep -F 'is not a supported wheel on this platform' "$work/refusal"
+done
+
 sed '/^#/d; s/ --hash.*//' "$source/cmake/wheels.txt" >"$work/wheels.txt"
 cat >"$work/check.sh" <<'END'
 set -eux
@@ -89,23 +77,12 @@ sed -i "s/VERSION/$version/" "$work/check.sh"
 
 for system in "bookworm 3.11" "trixie 3.13"; do
   name=${system% *} python=${system#* } root=$work/root
-  abi=cp$(echo "$python" | tr -d .)
-  mmdebstrap --quiet --variant=minbase --include=python3-venv --aptopt="$work/apt.conf" \
-    "$name" "$root" "$mirror" || skip "no bare Debian ($name) could be made: is there a network?"
+  make_debian "$name" "$root" --include=python3-venv
   mkdir "$root/tmp/wheels"
-  pip3 download --quiet --dest "$root/tmp/wheels" --requirement "$work/wheels.txt" --no-deps \
-    --only-binary=:all: --implementation cp --python-version "$python" --abi "$abi" \
-    --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
-    --platform manylinux_2_25_x86_64 --platform manylinux_2_18_x86_64 \
-    --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --no-cache-dir ||
-    skip "torch cannot be downloaded: is there a network?"
+  download_wheels "$root/tmp/wheels" "$python" --requirement "$work/wheels.txt"
   cp "$wheel" "$root/tmp/wheels"
   cp "$work/check.sh" "$root/tmp"
-  # shellcheck disable=SC2016 # the inner shell expands it
-  unshare --mount sh -euc '
-    mount -t proc proc "$1/proc"
-    mount --rbind /dev "$1/dev"
-    exec chroot "$1" setpriv --reuid=65534 --regid=65534 --clear-groups bash /tmp/check.sh' sh "$root"
+  in_debian "$root" setpriv --reuid=65534 --regid=65534 --clear-groups bash /tmp/check.sh
   echo "$name: passed"
   rm -rf "$root"
 done

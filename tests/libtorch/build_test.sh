@@ -9,10 +9,7 @@ build=$1 source=$2
 shift 2
 work=$build/libtorch_test/$1
 
-skip() {
-  echo "skipped: $1"
-  exit 77
-}
+. "$source/tests/install/helpers.sh"
 [ -n "${REDCO_TEST_FULL:-}" ] || skip "REDCO_TEST_FULL=1 builds the engine with the oldest and the newest LibTorch"
 for command in pip3 unzip; do
   command -v $command >/dev/null || skip "there is no $command"
@@ -25,11 +22,7 @@ esac
 rm -rf "$work"
 mkdir -p "$work/wheels" "$work/libtorch"
 trap 'rm -rf "$work"' EXIT
-TMPDIR=$work/wheels pip3 download --quiet --dest "$work/wheels" --no-deps --only-binary=:all: \
-  --implementation cp --python-version 3.11 --abi cp311 --platform manylinux_2_28_x86_64 \
-  --platform manylinux_2_25_x86_64 --platform manylinux2014_x86_64 \
-  --no-cache-dir --disable-pip-version-check --no-input "$@" ||
-  skip "pip could not download $*: is there a network?"
+download_wheels "$work/wheels" 3.11 "$@"
 for wheel in "$work"/wheels/*.whl; do
   case ${wheel##*/} in
     torch-*) parts='torch/lib/libtorch_cpu.so torch/lib/libc10.so torch/lib/libg*.so* torch/include/*' ;;
