@@ -165,6 +165,17 @@ const std::vector<Case> along = {
      2,
      "0"},
     {"median of all", {{{3, 5}}}, [](const Tensors& t) -> Tensors { return {t[0].median()}; }, 1},
+    {"one quantile of all",
+     {{{3, 5}}},
+     [](const Tensors& t) -> Tensors { return {t[0].quantile(0.3)}; },
+     1},
+    {"one quantile",
+     {{{3, 5}}},
+     [](const Tensors& t) -> Tensors {
+       return {t[0].quantile(at::full({1}, 0.3, at::dtype(t[0].dtype())), 1),
+               t[0].nanquantile(0.5, 0, true)};
+     },
+     1},
     {"argmax",
      {{{3, 5}}},
      [](const Tensors& t) -> Tensors {

@@ -12,6 +12,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -84,6 +85,22 @@ void max_pool1d(const c10::OperatorHandle& op, Stack* stack) {
   if (!is_recorded) stack->back() = stack->back().toTensor().contiguous();
 }
 
+// For a single quantile LibTorch 2.15 selects values in memory; for several it sorts by dispatched
+// operators.
+void quantile(const c10::OperatorHandle& op, Stack* stack) {
+  const size_t n = op.schema().arguments().size();
+  const at::Tensor& self = torch::jit::peek(*stack, 0, n).toTensor();
+  if (!is_sharded(self)) return call_composite(op, stack);
+  c10::IValue& q = torch::jit::peek(*stack, 1, n);
+  const at::Tensor given =
+      q.isTensor() ? q.toTensor() : at::scalar_tensor(q.toDouble(), self.options());
+  if (given.dim() > 1 || given.numel() != 1) return call_composite(op, stack);
+  q = given.reshape({1}).repeat({2});
+  c10::Dispatcher::singleton().findSchemaOrThrow(op.schema().name().c_str(), "").callBoxed(*stack);
+  const at::Tensor both = stack->back().toTensor();
+  stack->back() = given.dim() == 0 ? both.select(0, 0) : both.narrow(0, 0, 1);
+}
+
 // LibTorch scatters into zeros that are no sharded tensor: those of a stage of a pipeline cannot be
 // written there.
 at::Tensor value_selecting_reduction_backward(const at::Tensor& gradient, int64_t dim,
@@ -106,6 +123,8 @@ void add_kernels(torch::Library& m) {
   m.impl("batch_norm", torch::CppFunction::makeFromBoxedFunction<&batch_norm>());
   m.impl("value_selecting_reduction_backward", value_selecting_reduction_backward);
   m.impl("max_pool1d", torch::CppFunction::makeFromBoxedFunction<&max_pool1d>());
+  for (const char* name : {"quantile", "quantile.scalar", "nanquantile", "nanquantile.scalar"})
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&quantile>());
   add_attention(m);
 }
 
