@@ -7,14 +7,14 @@ local testing = require "testing"
 local torch, tree = redco.torch, redco.tree
 local test, expect_equal, expect_close = testing.test, testing.expect_equal, testing.expect_close
 
-local formats = os.getenv "REDCO_SOURCE" .. "/tests/cases/formats"
+local tests = os.getenv "REDCO_SOURCE" .. "/tests"
 
 for format = 1, 1 do
-  local folder = formats .. "/" .. format
+  local folder = tests .. "/cases/formats/" .. format
 
   test("a run of format " .. format .. " resumes with its options and ends as it did", function()
-    local code, _, err = program.shell(("cp -r %s/run run && \"$REDCO_LUA\" %s/run.lua "
-      .. "--config=run/config.toml --workdir=run"):format(folder, formats))
+    local code, _, err = program.shell(("cp -r %s/run run && \"$REDCO_LUA\" %s/lua/format_run.lua "
+      .. "--config=run/config.toml --workdir=run"):format(folder, tests))
     assert(code == 0, err)
     local deployer = redco.Deployer { seed = 1, verbose = false }
     local ckpt, info = deployer:load_ckpt { ckpt_dir = program.folder .. "/run/ckpts/step_6" }

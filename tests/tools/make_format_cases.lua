@@ -39,7 +39,7 @@ if new "adapter/adapter_config.json" then
 end
 local run = new "run/config.toml"
 if run then
-  local words = "'%s' tests/cases/formats/run.lua --workdir=%s/run --n_steps=6 --sizes=4,3 "
+  local words = "'%s' tests/lua/format_run.lua --workdir=%s/run --n_steps=6 --sizes=4,3 "
     .. "--shuffle=true --optimizer.kind=adamw --optimizer.rate=0.05 && cd %s && "
     .. "mv run/ckpts/step_6 after && rm run/log.txt run/metrics.jsonl && "
     .. "echo step_3 >run/ckpts/last_ckpt.txt"

@@ -1,5 +1,5 @@
--- A run of six steps. N/run is its work folder after three of them, as format N had it, and N/after
--- its last checkpoint.
+-- A run of six steps. tests/cases/formats/N/run is its work folder after three of them, as format N
+-- had it, and N/after its last checkpoint.
 local redco = require "redco"
 local torch, optim = redco.torch, redco.optim
 
