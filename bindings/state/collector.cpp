@@ -97,6 +97,7 @@ void count_on_gpu(lua_State* L, int64_t bytes) {
   auto& debt = context(L).tensor_debt;
   const int64_t memory = gpu_bytes(debt);
   debt.gpu += bytes;
+  debt.gpu_of_batch += bytes;
   if (debt.gpu < memory / 20 || debt.gpu < debt.gpu_seen + memory / 100) return;
   debt.gpu_seen = debt.gpu;
   if (!can_wait(debt, memory)) collect_all(L);
@@ -113,9 +114,12 @@ void count_tensor_bytes(lua_State* L, c10::Device device, int64_t bytes) {
 
 void collect_before_batch(lua_State* L) {
   auto& debt = context(L).tensor_debt;
-  if (debt.gpu == 0) return;
+  // Also what a collection within the last batch found in use, such as the parameters that were
+  // cast for it.
+  const int64_t of_last = std::exchange(debt.gpu_of_batch, 0);
+  if (of_last == 0) return;
   const int64_t memory = gpu_bytes(debt);
-  if (debt.gpu >= memory / 100 && !can_wait(debt, memory)) collect_all(L);
+  if (of_last >= memory / 100 && !can_wait(debt, memory)) collect_all(L);
 }
 
 // A FreeMemoryCallback of CUDA's allocator would run too often and at the wrong time: whenever the

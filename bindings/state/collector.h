@@ -14,13 +14,14 @@ namespace redco::lua {
 /// does not see. Counts memory of the CPU and of GPUs; other devices, such as "meta", have none.
 void count_tensor_bytes(lua_State* L, c10::Device device, int64_t bytes);
 
-/// Frees all garbage if 1 % of the GPU's memory was allocated since the last time, unless the Lua
+/// Frees all garbage if 1 % of the GPU's memory was allocated since the last call, unless the Lua
 /// heap is large and memory is free. Call it before a batch of training: the peak is then that of
 /// any other step, and of a plan.
 void collect_before_batch(lua_State* L);
 
-/// The same if the GPU is also more than half full. Call it before a backward pass: an allocation
-/// that fails there ends the run, since a backward pass cannot be repeated.
+/// The same for 1 % since all garbage was freed, if the GPU is also more than half full. Call it
+/// before a backward pass: an allocation that fails there ends the run, since a backward pass
+/// cannot be repeated.
 void collect_before_backward(lua_State* L);
 
 /// Whether an error means that a device or the host is out of memory.

@@ -78,7 +78,8 @@ struct Context : std::enable_shared_from_this<Context> {
     int64_t cpu = 0;
     std::chrono::steady_clock::time_point cpu_pause_end;  ///< before it, a little debt can wait
     int64_t gpu = 0;                                      ///< since all garbage was collected
-    int64_t gpu_seen = 0;  ///< its value when a collection was last put off
+    int64_t gpu_seen = 0;      ///< its value when a collection was last put off
+    int64_t gpu_of_batch = 0;  ///< since the last batch began
     std::chrono::steady_clock::time_point gpu_pause_end;  ///< before it, debt may wait
     /// The bytes that all tensors are counted for, in place of the current GPU's: of a plan.
     struct Gpu {
