@@ -40,8 +40,9 @@ static std::string out_of_memory_text(std::string text) {
   }
   text = text.substr(0, text.find(" If reserved but unallocated memory"));
   return text +
-         ". To train with less: a smaller per_device_batch_size, recompute = \"blocks\" or more "
-         "processes. redco-lua plan shows what takes the memory";
+         ". To train with less: a smaller per_device_batch_size, recompute = \"blocks\", "
+         "offload_optimizer = true (on a GPU) or more processes. redco-lua plan shows what takes "
+         "the memory";
 }
 
 std::string text_of(const std::exception& error) {

@@ -68,6 +68,7 @@ Tree tree_of(const PlannedLayout& layout) {
                     {"total", layout.total}};
   for (const auto& [kind, bytes] : layout.memory) memory[kind] = bytes;
   tree["memory"] = std::move(memory);
+  tree["host_memory"] = layout.host_memory;
   Tree::List largest;
   for (const PlannedTensor& tensor : layout.largest)
     largest.push_back(Tree::Dict{{"bytes", tensor.bytes},

@@ -50,8 +50,8 @@ class AdamW8bit : public WithLearningRate<AdamW8bitOptions> {
         int64_t n = (param.numel() + kernels::moment_block - 1) / kernels::moment_block;
         absmax[name] = at::zeros({2, n}, at::device(param.device()).dtype(at::kFloat));
       }
-      exp_avg[name] = at::zeros_like(param.detach(), options);
-      exp_avg_sq[name] = at::zeros_like(param.detach(), options);
+      exp_avg[name] = as_state(at::zeros_like(param.detach(), options));
+      exp_avg_sq[name] = as_state(at::zeros_like(param.detach(), options));
     }
     return Tree::Dict{{"exp_avg", exp_avg},
                       {"exp_avg_sq", exp_avg_sq},

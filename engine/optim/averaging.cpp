@@ -26,7 +26,7 @@ Tree copies(const std::vector<NamedTensor>& params, bool is_wide) {
     at::ScalarType type = param.scalar_type();
     if (is_wide) type = c10::promoteTypes(at::kFloat, type);
     at::Tensor source = param.detach();
-    copies[name] = at::empty_like(source, source.options().dtype(type)).copy_(source);
+    copies[name] = as_state(at::empty_like(source, source.options().dtype(type)).copy_(source));
   }
   return copies;
 }

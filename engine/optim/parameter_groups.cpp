@@ -1,9 +1,11 @@
 #include "parameter_groups.h"
 
+#include "../core/host_memory.h"
 #include "log_actions.h"
 
 #include <redco/detail/name_pattern.h>
 #include <redco/error.h>
+#include <redco/sharding.h>
 
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -72,6 +74,12 @@ std::vector<at::Tensor>& Update::own_grads() {
 
 namespace train {
 
+namespace {
+
+thread_local bool moves_states = false;
+
+}  // namespace
+
 std::vector<NamedTensor> floating_params(const Tree& params) {
   std::vector<NamedTensor> found = named_tensors(params);
   std::erase_if(found, [](const NamedTensor& param) {
@@ -115,9 +123,17 @@ std::vector<at::Tensor> select(const Tree& state, const char* slot, const Update
   return selected;
 }
 
+StatesOnHost::StatesOnHost(bool is_on) : outer_(std::exchange(moves_states, is_on)) {}
+StatesOnHost::~StatesOnHost() { moves_states = outer_; }
+
+at::Tensor as_state(at::Tensor tensor) {
+  if (moves_states) move_to_host(memory_of(tensor));
+  return tensor;
+}
+
 Tree zeros_like(const std::vector<NamedTensor>& params) {
   Tree::Dict zeros;
-  for (const auto& [name, param] : params) zeros[name] = at::zeros_like(param.detach());
+  for (const auto& [name, param] : params) zeros[name] = as_state(at::zeros_like(param.detach()));
   return zeros;
 }
 

@@ -18,6 +18,22 @@ std::vector<at::Tensor> select(const std::vector<at::Tensor>& tensors, const Par
 std::vector<at::Tensor> select(const Tree& state, const char* slot, const Update& update,
                                const ParameterGroup& group);
 
+/// While it exists, `as_state` moves tensors of GPUs to the host, if `is_on`.
+class StatesOnHost {
+ public:
+  explicit StatesOnHost(bool is_on);
+  ~StatesOnHost();
+  StatesOnHost(const StatesOnHost&) = delete;
+  StatesOnHost& operator=(const StatesOnHost&) = delete;
+
+ private:
+  bool outer_;
+};
+
+/// Returns a new tensor of an optimizer's state. Each must pass through it as soon as it is made: a
+/// GPU may not have room for all of them.
+at::Tensor as_state(at::Tensor tensor);
+
 /// A dictionary with zeros like each parameter, under its dotted name.
 Tree zeros_like(const std::vector<NamedTensor>& params);
 

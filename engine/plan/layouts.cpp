@@ -61,7 +61,16 @@ WholeBytes whole_bytes(const TrainerOptions& options) {
     whole.gradients += bytes;
     trained.emplace_back(name, param);
   }
-  whole.states = bytes_of(options.optimizer->init(trained));
+  if (!options.offload_optimizer) {
+    whole.states = bytes_of(options.optimizer->init(trained));
+  } else if (options.compute_dtype != at::kFloat) {
+    // Of each parameter the device may have the copy alone.
+    for (const auto& [name, param] : trained)
+      whole.parameters -=
+          param.numel() *
+          std::max<int64_t>(
+              0, int64_t(param.element_size()) - int64_t(c10::elementSize(options.compute_dtype)));
+  }
   return whole;
 }
 

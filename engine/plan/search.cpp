@@ -126,6 +126,10 @@ class Search {
                    ? ""
                    : std::string(" and recompute = \"") + name_of(least->recompute) + "\"")
            << ", which " << least->why;
+      if (cluster_.device().kind == DeviceFacts::gpu && !program_.options.offload_optimizer)
+        text << "; offload_optimizer = true moves "
+             << bytes_text(least->memory.at(name_of(MemoryKind::states)))
+             << " or more of that to the memory of the host";
     }
     text << "; parameters, gradients and optimizer states are " << bytes_text(result_.states)
          << ": at least " << result_.least_devices << " such devices must share them";
@@ -355,6 +359,7 @@ class Search {
       layout.fragmentation = std::max<int64_t>(0, use.reserved - peak.bytes);
     }
     layout.total = layout.allocated + layout.fragmentation + layout.reserved;
+    layout.host_memory = record.host_bytes;
   }
 
   static std::string largest_kind(const PlannedLayout& layout) {

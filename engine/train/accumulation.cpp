@@ -20,15 +20,37 @@
 #include <ATen/record_function.h>
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 namespace redco::train {
 
 namespace {
+
+// The parameters of a micro-batch: copies in compute_dtype that several use. Backward gives their
+// gradients to the masters, in their dtypes.
+class Copied : public torch::autograd::Function<Copied> {
+ public:
+  struct Copy {
+    at::Tensor tensor;
+  };
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& master,
+                            const Copy& copy) {
+    ctx->saved_data["dtype"] = master.scalar_type();
+    return copy.tensor.detach();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& grads) {
+    const at::Tensor& grad = grads[0];
+    return {grad.defined() ? grad.to(ctx->saved_data["dtype"].toScalarType()) : grad, {}};
+  }
+};
 
 at::Tensor quotient(const at::Tensor& ratio) { return ratio[0] / divisor(ratio[1]); }
 
@@ -94,8 +116,23 @@ class TrainStep::Accumulation {
     auto batch = indices_.subspan(first, std::min(micro_, indices_.size() - first));
     at::Generator rng = step_.batch_rng(train_stream, first, batch.size());
     if (gathered_) gathered_->begin(micro_batch, collects);
-    return step_.loss_of(examples_, batch, step_.computed_params(), rng, /*is_training=*/true,
-                         pass);
+    return step_.loss_of(examples_, batch, computed_params(), rng, /*is_training=*/true, pass);
+  }
+
+  // Masters on the host are read over a slow link: once for all micro-batches.
+  Tree computed_params() {
+    if (n_batches_ == 1 || !step_.has_masters_on_host()) return step_.computed_params();
+    if (copies_.empty()) {
+      at::NoGradGuard no_grad;
+      for (auto& [name, copy] : named_tensors(step_.computed_params()))
+        copies_[name] = std::move(copy);
+    }
+    return map_tensors(step_.state_.params, [&](const std::string& name, const at::Tensor& master) {
+      const at::Tensor& copy = copies_.at(name);
+      return master.requires_grad() && !copy.is_same(master)
+                 ? Copied::apply(master, Copied::Copy{copy})
+                 : copy;
+    });
   }
 
   // Runs all forward passes for what they gather.
@@ -151,7 +188,7 @@ class TrainStep::Accumulation {
     last_ = std::move(pass);
     if (is_reduced) reducer_->finish();
     if (is_reduced_each_ && is_weighted_) add_reduced(is_last);
-    result.metrics["loss"] = loss;
+    result.metrics["loss"] = loss.detach();  // the sum must not keep the graph
     add_metrics(result.metrics, weight);
   }
 
@@ -211,12 +248,13 @@ class TrainStep::Accumulation {
   GradientReducer* reducer_;
   bool is_reduced_each_, is_weighted_;
   std::optional<MicroBatches> gathered_;
-  std::vector<Forward> forwards_;            // those that wait for backward
-  std::unique_ptr<StagedPass> last_;         // whose gradients are on their way
-  at::Tensor unit_;                          // of scaled weights
-  at::Tensor missing_;                       // of the gradients so far: see FirstGradient::rest
-  std::vector<at::Tensor> reduced_;          // the sums of add_reduced, by leaf
-  std::map<std::string, at::Tensor> means_;  // sums until the last micro-batch
+  std::map<std::string, at::Tensor> copies_;  // of computed_params, by name
+  std::vector<Forward> forwards_;             // those that wait for backward
+  std::unique_ptr<StagedPass> last_;          // whose gradients are on their way
+  at::Tensor unit_;                           // of scaled weights
+  at::Tensor missing_;                        // of the gradients so far: see FirstGradient::rest
+  std::vector<at::Tensor> reduced_;           // the sums of add_reduced, by leaf
+  std::map<std::string, at::Tensor> means_;   // sums until the last micro-batch
   at::Tensor weight_sum_;
 };
 

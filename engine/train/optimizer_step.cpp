@@ -2,6 +2,8 @@
 
 #include "optimizer_step.h"
 
+#include "../optim/parameter_groups.h"
+
 #include <redco/error.h>
 
 #include <ATen/core/grad_mode.h>
@@ -21,8 +23,8 @@ constexpr size_t most_kept = 16;  // sets of leaves with gradients
 }  // namespace
 
 OptimizerStep::OptimizerStep(std::shared_ptr<Optimizer> optimizer,
-                             std::shared_ptr<Deployer> deployer)
-    : optimizer_(std::move(optimizer)), deployer_(std::move(deployer)) {
+                             std::shared_ptr<Deployer> deployer, bool offloads)
+    : optimizer_(std::move(optimizer)), deployer_(std::move(deployer)), offloads_(offloads) {
   require(optimizer_->stage() == Stage::params,
           "Trainer: the optimizer does not update the parameters: chain it with one that does "
           "(adamw, sgd, ...)");
@@ -34,7 +36,11 @@ Tree OptimizerStep::init(const TrainedParams& params, std::optional<Tree> given)
   for (size_t i = 0; i < params.names().size(); ++i)
     trained.emplace_back(params.names()[i], params.optimizer_views()[i]);
   if (given) check_state(*optimizer_, *given, trained);
-  return params.laid_out_like_params(given ? std::move(*given) : optimizer_->init(trained));
+  const StatesOnHost on_host(offloads_);
+  const Tree state = given ? std::move(*given) : optimizer_->init(trained);
+  return map_tensors(state, [&](const std::string& path, const at::Tensor& tensor) {
+    return as_state(params.laid_out_like_params(path, tensor));
+  });
 }
 
 Tree OptimizerStep::first_state(const TrainedParams& params, const Tree& like) const {

@@ -19,12 +19,15 @@ namespace redco::train {
 /// Applies gradients to parameters with one optimizer. Several can share the parameters.
 class OptimizerStep {
  public:
-  /// Throws Error for an optimizer that only changes gradients.
-  OptimizerStep(std::shared_ptr<Optimizer> optimizer, std::shared_ptr<Deployer> deployer);
+  /// Throws Error for an optimizer that only changes gradients. `offloads`: see
+  /// TrainerOptions::offload_optimizer.
+  OptimizerStep(std::shared_ptr<Optimizer> optimizer, std::shared_ptr<Deployer> deployer,
+                bool offloads);
 
   const std::shared_ptr<Optimizer>& optimizer() const { return optimizer_; }
 
-  /// The optimizer's first state, or `given`, in the placements of the parameters. Throws Error if
+  /// The optimizer's first state, or `given`, in the placements of the parameters and on their
+  /// device, or in the host's memory. Throws Error if
   /// `given` is not a state of this optimizer and these parameters.
   Tree init(const TrainedParams& params, std::optional<Tree> given) const;
 
@@ -47,6 +50,7 @@ class OptimizerStep {
 
   std::shared_ptr<Optimizer> optimizer_;
   std::shared_ptr<Deployer> deployer_;
+  bool offloads_;
   std::map<std::vector<size_t>, Update> updates_;  // by the leaves that had gradients
   bool logs_missing_ = true;
 };

@@ -79,6 +79,7 @@ TrainStep::TrainStep(const TrainerOptions& options, Custom custom, uint64_t seed
       params_sharding_rules_(options.params_sharding_rules),
       before_batch_(options.before_batch),
       recompute_(options.recompute),
+      offload_optimizer_(options.offload_optimizer),
       seed_(seed),
       custom_state_fn_(options.custom_state),
       set_custom_state_fn_(options.set_custom_state) {
@@ -106,7 +107,7 @@ void TrainStep::set_state(SetTrainStateOptions options) {
   OptimizerStep optimizer_step(without_statistics(options.optimizer ? std::move(options.optimizer)
                                                                     : optimizer_step_->optimizer(),
                                                   options.params),
-                               deployer_);
+                               deployer_, offload_optimizer_);
   require(options.step >= 0, "Trainer: step = ", options.step, " must not be negative");
   require(precision_.is_scaled() || !options.loss_scale,
           "Trainer: loss_scale is for compute_dtype = float16; ", precision_.dtype(),
@@ -143,8 +144,6 @@ void TrainStep::set_state(SetTrainStateOptions options) {
       precision_.is_scaled() ? options.loss_scale.value_or(LossScale{}) : options.loss_scale;
   is_laid_out_ = false;
   given_opt_state_ = std::move(options.opt_state);
-  if (given_opt_state_ && deployer_->device())
-    given_opt_state_ = to_device(std::move(*given_opt_state_), device);
   // With model or expert shards the first batch determines the layout.
   if (deployer_->has_layout() && !depends_on_use(mesh)) shard_params({});
 }
@@ -175,6 +174,7 @@ void TrainStep::shard_params(const TracedForward& forward) {
     deployer_->log_info(text_of_experts(params_->tree(), *deployer_->mesh()), "Sharding");
   if (!over_stages.stages.empty()) deployer_->log_info(to_string(over_stages), "Sharding");
   state_.params = params_->tree();
+  if (has_masters_on_host()) params_->move_to_host(precision_.compute_dtype);
   state_.opt_state = optimizer_step_->init(*params_, std::exchange(given_opt_state_, std::nullopt));
   is_laid_out_ = true;  // set last, so that a failure so far, such as in a loss_fn, can be fixed
 }
@@ -205,6 +205,11 @@ std::vector<double> TrainStep::learning_rates() const {
 
 Tree TrainStep::in_compute_dtype(const Tree& params) const {
   return needs_cast_ ? in_dtype(params, precision_.compute_dtype) : params;
+}
+
+// ZeRO 3 gathers from the parts, and needs them on the device.
+bool TrainStep::has_masters_on_host() const {
+  return offload_optimizer_ && needs_cast_ && deployer_->zero() < 3;
 }
 
 Tree TrainStep::computed_params() const { return in_compute_dtype(state_.params); }

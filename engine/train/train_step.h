@@ -108,6 +108,7 @@ class TrainStep {
   void shard_params(const TracedForward& forward);
   Tree batch_of(const Dataset& examples, std::span<const int64_t> indices) const;
   Tree in_compute_dtype(const Tree& params) const;
+  bool has_masters_on_host() const;
   class Accumulation;
   // The metrics of the micro-batches; the leaves keep the gradients.
   std::map<std::string, at::Tensor> accumulate(const Dataset& examples,
@@ -130,6 +131,7 @@ class TrainStep {
   std::vector<ShardingRule> params_sharding_rules_;
   std::function<void()> before_batch_;
   Recompute recompute_;
+  bool offload_optimizer_;
   uint64_t seed_;
 
   TrainState state_;

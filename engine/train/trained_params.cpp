@@ -2,6 +2,7 @@
 
 #include "trained_params.h"
 
+#include "../core/host_memory.h"
 #include "gradient_reducer.h"
 #include "shard_params.h"
 
@@ -109,14 +110,21 @@ at::Tensor TrainedParams::optimizer_view(const at::Tensor& leaf, Placements& tar
   return memory_of(view).is_non_overlapping_and_dense() ? view : view.contiguous();
 }
 
-Tree TrainedParams::laid_out_like_params(const Tree& opt_state) const {
-  if (deployer_->mesh()->world().size() == 1) return opt_state;
-  return map_tensors(opt_state, [&](const std::string& path, const at::Tensor& tensor) {
-    for (size_t i = 0; i < names_.size(); ++i)
-      if (ends_with(path, names_[i]) && tensor.sizes() == views_[i].sizes() && !is_sharded(tensor))
-        return shard(tensor, mesh_of(views_[i]), placements_of(views_[i]));
-    return tensor;
-  });
+at::Tensor TrainedParams::laid_out_like_params(const std::string& path, at::Tensor state) const {
+  if (is_sharded(state)) return state;
+  if (deployer_->device() && state.device() != device_) state = state.to(device_);
+  if (deployer_->mesh()->world().size() == 1) return state;
+  for (size_t i = 0; i < names_.size(); ++i)
+    if (ends_with(path, names_[i]) && state.sizes() == views_[i].sizes())
+      return shard(state, mesh_of(views_[i]), placements_of(views_[i]));
+  return state;
+}
+
+void TrainedParams::move_to_host(at::ScalarType dtype) {
+  for (size_t i = 0; i < leaves_.size(); ++i)
+    if (leaves_[i].scalar_type() != dtype)
+      for (const at::Tensor& tensor : {leaves_[i], views_[i]})
+        redco::move_to_host(memory_of(tensor));
 }
 
 std::vector<at::Tensor> TrainedParams::gradients() const {

@@ -44,8 +44,13 @@ class TrainedParams {
   /// Shards the parameters over the processes; see shard_params.h. Must be called before any step.
   /// After an error, such as one of `forward`, it can be called again.
   LayoutDecisions lay_out(const std::vector<ShardingRule>& rules, const TracedForward& forward);
-  /// An optimizer's state with its tensors in the placements of their parameters.
-  Tree laid_out_like_params(const Tree& opt_state) const;
+  /// A tensor of an optimizer's state, at this path, on the device and in the placements of its
+  /// parameter.
+  at::Tensor laid_out_like_params(const std::string& path, at::Tensor state) const;
+
+  /// Moves parameters that are not computed with, since they are cast to `dtype` for that, to the
+  /// host; see redco::move_to_host.
+  void move_to_host(at::ScalarType dtype);
 
   /// The gradients of the leaves, some of which may be undefined.
   std::vector<at::Tensor> gradients() const;

@@ -157,15 +157,14 @@ std::optional<c10::IValue> written(const c10::FunctionSchema& schema, size_t i,
   return std::nullopt;
 }
 
-void run_on_cpu(const c10::OperatorHandle& op, const Stack& arguments, const Stack& results) {
+// Writes the results of an operator on tensors of the CPU to others.
+void run(const c10::OperatorHandle& op, Stack stack, const Stack& results) {
   at::NoGradGuard no_grad;
-  Stack stack = changed(arguments, at::kCPU, on_cpu);
   op.callBoxed(stack);
   for (size_t i = 0; i < results.size(); ++i) {
     auto to = tensors_of(results[i]), from = tensors_of(stack[i]);
     for (size_t k = 0; k < to.size(); ++k)
-      if (at::Tensor out = on_cpu(to[k]); out.defined() && !out.is_alias_of(from[k]))
-        out.copy_(from[k]);
+      if (to[k].defined() && !to[k].is_alias_of(from[k])) to[k].copy_(from[k]);
   }
 }
 
@@ -225,9 +224,9 @@ void queue(const c10::OperatorHandle& op, Stack* stack) {
   }
   Stack results = empty_results(op, arguments, device);
   stack->insert(stack->end(), results.begin(), results.end());
-  stream.add([op, arguments = std::move(arguments), results = std::move(results)] {
-    run_on_cpu(op, arguments, results);
-  });
+  // Addresses are those of now, as of a kernel that is launched.
+  stream.add([op, arguments = changed(arguments, at::kCPU, on_cpu),
+              results = changed(results, at::kCPU, on_cpu)] { run(op, arguments, results); });
 }
 
 at::Tensor empty(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype,

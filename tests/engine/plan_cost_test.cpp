@@ -73,6 +73,18 @@ TEST_CASE("operators: the longer of computing and reading, and a launch") {
   CHECK(model.model_flops_utilization(50e12, 2, c10::kBFloat16) == Approx(0.25));
 }
 
+TEST_CASE("memory of the host is read and written over its link, both ways at once") {
+  CostModel model(cluster());
+  Operator update{.name = "aten::_fused_adamw_",
+                  .bytes_read = 3'000'000'000,
+                  .bytes_written = 2'000'000'000,
+                  .host_bytes_read = 500'000'000,
+                  .host_bytes_written = 500'000'000};
+  CHECK(model.seconds(update) == Approx(0.02 + 10e-6));  // at 25 GB/s
+  update.host_bytes_read = 1'000'000'000;
+  CHECK(model.seconds(update) == Approx(0.04 + 10e-6));
+}
+
 TEST_CASE("a CPU is its own host") {
   ClusterSpec spec = cluster();
   spec.hosts[0].device.kind = redco::DeviceFacts::cpu;  // 125 GB/s for each of 8, half reached

@@ -364,6 +364,37 @@ TEST_CASE("a plan has the best layouts first, and the one that is asked for") {
   CHECK(none.least_devices == 1);
 }
 
+TEST_CASE("optimizer states in the memory of the host: their bytes and their time") {
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
+  TracedProgram program = program_of(models[0], own);
+  program.options.params = Tree::Dict{{"w", at::zeros({4096, 4096})}, {"b", at::zeros({4096})}};
+  program.options.loss_fn = [](at::Generator, const TrainState&, const Tree& params,
+                               const Tree& batch, bool) {
+    at::Tensor x = batch.at("x").tensor().reshape({-1, 192}).repeat({1, 22}).narrow(1, 0, 4096);
+    return Loss{at::addmm(params.at("b").tensor(), x, params.at("w").tensor()).square().mean()};
+  };
+  PlanOptions options;
+  options.per_device_batch_size = 4;
+  options.n_layouts = 1;
+  options.zero = 1;
+  auto plan_on = [&](const char* devices, bool offloads) {
+    program.options.offload_optimizer = offloads;
+    const auto cluster = ClusterSpec::from_text(devices);
+    return plan_step(program.options, program.examples, cluster, options).layouts[0];
+  };
+  for (const char* devices : {"1x H100-80G:1", "1x H100-80G:2"}) {
+    CAPTURE(devices);
+    const PlannedLayout on_device = plan_on(devices, false), on_host = plan_on(devices, true);
+    CHECK(on_device.host_memory == 0);
+    CHECK(on_host.host_memory > 0);
+    // The states of the vector, and the number of steps, stay where they are.
+    CHECK(on_host.memory.at("states") < 4096 * 8 + 600);
+    CHECK(on_host.memory.at("states") + on_host.host_memory == on_device.memory.at("states"));
+    CHECK(on_host.allocated == on_device.allocated - on_host.host_memory);
+    CHECK(on_host.seconds - on_device.seconds > 0.6 * double(on_host.host_memory) / 50e9);
+  }
+}
+
 TEST_CASE("if nothing fits, the plan names the memory that would do") {
   auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   TracedProgram program = program_of(models[0], own);

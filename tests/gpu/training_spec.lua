@@ -23,6 +23,7 @@ local function train(where, options)
     params = options.params or model.params, opt_state = options.opt_state,
     last_ckpt_info = options.last_ckpt_info, compute_dtype = options.compute_dtype,
     accumulate_grad_batches = options.accumulate_grad_batches, num_workers = options.num_workers,
+    offload_optimizer = options.offload_optimizer,
     collate_fn = function(rows)
       local ids = require "redco.torch".stack(rows)
       return { input_ids = ids:narrow(1, 0, 64), labels = ids:narrow(1, 1, 64) }
@@ -66,18 +67,35 @@ for name, mode in pairs {
   end)
 end
 
+test("optimizer states in the memory of the host", function()
+  local function bytes(offload)
+    local losses, trainer = train(device, { offload_optimizer = offload, n_embd = 256 })
+    torch.cuda.synchronize()
+    return losses, torch.cuda.memory_allocated(), trainer:memory().opt_state.here
+  end
+  local on_device, whole = bytes(false)
+  collectgarbage()
+  local on_host, less, states = bytes(true)
+  expect_losses(on_host, on_device, 1e-6)
+  -- Those of vectors stay.
+  if gpu.is_there then assert(whole - less > 0.9 * states, whole - less) end
+end)
+
 test("dropout draws the CPU's masks", function()
   expect_losses(train(device, { dropout = 0.1 }), train("cpu", { dropout = 0.1 }), 5e-4)
 end)
 
 test("a checkpoint goes on on either device", function()
-  for i, way in ipairs { { device, device }, { device, "cpu" }, { "cpu", device } } do
+  local ways = { { device, device }, { device, "cpu" }, { "cpu", device },
+    { device, device, offload = true } }
+  for i, way in ipairs(ways) do
     local workdir = testing.folder() .. "/checkpoint" .. i
-    local first = train(way[1], { workdir = workdir,
+    local first = train(way[1], { workdir = workdir, offload_optimizer = way.offload,
       fit = { max_steps = 4, save_last_ckpt = true } })
     local ckpt, info = redco.Deployer { seed = 3, verbose = false, device = way[2],
       workdir = workdir }:load_last_ckpt()
     local second = train(way[2], { workdir = workdir, params = ckpt.params,
+      offload_optimizer = way.offload,
       opt_state = ckpt.opt_state, last_ckpt_info = info })
     for _, loss in ipairs(second) do first[#first + 1] = loss end
     expect_losses(first, reference, 5e-5)

@@ -3,7 +3,7 @@ local redco = require "redco"
 local o = redco.options {
   model = "llama-7b", length = 1024, batch = 1, global_batch_size = 0, n_model_shards = 1, zero = 0,
   dtype = "float32", compute_dtype = "float32", recompute = "none", sequence_parallel = false,
-  n_context_shards = 1, n_expert_shards = 1, n_pipeline_stages = 1,
+  n_context_shards = 1, n_expert_shards = 1, n_pipeline_stages = 1, offload_optimizer = false,
 }
 local torch = redco.torch
 local folder = debug.getinfo(1, "S").source:match "^@(.*)/[^/]*$" or "."
@@ -15,7 +15,8 @@ local model = redco.models.from_config(("%s/models/%s"):format(folder, o.model),
 local trainer = redco.Trainer {
   deployer = deployer, params = model.params, loss_fn = model.loss_fn,
   optimizer = redco.optim.adamw { learning_rate = 1e-5 }, compute_dtype = o.compute_dtype,
-  recompute = o.recompute, collate_fn = redco.data.default_collate,
+  recompute = o.recompute, offload_optimizer = o.offload_optimizer,
+  collate_fn = redco.data.default_collate,
 }
 local rows = redco.data.dataset(1000000, function()
   local ids = torch.full({ o.length }, 7, { dtype = "int64" })

@@ -164,6 +164,52 @@ reserve = { context = 0, group = 0, workspace = 0 }
   assert(n_steps >= 2, out)
 end)
 
+-- The layout that the script asks for, of a LLaMA of 31 million parameters on a GPU of 1 GiB.
+local function plan_llama(...)
+  program.write("one_gib.toml", [[
+hosts = [{ devices = 1, device = { like = "H100-80G", memory = "1 GiB" } }]
+reserve = { context = 0, group = 0, workspace = 0 }
+]])
+  program.write("llama.lua", [[
+local redco = require "redco"
+local o = redco.options { global_batch_size = 1, offload_optimizer = false }
+local model = redco.models.from_config { model_type = "llama", vocab_size = 4096,
+  hidden_size = 512, intermediate_size = 1536, num_hidden_layers = 8, num_attention_heads = 8 }
+local ids = redco.torch.zeros({ 64 }, { dtype = "int64" })
+redco.Trainer {
+  deployer = redco.Deployer { seed = 1 }, params = model.params, loss_fn = model.loss_fn,
+  optimizer = redco.optim.adamw { learning_rate = 0.01 }, compute_dtype = "bfloat16",
+  recompute = "blocks", collate_fn = redco.data.default_collate,
+  offload_optimizer = o.offload_optimizer,
+}:fit {
+  train_examples = redco.data.dataset(8, function() return { input_ids = ids, labels = ids } end),
+  per_device_batch_size = 1, global_batch_size = o.global_batch_size, n_epochs = 1,
+}
+]])
+  local code, out, err = plan("--cluster", "one_gib.toml", "--json", "plan.json", "llama.lua", ...)
+  if code ~= 0 then error(err) end
+  local result = data.json(program.folder .. "/plan.json")
+  for _, layout in ipairs(result.layouts) do
+    if layout.is_asked then return layout, out, result.n_parameters end
+  end
+end
+
+test("micro-batches share the memory of the parameters' copies", function()
+  local one, _, n = plan_llama "--global_batch_size=1"
+  local four = plan_llama "--global_batch_size=4"
+  assert(one.memory.activations > 2 * n)
+  assert(four.memory.activations < one.memory.activations + 0.2 * n, four.memory.activations)
+end)
+
+test("masters and optimizer states in the memory of the host", function()
+  local on_device, _, n = plan_llama "--global_batch_size=4"
+  local on_host, out = plan_llama("--global_batch_size=4", "--offload_optimizer=true")
+  expect_equal(on_device.host_memory, 0)
+  assert(on_host.host_memory > 11.9 * n and on_host.host_memory <= 12 * n, on_host.host_memory)
+  assert(on_device.memory.allocated - on_host.memory.allocated > 11.8 * n)
+  expect_has(out, "Row 1: each device uses ", " of the memory of its host")
+end)
+
 test("the objective: memory", function()
   program.write("medium.toml", [[
 hosts = [{ devices = 1, device = { like = "A100-40G", memory = "400 MiB" } }]

@@ -25,7 +25,8 @@ struct DeviceFacts {
   std::string name = {};  ///< such as "H100-80G"
   Kind kind = gpu;
   int64_t memory = 0;
-  double bandwidth = 0;  ///< of its memory
+  double bandwidth = 0;          ///< of its memory
+  double host_bandwidth = 25e9;  ///< of its link to the memory of the host, in one direction
   /// Peak operations per second of products of dense matrices, by dtype.
   std::map<c10::ScalarType, double> flops = {};
   double matmul_share = 0.75;  ///< of these peaks that large products reach

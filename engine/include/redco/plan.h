@@ -104,6 +104,7 @@ struct PlannedLayout {
   int64_t fragmentation = 0;                   ///< of the allocator
   int64_t reserved = 0;                        ///< of the driver, libraries and groups
   int64_t total = 0;                           ///< allocated + fragmentation + reserved
+  int64_t host_memory = 0;                     ///< of the host, for each device: offload_optimizer
   std::vector<PlannedTensor> largest = {};     ///< the ten largest of those
   MemoryTimeline timeline = {};                ///< if it was asked for
 

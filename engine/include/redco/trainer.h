@@ -130,6 +130,11 @@ struct TrainerOptions {
   std::function<void()> before_batch = {};
   /// The results that marked blocks of the loss keep for backward.
   Recompute recompute = Recompute::none;
+  /// Keeps the optimizer's state in the memory of the host, which a GPU reads and writes over its
+  /// link, and with ZeRO below 3 also parameters that are cast to compute_dtype: 8 or 12 bytes less
+  /// of the GPU's memory for a float32 parameter of AdamW. Numbers stay the same. A CPU has them
+  /// there in any case.
+  bool offload_optimizer = false;
   /// The placements of parameters on the model shards. They take precedence over those chosen by
   /// tracing the first loss.
   std::vector<ShardingRule> params_sharding_rules = {};

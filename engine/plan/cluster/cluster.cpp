@@ -87,6 +87,7 @@ DeviceFacts ClusterSpec::device() const {
     if (each.kind == DeviceFacts::cpu) least->kind = each.kind;
     least->memory = std::min(least->memory, each.memory);
     least->bandwidth = std::min(least->bandwidth, each.bandwidth);
+    least->host_bandwidth = std::min(least->host_bandwidth, each.host_bandwidth);
     least->tf32 = std::min(least->tf32, each.tf32);
     std::map<c10::ScalarType, double> common;
     for (const auto& [dtype, flops] : least->flops)

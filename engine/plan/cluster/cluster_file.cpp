@@ -118,9 +118,9 @@ DeviceFacts read_device(const Section& host) {
     host.refuse(*node, unknown_device(name));
   }
   if (!node->is_table()) host.expect("device", *node, "a name or a table");
-  Section given(
-      *node->as_table(), host.file(), host.name("device."),
-      {"name", "like", "kind", "memory", "bandwidth", "flops", "matmul_share", "tf32", "link"});
+  Section given(*node->as_table(), host.file(), host.name("device."),
+                {"name", "like", "kind", "memory", "bandwidth", "host_bandwidth", "flops",
+                 "matmul_share", "tf32", "link"});
   DeviceFacts device{.name = "device"};
   if (auto like = given.text("like")) {
     auto found = find_device(*like);
@@ -135,6 +135,7 @@ DeviceFacts read_device(const Section& host) {
   }
   if (auto memory = given.bytes("memory")) device.memory = *memory;
   if (auto bandwidth = given.rate("bandwidth")) device.bandwidth = *bandwidth;
+  if (auto bandwidth = given.rate("host_bandwidth")) device.host_bandwidth = *bandwidth;
   if (auto share = given.number("matmul_share", 0.01, 1.5, "a share from 0.01 to 1.5"))
     device.matmul_share = *share;
   if (auto tf32 = given.number("tf32", 0, most_flops, "FLOP/s")) device.tf32 = *tf32;

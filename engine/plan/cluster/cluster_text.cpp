@@ -65,7 +65,8 @@ std::string device_text(const DeviceFacts& device) {
   std::string text = "{ name = " + quoted(device.name) + ", kind = \"" + name_of(device.kind) +
                      "\", memory = \"" + std::to_string(device.memory) + " B\", bandwidth = \"" +
                      number_text(device.bandwidth) + " B/s\", flops = { " + flops + " }";
-  text += ", matmul_share = " + number_text(device.matmul_share);
+  text += ", host_bandwidth = \"" + number_text(device.host_bandwidth) +
+          " B/s\", matmul_share = " + number_text(device.matmul_share);
   if (device.tf32 > 0) text += ", tf32 = " + number_text(device.tf32);
   if (!device.link.empty()) text += ", link = " + quoted(device.link);
   return text + " }";

@@ -30,6 +30,7 @@ struct Device {
   double single;     // TFLOP/s of float32
   double tf32;
   const char* link;
+  const char* host_link;
   double matmul_share;
   bool has_bfloat16 = true;
   bool has_float8 = false;  // twice the rate of 16 bits, in all data sheets
@@ -40,33 +41,35 @@ constexpr auto gpu = DeviceFacts::gpu;
 // H100-96G, the B200-192G and consumer GPUs is recalled.
 constexpr Device devices[] = {
     // NVIDIA V100 data sheet; half is float16
-    {"V100-16G", "V100", gpu, 15.8, 900, 125, 15.7, 0, "nvlink2", volta, false},
-    {"V100-32G", "V100", gpu, 31.7, 900, 125, 15.7, 0, "nvlink2", volta, false},
+    {"V100-16G", "V100", gpu, 15.8, 900, 125, 15.7, 0, "nvlink2", "pcie3", volta, false},
+    {"V100-32G", "V100", gpu, 31.7, 900, 125, 15.7, 0, "nvlink2", "pcie3", volta, false},
     // NVIDIA A100 data sheet, SXM4
-    {"A100-40G", "A100", gpu, 39.4, 1555, 312, 19.5, 156, "nvlink3", ampere},
-    {"A100-80G", "A100", gpu, 79.1, 2039, 312, 19.5, 156, "nvlink3", ampere},
+    {"A100-40G", "A100", gpu, 39.4, 1555, 312, 19.5, 156, "nvlink3", "pcie4", ampere},
+    {"A100-80G", "A100", gpu, 79.1, 2039, 312, 19.5, 156, "nvlink3", "pcie4", ampere},
     // NVIDIA H100 data sheet, SXM5
-    {"H100-80G", "H100", gpu, 79.1, 3350, 989, 67, 494, "nvlink4", hopper, true, true},
+    {"H100-80G", "H100", gpu, 79.1, 3350, 989, 67, 494, "nvlink4", "pcie5", hopper, true, true},
     // torchtitan/benchmarks/llama3_h100_202412_torchtitan.md: HBM2e, limited to 500 W. The peak is
     // that of the SXM5 part; the clock under the limit is not published.
-    {"H100-96G", "H100", gpu, 94.5, 2400, 989, 67, 494, "nvlink4", hopper, true, true},
-    {"H100-PCIE-80G", "H100 PCIe", gpu, 79.1, 2000, 756, 51, 378, "pcie5", hopper, true, true},
+    {"H100-96G", "H100", gpu, 94.5, 2400, 989, 67, 494, "nvlink4", "pcie5", hopper, true, true},
+    {"H100-PCIE-80G", "H100 PCIe", gpu, 79.1, 2000, 756, 51, 378, "pcie5", "pcie5", hopper, true,
+     true},
     // NVIDIA H200 data sheet
-    {"H200-141G", "H200", gpu, 139.8, 4800, 989, 67, 494, "nvlink4", hopper, true, true},
+    {"H200-141G", "H200", gpu, 139.8, 4800, 989, 67, 494, "nvlink4", "pcie5", hopper, true, true},
     // NVIDIA DGX B200 data sheet: 1,440 GB and 64 TB/s of 8 GPUs
-    {"B200-180G", "B200", gpu, 178.3, 8000, 2250, 75, 1125, "nvlink5", other, true, true},
-    {"B200-192G", "B200", gpu, 190.0, 8000, 2250, 75, 1125, "nvlink5", other, true, true},
+    {"B200-180G", "B200", gpu, 178.3, 8000, 2250, 75, 1125, "nvlink5", "pcie5", other, true, true},
+    {"B200-192G", "B200", gpu, 190.0, 8000, 2250, 75, 1125, "nvlink5", "pcie5", other, true, true},
     // NVIDIA L40S data sheet
-    {"L40S-48G", "L40S", gpu, 44.4, 864, 362, 91.6, 183, "pcie4", other, true, true},
+    {"L40S-48G", "L40S", gpu, 44.4, 864, 362, 91.6, 183, "pcie4", "pcie4", other, true, true},
     // NVIDIA Ada and Ampere GA102 white papers
-    {"RTX-4090-24G", "RTX 4090", gpu, 23.5, 1008, 165, 82.6, 82.6, "pcie4", other, true, true},
-    {"RTX-3090-24G", "RTX 3090", gpu, 23.6, 936, 71, 35.6, 35.6, "pcie4", ampere},
-    {"A10G-24G", "A10G", gpu, 22.1, 600, 70, 35, 35, "pcie4", ampere},
+    {"RTX-4090-24G", "RTX 4090", gpu, 23.5, 1008, 165, 82.6, 82.6, "pcie4", "pcie4", other, true,
+     true},
+    {"RTX-3090-24G", "RTX 3090", gpu, 23.6, 936, 71, 35.6, 35.6, "pcie4", "pcie4", ampere},
+    {"A10G-24G", "A10G", gpu, 22.1, 600, 70, 35, 35, "pcie4", "pcie4", ampere},
     // recalled
-    {"1080Ti-11G", "GTX 1080 Ti", gpu, 10.9, 484, 0, 11.3, 0, "pcie3", other, false},
+    {"1080Ti-11G", "GTX 1080 Ti", gpu, 10.9, 484, 0, 11.3, 0, "pcie3", "pcie3", other, false},
     // cloud.google.com/tpu/docs/v4: 32 GiB, 1200 GB/s, 275 TFLOP/s. Float32 products run as several
     // bfloat16 ones; 1/6 is recalled.
-    {"TPU-v4-32G", "TPU v4", DeviceFacts::tpu, 32, 1200, 275, 45.8, 0, "ici-v4", other},
+    {"TPU-v4-32G", "TPU v4", DeviceFacts::tpu, 32, 1200, 275, 45.8, 0, "ici-v4", "pcie3", other},
 };
 
 struct Link {
@@ -117,6 +120,7 @@ DeviceFacts facts(const Device& device) {
                     .kind = device.kind,
                     .memory = std::llround(device.memory * gib),
                     .bandwidth = device.bandwidth * giga,
+                    .host_bandwidth = find_link(device.host_link)->bandwidth,
                     .matmul_share = device.matmul_share,
                     .tf32 = device.tf32 * tera,
                     .link = device.link};

@@ -71,7 +71,11 @@ double CostModel::seconds(const Operator& call) const {
   double computing = 0;
   if (call.flops > 0)
     computing = call.flops / (device_.peak(call.dtype).flops * share_of_peak(call));
-  return std::max(bytes / rate, computing) + double(call.bytes_inside) / rate + starting;
+  // The link carries both directions at once.
+  const double over_link =
+      double(std::max(call.host_bytes_read, call.host_bytes_written)) / device_.host_bandwidth;
+  return std::max({bytes / rate, computing, over_link}) + double(call.bytes_inside) / rate +
+         starting;
 }
 
 double CostModel::host_seconds(const Operator& call) const {

@@ -36,10 +36,11 @@ class REDCO_API CostModel {
 
   const ClusterSpec& cluster() const { return cluster_; }
 
-  /// max(FLOPs / (peak x share of its kind and size), bytes / (bandwidth x share)) + bytes inside /
-  /// (bandwidth x share) + launch; 0 for views. On a GPU some operators read and write their bytes
-  /// several times, and the launch is that of a kernel, since the host works at the same
-  /// time. On a CPU the launch is `host_seconds`, of views too.
+  /// max(FLOPs / (peak x share of its kind and size), bytes / (bandwidth x share), bytes of the
+  /// host in one direction / host_bandwidth) + bytes inside / (bandwidth x share) + launch; 0 for
+  /// views. On a GPU some operators read and write their bytes several times, and the launch is
+  /// that of a kernel, since the host works at the same time. On a CPU the launch is
+  /// `host_seconds`, of views too.
   double seconds(const Operator& call) const;
   /// The time of the host to start an operator, which a CPU is itself; 0 for TPUs.
   double host_seconds(const Operator& call) const;

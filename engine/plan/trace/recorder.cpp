@@ -217,16 +217,20 @@ void Recorder::run(const Call& call, const CallPlan& plan, Stack& local) {
   // Memory that the operator writes to or reads, to tell its results from views.
   std::set<const void*> given;
   Operator record{.name = call.op.name, .is_recomputed = Recomputing::is_on()};
+  auto is_on_host = [&](const at::Tensor& tensor) {
+    return !on_host_.empty() && on_host_.contains(block_of(tensor));
+  };
   bool is_first = true;
   for_each_tensor(c10::ArrayRef<c10::IValue>(local), [&](const at::Tensor& tensor) {
     if (tensor.has_storage()) given.insert(tensor.storage().unsafeGetStorageImpl());
-    record.bytes_read += bytes_of(tensor);
+    (is_on_host(tensor) ? record.host_bytes_read : record.bytes_read) += bytes_of(tensor);
     if (std::exchange(is_first, false)) record.dtype = tensor.scalar_type();
   });
   for (size_t i = 0; i < local.size(); ++i)
     if (call.op.is_written[i])
-      for_each_tensor(c10::ArrayRef<c10::IValue>(local[i]),
-                      [&](const at::Tensor& tensor) { record.bytes_written += bytes_of(tensor); });
+      for_each_tensor(c10::ArrayRef<c10::IValue>(local[i]), [&](const at::Tensor& tensor) {
+        (is_on_host(tensor) ? record.host_bytes_written : record.bytes_written) += bytes_of(tensor);
+      });
   const OperatorFacts& facts = call.op.facts;
   const GpuCost cost = planned_device() == c10::kCUDA ? facts.gpu : GpuCost();
   record.passes = cost.passes;
@@ -284,6 +288,7 @@ void Recorder::begin_step() {
 Recorder::Record Recorder::end_step() {
   Record record{std::move(log_), std::move(ended_), std::move(values_read_),
                 std::move(without_shapes_)};
+  for (const auto& [number, bytes] : on_host_) record.host_bytes += bytes;
   for (const auto& [number, block] : alive_) record.blocks[number] = block.facts;
   // A kind may be known only after the allocation.
   for (Allocation& allocation : record.log.allocations)
@@ -302,6 +307,14 @@ void Recorder::end_pass() { log_.passes.back().end = log_.sequence.size(); }
 void Recorder::label(const at::Tensor& tensor, MemoryKind kind) {
   auto found = alive_.find(block_of(tensor));
   if (found != alive_.end()) found->second.facts.kind = kind;
+}
+
+void Recorder::move_to_host(const at::Tensor& tensor) {
+  auto found = alive_.find(block_of(tensor));
+  if (found == alive_.end()) return;
+  on_host_[found->first] = found->second.facts.bytes;
+  alive_bytes_ -= found->second.facts.bytes;
+  alive_.erase(found);
 }
 
 MemoryKind Recorder::kind_now() const {
@@ -336,6 +349,7 @@ int64_t Recorder::allocated(int64_t bytes) {
 }
 
 void Recorder::freed(int64_t number) {
+  on_host_.erase(number);
   auto found = alive_.find(number);
   if (found == alive_.end()) return;
   Block& block = found->second;

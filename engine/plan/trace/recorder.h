@@ -83,6 +83,7 @@ class Recorder final : public sharding::Execution, public mesh::CollectiveObserv
     std::map<int64_t, BlockFacts> blocks;
     std::map<std::string, int64_t> values_read;     ///< operators that returned values, by line
     std::map<std::string, int64_t> without_shapes;  ///< operators that ran on zeros, calls
+    int64_t host_bytes = 0;                         ///< of blocks that are not on the device
   };
   Record end_step();
 
@@ -91,6 +92,8 @@ class Recorder final : public sharding::Execution, public mesh::CollectiveObserv
 
   /// Says what the memory of a tensor is used for, from its allocation on.
   void label(const at::Tensor& tensor, MemoryKind kind);
+  /// Takes the memory of a tensor for the host's, which the device uses over its link.
+  void move_to_host(const at::Tensor& tensor);
 
   int64_t allocated(int64_t bytes);
   void freed(int64_t block);
@@ -120,6 +123,7 @@ class Recorder final : public sharding::Execution, public mesh::CollectiveObserv
   int n_pauses_ = 0, n_collectives_ = 0;
   StepLog log_;
   std::map<int64_t, Block> alive_;
+  std::map<int64_t, int64_t> on_host_;  // the bytes of blocks
   std::map<int64_t, BlockFacts> ended_;
   std::map<std::string, int64_t> values_read_, without_shapes_;
   int64_t n_blocks_ = 0, n_operators_ = 0, alive_bytes_ = 0;

@@ -57,12 +57,14 @@ struct Operator {
   c10::ScalarType dtype = c10::ScalarType::Float;  ///< in which the products are computed
   int64_t bytes_read = 0;                          ///< of all arguments
   int64_t bytes_written = 0;                       ///< of all results; 0 for views
+  int64_t host_bytes_read = 0;                     ///< of arguments in the memory of the host
+  int64_t host_bytes_written = 0;
   int64_t bytes_inside = 0;                ///< read and written between the parts of an operator
   double passes = 1, starts = 1;           ///< sharding::GpuCost
   ProductKind kind = ProductKind::matmul;  ///< of an operator with flops
   int64_t size = 0;                        ///< of an operator with flops: Measurements
 
-  bool is_view() const { return flops == 0 && bytes_written == 0; }
+  bool is_view() const { return flops == 0 && bytes_written == 0 && host_bytes_written == 0; }
 };
 
 /// The record of one device's training step: everything it allocates, computes and sends, in the

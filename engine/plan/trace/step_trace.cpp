@@ -2,6 +2,7 @@
 
 #include "step_trace.h"
 
+#include "../../core/host_memory.h"
 #include "../../mesh/spmd_log.h"
 
 #include <redco/detail/planned_device.h>
@@ -223,6 +224,9 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
   of_trainer.accumulate_grad_batches = layout.n_accumulated;
   of_trainer.recompute = layout.recompute;
   if (of_trainer.train_step_fn) of_trainer.accumulate_grad_batches.reset();
+  const WithHostMover mover([&](const at::Tensor& tensor) {
+    if (layout.library == Library::nccl) recorder.move_to_host(tensor);
+  });
   Trainer trainer(std::move(of_trainer));
 
   int64_t n = layout.per_device_batch_size * layout.mesh.n_copies() * layout.n_accumulated;

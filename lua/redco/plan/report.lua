@@ -180,6 +180,10 @@ function report.table(name, result)
     if #sent(best) == 0 then lines[#lines + 1] = "  nothing" end
   end
   lines[#lines + 1] = least_of(result.layouts)
+  if best.is_planned and best.host_memory > 0 then
+    lines[#lines + 1] = ("Row 1: each device uses %s of the memory of its host")
+      :format(bytes(best.host_memory))
+  end
   if best.price then
     lines[#lines + 1] = ("1000 steps of row 1 cost %.4g"):format(1000 * best.price)
   end
