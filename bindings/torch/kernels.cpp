@@ -96,13 +96,41 @@ at::Tensor dequantized(const at::Tensor& blocks, const std::string& type,
   return dequantize(blocks, type, dtype.value_or(at::kFloat));
 }
 
+// The generator of a call that draws from it.
+const at::Generator& check_rng(lua_State* L, int index, const char* function) {
+  const at::Generator* rng = test_generator(L, index);
+  require(rng != nullptr, function, ": expected a Generator as rng, got ", describe(L, index));
+  about_to_draw(*rng);
+  return *rng;
+}
+
+// softmax_dropout(scores, mask, scale, p, generator)
+int call_softmax_dropout(lua_State* L) {
+  const at::Generator& rng = check_rng(L, 5, "nn.attention");
+  push_tensor(L, with_memory_retry(L, [&] {
+                return softmax_dropout(check_tensor(L, 1),
+                                       kernel_argument<std::optional<at::Tensor>>(L, 2),
+                                       luaL_checknumber(L, 3), luaL_checknumber(L, 4), rng);
+              }));
+  return 1;
+}
+
+// dropout_attention(q, k, v, mask, scale, p, generator): Lua's garbage then holds no scores
+int call_dropout_attention(lua_State* L) {
+  const at::Generator& rng = check_rng(L, 7, "nn.attention");
+  push_tensor(L, with_memory_retry(L, [&] {
+                return dropout_attention(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
+                                         kernel_argument<std::optional<at::Tensor>>(L, 4),
+                                         luaL_checknumber(L, 5), luaL_checknumber(L, 6), rng);
+              }));
+  return 1;
+}
+
 // dropout(x, p, generator)
 int call_dropout(lua_State* L) {
-  const at::Generator* rng = test_generator(L, 3);
-  require(rng != nullptr, "nn.dropout: expected a Generator as rng, got ", describe(L, 3));
-  about_to_draw(*rng);
+  const at::Generator& rng = check_rng(L, 3, "nn.dropout");
   push_tensor(L, with_memory_retry(
-                     L, [&] { return dropout(check_tensor(L, 1), luaL_checknumber(L, 2), *rng); }));
+                     L, [&] { return dropout(check_tensor(L, 1), luaL_checknumber(L, 2), rng); }));
   return 1;
 }
 
@@ -119,6 +147,8 @@ constexpr luaL_Reg kernels[] = {
     {"silu_mul", KernelCall<silu_mul>::call},
     {"rotary", KernelCall<rotary>::call},
     {"dropout", call_dropout},
+    {"softmax_dropout", call_softmax_dropout},
+    {"dropout_attention", call_dropout_attention},
     {"quantize", KernelCall<quantize>::call},
     {"dequantize", KernelCall<dequantized>::call},
     {"quantized_linear", KernelCall<quantized_linear>::call},

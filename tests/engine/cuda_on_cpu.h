@@ -9,7 +9,7 @@
 struct CudaIndex {
   int x = 0;
 };
-inline CudaIndex blockIdx, threadIdx, blockDim{1};
+inline CudaIndex blockIdx, threadIdx, blockDim{1}, gridDim{1};
 
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
 inline float __int_as_float(int x) { return std::bit_cast<float>(x); }

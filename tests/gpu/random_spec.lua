@@ -43,6 +43,16 @@ local draws = {
   end },
 }
 
+for dtype, bound in pairs { float32 = 1e-5, bfloat16 = 2e-2, float16 = 5e-3 } do
+  draws[#draws + 1] = { "nn.attention with dropout in " .. dtype, bound, function(device, rng)
+    local x = torch.randn({ 2, 4, 64, 32 }, { generator = torch.Generator(2) }):to(dtype):to(device)
+    x:requires_grad_()
+    local y = redco.nn.attention(x, x, x, { causal = true, dropout = 0.2, train = true, rng = rng })
+    y:backward(x:detach())
+    return torch.cat { y:detach():reshape(-1), x.grad:reshape(-1) }
+  end }
+end
+
 for _, dtype in ipairs { "float32", "bfloat16", "float16", "float64" } do
   for _, size in ipairs { { 4, 4, 64, 64 }, { 3, 5, 7 } } do
     draws[#draws + 1] = { ("nn.dropout, %d dimensions of %s"):format(#size, dtype), 0,

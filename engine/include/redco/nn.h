@@ -92,4 +92,19 @@ REDCO_API at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up);
 /// is not of a floating-point dtype.
 REDCO_API at::Tensor dropout(const at::Tensor& x, double p, const at::Generator& rng);
 
+/// Dropout of the softmax of scores [..., n] * scale + mask over their last dimension: what
+/// attention multiplies values by in training. A boolean mask is false where a score does not
+/// count. A row without a score that counts is 0. The mask is broadcast to the scores, and `rng`
+/// draws what it draws for dropout(softmax, p, rng). One operator each way with a CounterGenerator;
+/// several if the mask is trained, with another generator, and inside functorch's transformations.
+REDCO_API at::Tensor softmax_dropout(const at::Tensor& scores,
+                                     const std::optional<at::Tensor>& mask, double scale, double p,
+                                     const at::Generator& rng);
+
+/// Attention in training: softmax_dropout(query key^T) value, of [..., length, size].
+REDCO_API at::Tensor dropout_attention(const at::Tensor& query, const at::Tensor& key,
+                                       const at::Tensor& value,
+                                       const std::optional<at::Tensor>& mask, double scale,
+                                       double p, const at::Generator& rng);
+
 }  // namespace redco

@@ -97,7 +97,7 @@ void drop(double* to, double* factors, const double* x, const uint32_t* words, i
 
 void dropout_on_cpu(at::Tensor& out, const at::Tensor& factors, const at::Tensor& x,
                     const Stream& stream, double p) {
-  const auto last = uint32_t(std::max<int64_t>(1, bernoulli_bound(1 - p)) - 1);
+  const uint32_t last = last_kept(p);
   AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, x.scalar_type(), "dropout", [&] {
     const auto scale = scalar_t(dropout_scale(p));
     const auto *from = x.const_data_ptr<scalar_t>(), *begin = out.const_data_ptr<scalar_t>();

@@ -1,13 +1,12 @@
 // Fills tensors with random numbers on other devices than the CPU.
 
 #include "places.h"
+#include "words_on_device.h"
 
 #include "../cuda_kernels.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/util/BFloat16.h>
 #include <c10/util/Exception.h>
-#include <c10/util/Half.h>
 
 #include <algorithm>
 #include <array>
@@ -21,27 +20,7 @@ namespace on_device {
 
 namespace {
 
-constexpr size_t most_dims = 8;  // as in fill.cu
 constexpr int n_each = 4, n_threads = 256;
-
-// `Words` of fill.cu.
-struct Words {
-  uint64_t key;
-  int64_t first, run_length;
-  int n_outer;
-  std::array<int64_t, most_dims> sizes, strides;
-
-  Words(const at::Tensor& out, const Stream& stream, const Places& places)
-      : key(stream.key),
-        first(places.first()),
-        run_length(places.run_length()),
-        n_outer(int(places.n_outer())) {
-    for (size_t d = 0; d < places.n_outer(); ++d) {
-      sizes[d] = out.size(int64_t(d));
-      strides[d] = places.stride(d);
-    }
-  }
-};
 
 bool has_kernels(const at::Tensor& out) {
   if (!out.is_cuda()) return false;
@@ -103,17 +82,16 @@ void fill_bernoulli(at::Tensor out, const Stream& stream, double p) {
 }
 
 bool fill_dropout(at::Tensor out, const at::Tensor& x, const Stream& stream, double p) {
-  const auto last = uint32_t(std::max<int64_t>(1, bernoulli_bound(1 - p)) - 1);
-  const auto scale = float(dropout_scale(p));
+  const uint32_t last = last_kept(p);
+  const auto scale = float(dropout_factor(p, x.scalar_type()));
   const void* from = x.const_data_ptr();
   switch (x.scalar_type()) {
     case at::kFloat:
       return run("dropout_float", at::kFloat, out, stream, from, last, scale);
     case at::kBFloat16:
-      return run("dropout_bfloat16", at::kBFloat16, out, stream, from, last,
-                 float(c10::BFloat16(scale)));
+      return run("dropout_bfloat16", at::kBFloat16, out, stream, from, last, scale);
     case at::kHalf:
-      return run("dropout_half", at::kHalf, out, stream, from, last, float(c10::Half(scale)));
+      return run("dropout_half", at::kHalf, out, stream, from, last, scale);
     default:
       return false;
   }

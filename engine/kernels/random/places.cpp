@@ -54,6 +54,20 @@ at::Tensor Places::tensor(at::Device device) const {
   return all;
 }
 
+double dropout_factor(double p, at::ScalarType dtype) {
+  const double factor = dropout_scale(p);
+  switch (dtype) {
+    case at::kFloat:
+      return float(factor);
+    case at::kHalf:
+      return float(at::Half(float(factor)));
+    case at::kBFloat16:
+      return float(at::BFloat16(float(factor)));
+    default:
+      return factor;
+  }
+}
+
 int digits_of(at::ScalarType type) {
   switch (type) {
     case at::kDouble:

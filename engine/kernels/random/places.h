@@ -5,7 +5,9 @@
 
 #include <c10/core/Device.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 namespace redco::random {
 
@@ -45,6 +47,14 @@ inline int64_t bernoulli_bound(double p) { return int64_t(std::ceil(p * two_to(3
 
 // Returns the factor by which dropout multiplies the elements that it keeps.
 inline double dropout_scale(double p) { return p < 1 ? 1 / (1 - p) : 0; }
+
+/// The same, rounded to the dtype of what it multiplies.
+double dropout_factor(double p, at::ScalarType dtype);
+
+/// The largest word with which dropout keeps an element.
+inline uint32_t last_kept(double p) {
+  return uint32_t(std::max<int64_t>(1, bernoulli_bound(1 - p)) - 1);
+}
 
 /// Whether integers of this range are scaled down from 64 bits; for larger ranges they are 63 bits
 /// modulo the range. In both cases the bias of an integer is at most range / 2^63.

@@ -68,6 +68,36 @@ std::optional<CallPlan> dropout(const Call& call) {
   return plan;
 }
 
+// Factors of tensors [..., n] like the first one, or broadcast to it, whose last dimension is
+// whole.
+Factors whole_rows(const Call& call, size_t n_outputs) {
+  const at::IntArrayRef sizes = call.tensors[0].sizes();
+  Factors factors;
+  for (const TensorArgument& argument : call.tensors) {
+    const at::IntArrayRef own = argument.sizes();
+    Letters& letters_of = factors.inputs.emplace_back(own.size(), int8_t(-1));
+    for (size_t dim = 0; dim < own.size(); ++dim) {
+      const size_t as = dim + sizes.size() - own.size();
+      if (own[dim] == sizes[as]) letters_of[dim] = int8_t(as);
+    }
+  }
+  factors.outputs.assign(n_outputs, letters(int64_t(sizes.size())));
+  factors.whole = uint64_t{1} << (sizes.size() - 1);
+  return factors;
+}
+
+// redco::softmax_dropout(scores, mask, scale, p, generator) -> probs, dropped
+std::optional<CallPlan> softmax_dropout(const Call& call) {
+  CallPlan plan = plan_by_factors(call, whole_rows(call, 2));
+  if (!is_box(plan.outputs[0])) return std::nullopt;
+  draw_locally(call, plan, {call.tensors[0].sizes().begin(), call.tensors[0].sizes().end()});
+  return plan;
+}
+
+std::optional<CallPlan> softmax_dropout_backward(const Call& call) {
+  return plan_by_factors(call, whole_rows(call, 1));
+}
+
 std::optional<CallPlan> random(const Call& call) {
   Sizes sizes(call.tensors[0].sizes().begin(), call.tensors[0].sizes().end());
   std::optional<Factors> factors = pointwise_factors(call, sizes);
@@ -91,6 +121,8 @@ const RuleTable& random_rules() {
           "aten::exponential", "aten::cauchy", "aten::geometric", "aten::random"})
       table[name] = random;
     table["redco::dropout"] = dropout;
+    table["redco::softmax_dropout"] = softmax_dropout;
+    table["redco::softmax_dropout_backward"] = softmax_dropout_backward;
     return table;
   }();
   return table;

@@ -86,7 +86,11 @@ end
 local function step_by_step(q, k, v, o)
   local mask = whole_mask(q, k, o)
   if o.enable_gqa then k, v = repeated(q, k, v) end
-  local scores = q:matmul(k:transpose(-2, -1)) * (o.scale or 1 / math.sqrt(q:size(-1)))
+  local scale = o.scale or 1 / math.sqrt(q:size(-1))
+  if o.train and o.dropout > 0 and o.rng and not o.sinks and not o.softcap then
+    return native.dropout_attention(q, k, v, mask, scale, o.dropout, o.rng)
+  end
+  local scores = q:matmul(k:transpose(-2, -1)) * scale
   if o.softcap then scores = torch.tanh(scores / o.softcap) * o.softcap end
   if mask then
     scores = mask.dtype == "bool" and scores:masked_fill(mask:logical_not(), -math.huge)

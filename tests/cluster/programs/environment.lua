@@ -40,6 +40,17 @@ function globals.dropout(x, seed)
   return redco.nn.dropout(x, 0.4, { train = true, rng = redco.Rng(seed) })
 end
 
+--- Softmax with dropout, without the elements where `mask` is false, which is broadcast.
+function globals.softmax_dropout(x, mask, seed)
+  return native.softmax_dropout(x, mask, 0.5, 0.4, redco.Rng(seed))
+end
+
+--- Attention with dropout; causal for even seeds.
+function globals.dropped_attention(q, k, v, seed)
+  return redco.nn.attention(q, k, v,
+    { causal = seed % 2 == 0, dropout = 0.4, train = true, rng = redco.Rng(seed) })
+end
+
 --- The gradients of `loss` with respect to the list `leaves`; false for one that took no part.
 function globals.grads(loss, leaves)
   return unpack(torch.autograd.grad(loss, leaves, { create_graph = true, allow_unused = true }))

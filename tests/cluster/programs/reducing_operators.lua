@@ -109,6 +109,9 @@ for _, row in ipairs {
   { "torch.glu(<x>, <even_d>)" },
   { "with_rng(<seed>, torch.dropout, <x>, 0.4, true)", weight = 2 },
   { "dropout(<x>, <seed>)", weight = 2 },
+  { "softmax_dropout(<x>, nil, <seed>)" }, { "softmax_dropout(<x>, <s>:gt(0), <seed>)" },
+  { "softmax_dropout(<x>, <s>:narrow(0, 0, 1):gt(-1), <seed>)", dims = { 2 },
+    when = function(v) return v.x.numel > 0 end },
   { "with_rng(<seed>, torch.rand_like, <x>)", weight = 0.5 },
   { "with_rng(<seed>, torch.bernoulli, <x>:sigmoid())", weight = 0.5 },
   { "with_rng(<seed>, torch.feature_dropout, <x>, 0.4, true)", dims = { 2 }, weight = 0.5 },
@@ -135,6 +138,8 @@ for _, row in ipairs {
     w = { 0, 1, 2 }, weight = 2 },
   -- LibTorch divides by the number of heads.
   { "torch.scaled_dot_product_attention(<x>, <s>, <x>)", dims = { 3, 4 }, weight = 2,
+    when = function(v) return v.x.numel > 0 end },
+  { "dropped_attention(<x>, <s>, <x>, <seed>)", dims = { 2, 4 }, weight = 2,
     when = function(v) return v.x.numel > 0 end },
   { "in_segments(<x>, <s>, <x>, <n>)", dims = { 4, 4 }, weight = 2,
     when = function(v) return v.x.numel > 0 end },

@@ -1,0 +1,170 @@
+// Softmax and its dropout as one operator: attention in training, without the tensors between them.
+
+#include "fill.h"
+#include "local_region.h"
+#include "places.h"
+#include "softmax_dropout_kernel.h"
+
+#include <redco/detail/operator_interceptor.h>
+#include <redco/detail/planned_device.h>
+#include <redco/error.h>
+#include <redco/nn.h>
+#include <redco/random.h>
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/functorch/DynamicLayer.h>
+#include <ATen/ops/_safe_softmax.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/matmul.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <limits>
+#include <tuple>
+#include <vector>
+
+namespace redco {
+
+using namespace random;
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+at::Tensor masked(at::Tensor scores, const std::optional<at::Tensor>& mask) {
+  if (!mask) return scores;
+  return mask->scalar_type() == at::kBool ? scores.masked_fill(mask->logical_not(), -infinity)
+                                          : scores + *mask;
+}
+
+// The operators for tensors that are not sharded.
+std::tuple<at::Tensor, at::Tensor> local_softmax_dropout(const at::Tensor& scores,
+                                                         const std::optional<at::Tensor>& mask,
+                                                         double scale, double p,
+                                                         std::optional<at::Generator> generator) {
+  const at::Tensor dense = scores.contiguous();
+  at::Tensor probs = at::empty_like(dense), dropped = at::empty_like(dense);
+  const Stream stream = next_stream(dense, generator.value_or(at::Generator()));
+  if (dense.is_meta()) return {probs, dropped};
+  std::optional<at::Tensor> whole_mask;
+  if (mask) whole_mask = mask->expand(dense.sizes());
+  if (softmax_dropout_on_gpu(probs, dropped, dense, whole_mask, scale, stream, p))
+    return {probs, dropped};
+  probs = at::_safe_softmax(masked(dense * scale, whole_mask), -1);
+  fill_dropout(dropped, {}, probs, stream, p);
+  return {probs, dropped};
+}
+
+at::Tensor local_backward(const at::Tensor& grad, const at::Tensor& probs,
+                          const at::Tensor& dropped, double scale, double p) {
+  const at::Tensor dense = grad.contiguous(), of_probs = probs.contiguous(),
+                   of_dropped = dropped.contiguous();
+  at::Tensor d_scores = at::empty_like(dense);
+  if (dense.is_meta()) return d_scores;
+  if (softmax_dropout_backward_on_gpu(d_scores, dense, of_probs, of_dropped, scale, p))
+    return d_scores;
+  const at::Tensor sum = (dense * of_dropped).sum(-1, /*keepdim=*/true);
+  return (dense * dropout_factor(p, dense.scalar_type()))
+             .masked_fill_(of_dropped.eq(0), 0)
+             .sub_(sum)
+             .mul_(of_probs) *
+         scale;
+}
+
+TORCH_LIBRARY_FRAGMENT(redco, m) {
+  constexpr auto key = c10::DispatchKey::CompositeExplicitAutograd;
+  m.def(
+      "softmax_dropout(Tensor scores, Tensor? mask, float scale, float p, *, Generator? generator) "
+      "-> (Tensor, Tensor)",
+      torch::dispatch(key, &local_softmax_dropout), {at::Tag::nondeterministic_seeded});
+  m.def(
+      "softmax_dropout_backward(Tensor grad, Tensor probs, Tensor dropped, float scale, float p) "
+      "-> Tensor",
+      torch::dispatch(key, &local_backward));
+}
+
+std::tuple<at::Tensor, at::Tensor> call_operator(const at::Tensor& scores,
+                                                 const std::optional<at::Tensor>& mask,
+                                                 double scale, double p, const at::Generator& rng) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("redco::softmax_dropout", "")
+                             .typed<decltype(local_softmax_dropout)>();
+  return op.call(scores, mask, scale, p, rng);
+}
+
+// The softmax is a result, too, by which the gradient is differentiated again.
+class SoftmaxDropout : public torch::autograd::Function<SoftmaxDropout> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& scores,
+                               const std::optional<at::Tensor>& mask, double scale, double p,
+                               const at::Generator& rng) {
+    ctx->saved_data["scale"] = scale;
+    ctx->saved_data["p"] = p;
+    ctx->set_materialize_grads(false);
+    auto [probs, dropped] = call_operator(scores, mask, scale, p, rng);
+    ctx->save_for_backward({probs, dropped});
+    return {probs, dropped};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("redco::softmax_dropout_backward", "")
+                               .typed<decltype(local_backward)>();
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor &probs = saved[0], &dropped = saved[1];
+    const double scale = ctx->saved_data["scale"].toDouble(), p = ctx->saved_data["p"].toDouble();
+    if (!grads[0].defined() && !grads[1].defined()) return variable_list(5);
+    if (!grads[0].defined() && !at::GradMode::is_enabled())
+      return {op.call(grads[1], probs, dropped, scale, p), {}, {}, {}, {}};
+    at::Tensor of_probs = grads[0];
+    if (grads[1].defined()) {
+      const at::Tensor kept = (grads[1] * dropout_factor(p, dropped.scalar_type()))
+                                  .masked_fill(dropped.detach().eq(0), 0);
+      of_probs = of_probs.defined() ? of_probs + kept : kept;
+    }
+    const at::Tensor weighted = probs * of_probs;
+    return {(weighted - probs * weighted.sum(-1, /*keepdim=*/true)) * scale, {}, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor softmax_dropout(const at::Tensor& scores, const std::optional<at::Tensor>& mask,
+                           double scale, double p, const at::Generator& rng) {
+  require(p >= 0 && p <= 1, "dropout: expected a probability from 0 to 1, got ", p);
+  const bool fits =
+      scores.is_floating_point() && scores.dim() > 0 &&
+      (!mask ||
+       (!mask->requires_grad() && mask->dim() <= scores.dim() &&
+        (mask->scalar_type() == at::kBool || mask->scalar_type() == scores.scalar_type()) &&
+        at::is_expandable_to(mask->sizes(), scores.sizes())));
+  if (!fits || at::functorch::maybeCurrentDynamicLayer() || counter_generator(rng) == nullptr)
+    return dropout(at::_safe_softmax(masked(scores * scale, mask), -1), p, rng);
+  std::vector<at::Tensor> tensors = {scores};
+  if (mask) tensors.push_back(*mask);
+  tensors = intercepted(std::move(tensors));
+  std::optional<at::Tensor> given;
+  if (mask) given = tensors[1];
+  if (!at::GradMode::is_enabled() || !tensors[0].requires_grad())
+    return std::get<1>(call_operator(tensors[0], given, scale, p, rng));
+  return SoftmaxDropout::apply(tensors[0], given, scale, p, rng)[1];
+}
+
+at::Tensor dropout_attention(const at::Tensor& query, const at::Tensor& key,
+                             const at::Tensor& value, const std::optional<at::Tensor>& mask,
+                             double scale, double p, const at::Generator& rng) {
+  const at::Tensor scores = at::matmul(query, key.transpose(-2, -1));
+  // On a CPU LibTorch's operators are as fast.
+  const bool is_on_cpu = planned_device().value_or(query.device().type()) == c10::kCPU;
+  const at::Tensor probs =
+      is_on_cpu ? dropout(at::_safe_softmax(masked(scores * scale, mask), -1), p, rng)
+                : softmax_dropout(scores, mask, scale, p, rng);
+  return at::matmul(probs, value);
+}
+
+}  // namespace redco
