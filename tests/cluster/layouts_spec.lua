@@ -32,7 +32,8 @@ local all = { "gpt-float64-zero0", "llama-float64-zero0", "t5-float64-zero0", "c
   "llama-float64-zero0-mqa", "conv-bfloat16-zero0", "conv-float16-zero0",
   "layers-float64-zero0-dropout", "conv-autocast:bfloat16-zero0", "conv-autocast:float16-zero0",
   "gpt-autocast:bfloat16-zero0-dropout" }
-local shared = { "gpt-float64-zero1", "gpt-float64-zero2", "gpt-float64-zero3-dropout",
+local shared = { "gpt-float64-zero1", "gpt-bfloat16-zero1-offload", "gpt-float64-zero2",
+  "gpt-float64-zero3-dropout",
   "gpt-float64-zero3-recompute-dropout", "gpt-float64-zero3-selective-dropout",
   "llama-float64-zero0-selective-mqa", "llama-float64-zero3", "t5-float64-zero3",
   "conv-float64-zero3", "gpt-bfloat16-zero3",
@@ -74,7 +75,7 @@ local context_groups = { "gpt-float64-zero3-context4-dropout", "llama-float64-ze
 -- Pipelines of two and four stages, of which each step has two micro-batches.
 local in_stages = { "gpt-float64-zero0-stages2", "gpt-float64-zero0-stages2-recompute-dropout",
   "llama-float64-zero0-stages2-mqa", "t5-float64-zero0-stages2", "conv-float64-zero0-stages2",
-  "gpt-bfloat16-zero0-stages2", "gpt-float16-zero0-stages2",
+  "gpt-bfloat16-zero0-stages2-offload", "gpt-float16-zero0-stages2",
   "gpt-autocast:bfloat16-zero0-stages2-dropout" }
 local shared_stages = { "gpt-float64-zero1-stages2-dropout", "gpt-float64-zero2-stages2",
   "gpt-float64-zero3-stages2-recompute-dropout", "gpt-float64-zero3-stages2-selective-dropout",
@@ -88,7 +89,7 @@ local one = train(1, 1, all)
 local function reference(name)
   return (name:gsub("zero%d", "zero0"):gsub("-group%d", ""):gsub("-context%d", "")
     :gsub("-stages%d", ""):gsub("-sequence", ""):gsub("-recompute", "")
-    :gsub("-selective", ""))
+    :gsub("-selective", ""):gsub("-offload", ""))
 end
 
 local tolerances = { float64 = 1e-9, float32 = 1e-4, bfloat16 = 0.05, float16 = 1e-3,

@@ -5,8 +5,8 @@
 -- A run is named <model>-<dtype>-zero<0 to 3>, with "-sequence" for sequence parallelism,
 -- "-groupN" for groups of N processes that share the state of zero, "-contextN" for N context
 -- shards, "-stagesN" for N stages of a pipeline, "-recompute" for activations that backward
--- computes again, "-selective" for recompute = "selective", "-dropout" where the model drops and
--- "-mqa" for one head of keys and values.
+-- computes again, "-selective" for recompute = "selective", "-offload" for offload_optimizer,
+-- "-dropout" where the model drops and "-mqa" for one head of keys and values.
 --
 -- With save_every it writes checkpoints, and goes on from what it finds. At the step signal_at the
 -- process signal_rank sends itself `signal`. With `whole`, a folder, it then trains each once
@@ -69,6 +69,7 @@ local function train(name, workdir, save_every)
     collate_fn = task.collate_fn, loss_fn = loss_fn, optimizer = optimizer, compute_dtype = dtype,
     recompute = extra:find "selective" and "selective" or recomputes and has_stages and "blocks"
       or nil,
+    offload_optimizer = extra:find "offload" ~= nil,
   }
   local mesh = deployer.mesh
   local n_of_example = mesh.cp * mesh.pp
