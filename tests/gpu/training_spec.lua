@@ -70,8 +70,8 @@ end
 test("optimizer states in the memory of the host", function()
   local function bytes(offload)
     local losses, trainer = train(device, { offload_optimizer = offload, n_embd = 256 })
-    torch.cuda.synchronize()
-    return losses, torch.cuda.memory_allocated(), trainer:memory().opt_state.here
+    local in_use = gpu.is_there and torch.cuda.memory_allocated() or 0
+    return losses, in_use, trainer:memory().opt_state.here
   end
   local on_device, whole = bytes(false)
   collectgarbage()
