@@ -17,6 +17,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/functorch/DynamicLayer.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
@@ -78,6 +79,12 @@ struct StopRecomputing : std::exception {
   const char* what() const noexcept override { return "backward has all that it needs"; }
 };
 
+// The number of transforms, such as vmap, that the thread is inside of.
+int64_t transform_depth() {
+  const auto layer = at::functorch::maybeCurrentDynamicLayer();
+  return layer ? layer->layerId() : 0;
+}
+
 // One call of a checkpointed function. The tensors that its operators save are numbered in order;
 // the second run saves them in the same order.
 class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
@@ -115,6 +122,10 @@ class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
   }
   bool is_complete() const { return recomputed_.size() == saved_.size(); }
 
+  // Whether the function now calls `redco.grad` or `redco.vmap`. Operators inside of them save
+  // tensors for a backward pass that the function runs itself.
+  bool is_within_function() const { return transform_depth() > transform_depth_; }
+
   TensorReads& reads() { return reads_; }
   KeptResults* kept() { return kept_ ? &*kept_ : nullptr; }
 
@@ -125,6 +136,7 @@ class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
   Ref function_;
   std::vector<Ref> args_;
   at::Generator rng_;  // default generator of the first run
+  int64_t transform_depth_ = transform_depth();
   // The state of autocast in the first run.
   std::optional<at::ScalarType> cpu_dtype_ = autocast_dtype(at::kCPU);
   std::optional<at::ScalarType> gpu_dtype_ = autocast_dtype(at::kCUDA);
@@ -235,6 +247,7 @@ class HookingEngine : public torch::autograd::Engine {
   std::unique_ptr<SavedVariableHooks> get_default_saved_variable_hooks() override {
     if (runs.empty()) return nullptr;
     const Run& run = runs.back();
+    if (run.checkpoint->is_within_function()) return nullptr;
     if (run.again) return std::make_unique<Collect>(*run.checkpoint);
     return std::make_unique<Forget>(run.checkpoint);
   }
