@@ -102,8 +102,7 @@ at::Tensor seen_by_stage(const at::Tensor& tensor, const std::shared_ptr<const M
 
 void be_read_as(const at::Tensor& alias, const at::Tensor& tensor) {
   sharded_impl(alias)->be_read_as(*sharded_impl(tensor));
-  const bool is_absent = sharded_impl(alias)->mesh()->is_absent();
-  if (!is_absent && !tensor.is_inference() && !alias.is_inference())
+  if (!tensor.is_inference() && !alias.is_inference())
     torch::autograd::impl::set_version_counter(alias,
                                                torch::autograd::impl::version_counter(tensor));
 }
