@@ -4,6 +4,7 @@
 #include "traced_parameters.h"
 
 #include "../../mesh/imagined.h"
+#include "../stages/staged_calls.h"
 
 #include <redco/detail/recomputing.h>
 #include <redco/error.h>
@@ -12,6 +13,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -38,6 +40,7 @@ class BlockWatcher final : public WithoutValues {
 
   void before(Call& call) override {
     WithoutValues::before(call);
+    if (shape_of_values_.empty() && has_shape_of_values(call)) shape_of_values_ = call.op.name;
     meets_data_ = std::ranges::any_of(call.tensors, [&](const TensorArgument& argument) {
       const bool is_number = !argument.impl && argument.tensor.dim() == 0;
       return !is_number && !parameters_of_.contains(argument.impl);
@@ -69,6 +72,8 @@ class BlockWatcher final : public WithoutValues {
   size_t n_blocks() const { return size_t(RecomputeBlocks::n_blocks() - first_); }
   /// By block, of the forward pass.
   std::vector<double> work() const { return work_; }
+  /// The first operator whose result has a shape that depends on values; empty without one.
+  const std::string& shape_of_values() const { return shape_of_values_; }
   /// The blocks that use each parameter.
   const std::map<int, std::set<size_t>>& uses() const { return uses_; }
 
@@ -84,6 +89,7 @@ class BlockWatcher final : public WithoutValues {
   const int64_t first_ = RecomputeBlocks::n_blocks();
   bool meets_data_ = false;
   double counted_ = 0;
+  std::string shape_of_values_;
   std::vector<double> work_;
   std::map<int, std::set<size_t>> uses_;
   std::unordered_map<const void*, std::set<int>>
@@ -127,7 +133,11 @@ StageDecisions decide_stages(const Tree& params, int64_t n_stages, const TracedF
   });
   require(is_complete, "n_pipeline_stages = ", n_stages,
           ": the stages are decided by a pass on tensors without values, which failed: see the "
-          "warning before");
+          "warning before",
+          watcher.shape_of_values().empty()
+              ? ""
+              : ". The shape of what " + watcher.shape_of_values() +
+                    " returns depends on values: keep the shape, as torch.where or a mask does");
   std::vector<double> work = watcher.work();
   work.resize(watcher.n_blocks());
   require(int64_t(work.size()) >= n_stages, "n_pipeline_stages = ", n_stages, ": the function has ",

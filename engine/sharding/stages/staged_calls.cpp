@@ -16,11 +16,6 @@ namespace redco::sharding {
 
 namespace {
 
-bool has_shape_of_values(const Call& call) {
-  if (!call.op.handle.hasTag(at::Tag::dynamic_output_shape)) return false;
-  return !call.op.facts.has_known_shape || !call.op.facts.has_known_shape(call);
-}
-
 at::Tensor as_tensor(const c10::IValue& value) {
   if (value.isBool()) return at::tensor(int64_t(value.toBool()));
   if (value.isInt()) return at::tensor(value.toInt());
@@ -36,6 +31,11 @@ c10::IValue like(const c10::IValue& value, const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+bool has_shape_of_values(const Call& call) {
+  if (!call.op.handle.hasTag(at::Tag::dynamic_output_shape)) return false;
+  return !call.op.facts.has_known_shape || !call.op.facts.has_known_shape(call);
+}
 
 void put_on_stage(Call& call) {
   int64_t last = *call.mesh->stage();

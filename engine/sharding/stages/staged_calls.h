@@ -10,6 +10,9 @@
 
 namespace redco::sharding {
 
+/// Whether the shape of its result depends on values.
+bool has_shape_of_values(const Call& call);
+
 /// Puts all tensors of a call on the mesh of its stage, the last of those that its arguments are
 /// on. Throws Error for what a call of a stage cannot do: write to a tensor that all processes
 /// have, or give a result whose shape depends on values.
