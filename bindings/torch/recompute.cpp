@@ -10,6 +10,7 @@
 #include <redco/autocast.h>
 #include <redco/detail/kept_results.h>
 #include <redco/detail/recomputing.h>
+#include <redco/detail/staged_pass.h>
 #include <redco/error.h>
 #include <redco/float8.h>
 #include <redco/random.h>
@@ -137,6 +138,7 @@ class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
   std::vector<Ref> args_;
   at::Generator rng_;  // default generator of the first run
   int64_t transform_depth_ = transform_depth();
+  int64_t stage_ = StageOfOthers::now();
   // The state of autocast in the first run.
   std::optional<at::ScalarType> cpu_dtype_ = autocast_dtype(at::kCPU);
   std::optional<at::ScalarType> gpu_dtype_ = autocast_dtype(at::kCUDA);
@@ -263,6 +265,7 @@ void Checkpoint::recompute() {
     Float8Products float8(has_float8_products_);
     at::AutoGradMode record(true);
     Recomputing recomputing;
+    StageOfOthers stage(stage_);
     RunScope scope({shared_from_this(), true});
     lua_State* L = function_.state();
     balanced(L, [&] {

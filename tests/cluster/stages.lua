@@ -183,11 +183,35 @@ test("a value that one stage has cannot be read in the loss_fn", function()
     "a value is read that only stage")
   expect_failure(function(x, i) if i == last then redco.from_stage(x) end end,
     "a value is read that only stage")
+  -- Beside a plain tensor, which the pass that decides the stages meets too.
+  local shift = torch.ones({ width }, { dtype = "float64" })
+  expect_failure(function(x, i) if i == last then x:full():add_(shift) end end,
+    "a value is read that only stage")
+  local params = new_params()
+  local trainer = trainer_of(deployer_of { n_pipeline_stages = n_processes },
+    function(_, _, p, batch) return loss_of(p, batch.x) + p.head:full():sum() end, params)
+  testing.expect_error(function() fit(trainer, 2) end, "a value is read that only stage")
 end)
 
 test("a shape that depends on values", function()
   expect_failure(function(x, i) if i == last then x[x:gt(0)]:sum() end end,
     "the shape of its result depends on values that only stage")
+  expect_failure(function(x, i)
+    if i == last then x:masked_select(x:gt(0)):narrow(0, 0, 3):sum() end
+  end, "The shape of what aten::masked_select returns depends on values: keep the shape")
+end)
+
+test("a block of two stages cannot run again", function()
+  local deployer = deployer_of { n_pipeline_stages = n_processes }
+  local trainer = trainer_of(deployer, function(_, _, p, batch)
+    local first
+    return loss_of(p, batch.x, function(x, i)
+      first = first or x
+      return i == last and redco.checkpoint(function(y) return y * first:tanh() end, x) or x
+    end)
+  end)
+  testing.expect_error(function() fit(trainer, 2) end,
+    "computes on tensors of two stages of a pipeline, and backward cannot run it again")
 end)
 
 test("a tensor that all processes have cannot be written", function()

@@ -13,6 +13,10 @@
 
 namespace redco::sharding {
 
+/// A parameter as a tensor of the stage that has it, while a pass runs; any other tensor itself.
+/// Throws Error inside of a transform such as vmap.
+at::Tensor on_own_stage(const at::Tensor& tensor);
+
 /// Moves an argument of a call below autograd. Throws Error in the backward pass of a schedule,
 /// where the other stage may not be.
 at::Tensor moved_within_call(const at::Tensor& tensor, int64_t to);

@@ -192,9 +192,11 @@ class Staged : public torch::autograd::Function<Staged> {
 class Moved : public torch::autograd::Function<Moved> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, int64_t to) {
-    require(!Calls::is_scheduled() || !Recomputing::is_on(),
-            "redco.checkpoint of a function that several stages of a pipeline compute: call it "
-            "for parts of one stage, or use recompute = \"blocks\" of the Trainer");
+    require(
+        !Calls::is_scheduled() || !Recomputing::is_on(),
+        "a block, or a function given to redco.checkpoint, computes on tensors of two stages of "
+        "a pipeline, and backward cannot run it again: compute what is of the earlier stage "
+        "before it, or use recompute = \"none\" of the Trainer");
     ctx->set_materialize_grads(false);
     ctx->saved_data["from"] = *stage_of(tensor);
     return moved_to_stage(tensor, to, Calls::sends());
@@ -273,10 +275,17 @@ bool bring_together(Stack& stack, size_t n, const std::vector<bool>& is_written)
   return true;
 }
 
+// Backward calls operators on what forward has brought together.
+bool is_of_backward() { return torch::autograd::get_current_node() && !Recomputing::is_on(); }
+
+// Transforms such as vmap cannot record a move: put_on_stage checks their calls.
+bool is_left_out() { return is_of_backward() || at::functorch::maybeCurrentDynamicLayer(); }
+
 }  // namespace
 
 at::Tensor from_stage(const at::Tensor& tensor) {
-  return stage_of(tensor) ? FromStage::apply(tensor) : tensor;
+  const at::Tensor given = on_own_stage(tensor);
+  return stage_of(given) ? FromStage::apply(given) : given;
 }
 
 at::Tensor first_gradient_of(const at::Tensor& value, const at::Tensor& gradient) {
@@ -284,6 +293,16 @@ at::Tensor first_gradient_of(const at::Tensor& value, const at::Tensor& gradient
              ? seen_by_stage(gradient, sharded_impl(value)->mesh())
              : gradient;
 }
+
+StageOfOthers::StageOfOthers(int64_t stage) : pass_(running), outer_(now()) {
+  if (pass_ != nullptr) Calls::current() = stage;
+}
+
+StageOfOthers::~StageOfOthers() {
+  if (pass_ != nullptr && pass_ == running) Calls::current() = outer_;
+}
+
+int64_t StageOfOthers::now() { return running != nullptr ? Calls::current() : 0; }
 
 StagedPass::StagedPass(const std::shared_ptr<const Mesh>& run, Order order)
     : run_(run), order_(order) {}
@@ -302,12 +321,6 @@ struct StagedPass::Running::Scope final : OperatorInterceptor {
   ~Scope() override {
     if (Calls::is_backward()) Calls::forget(*running);  // it is not computed again
     running = outer;
-  }
-  // Backward calls operators on what forward has brought together. Transforms such as vmap cannot
-  // record a move: put_on_stage checks their calls.
-  static bool is_left_out() {
-    const bool is_of_backward = torch::autograd::get_current_node() && !Recomputing::is_on();
-    return is_of_backward || at::functorch::maybeCurrentDynamicLayer();
   }
   bool before(const c10::OperatorHandle& op, Stack& stack) override {
     return !is_left_out() &&
@@ -335,6 +348,13 @@ namespace sharding {
 
 bool is_of_all_stages(const ShardedTensorImpl& impl) {
   return running != nullptr && Calls::seen().contains(impl.memory_id());
+}
+
+at::Tensor on_own_stage(const at::Tensor& tensor) {
+  if (running == nullptr || !resting_stage_of(tensor) || is_of_backward()) return tensor;
+  require(!is_left_out(), "a parameter of stage ", *resting_stage_of(tensor),
+          in_transform(*Calls::run()));
+  return staged(tensor);
 }
 
 at::Tensor moved_within_call(const at::Tensor& tensor, int64_t to) {

@@ -2,6 +2,7 @@
 
 #include "../call/execution.h"
 #include "../stages/moves.h"
+#include "../stages/running_pass.h"
 #include "gathered_view.h"
 #include "sharded_tensor.h"
 
@@ -119,7 +120,11 @@ class Full : public torch::autograd::Function<Full> {
     ctx->set_materialize_grads(false);  // as `clone` on one process
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     Moving moving(Move::request, "full");
-    return own_part(tensor, {}, geometry_of_copy(tensor), *mesh_of(tensor));
+    const Geometry geometry = geometry_of_copy(tensor);
+    at::Tensor whole = own_part(tensor, {}, geometry, *mesh_of(tensor));
+    // While the layout is found, only operators on sharded tensors run without values.
+    const bool is_imagined = execution().mesh() == mesh_of(tensor);
+    return is_imagined ? wrap(whole, {}, mesh_of(tensor), geometry) : whole;
   }
   static variable_list backward(AutogradContext*, const variable_list& grads) { return grads; }
 };
@@ -181,9 +186,11 @@ std::shared_ptr<const Mesh> mesh_of(const at::Tensor& tensor) {
 at::Tensor shard(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& mesh,
                  const Placements& placements) {
   require(mesh != nullptr, "shard: a mesh is needed");
-  std::shared_ptr<const Mesh> imagined = is_sharded(tensor) ? nullptr : execution().mesh();
-  const std::shared_ptr<const Mesh>& own = imagined ? imagined : mesh;
-  return Redistribute::apply(tensor, own, effective(placements, *own, tensor.sizes()));
+  const at::Tensor given = on_own_stage(tensor);
+  std::shared_ptr<const Mesh> own = mesh;
+  if (stage_of(given)) own = mesh_of(given);
+  if (execution().mesh() && !is_sharded(given)) own = execution().mesh();
+  return Redistribute::apply(given, own, effective(placements, *own, given.sizes()));
 }
 
 at::Tensor redistribute(const at::Tensor& tensor, const Placements& placements) {

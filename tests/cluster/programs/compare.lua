@@ -16,9 +16,10 @@ local refusals = {
   "a gradient is computed inside of the loss_fn",
   "a value is read that only stage",
   "the shape of its result depends on values that only stage",
+  " returns depends on values: keep the shape",  -- where the stages are decided
   "writes values of stage",
   "is read inside of a transform such as vmap",
-  "redco.checkpoint of a function that several stages of a pipeline compute",
+  "computes on tensors of two stages of a pipeline, and backward cannot run it again",
   "reaches memory outside of the elements of this sharded tensor",
   "modified in place since the function read it",
   "exists outside of the function, which modifies it in place",
@@ -103,7 +104,7 @@ local function run_lines(steps, env, errors, first, in_blocks)
   for i, chunk in ipairs(compiled(steps)) do
     local ok, message = true, nil
     if i >= first and in_blocks then
-      ok, message = redco.nn.block(pcall, setfenv(chunk, env))
+      ok, message = pcall(redco.nn.block, setfenv(chunk, env))
     elseif i >= first then
       ok, message = pcall(setfenv(chunk, env))
     end

@@ -509,4 +509,46 @@ x1 = p.a * 1
 x2 = shard(b.x, { dp = 2, mp = 1 }):fill_(0)
 x3 = torch.cross_entropy_loss(x2, ints(6991, { 2, 1 }, 1), torch.arange(1, 2, { dtype = x2.dtype }), 0)
 loss = term(x1, 0.4) + term(p.b, 0.5)]],
+  -- The pass that finds the stages of a pipeline: whole copies beside plain tensors.
+  [[
+p = { a = randn(2558, { 5, 5, 5 }):requires_grad_(), b = randn(4171, { 1, 1 }):requires_grad_() }
+b = { x = randn(8040, { 3, 5 }), y = randn(2729, { 3, 1 }) }
+rules = { { 'a', 'replicate' } }
+x1 = p.a * 1
+x2 = torch.conv1d(x1:full(), randn(7876, { 5, 5, 3 }), nil, 1, 1)
+x3 = (b.x * 1):full():add_(randn(7877, { 1, 5 }))
+x4 = torch.scaled_dot_product_attention(x1:full(), x1, x1, { is_causal = true })
+loss = term(x1, 0.4) + term(p.b, 0.5)]],
+  -- A copy of a parameter, which one stage has, in another placement.
+  [[
+p = { a = randn(5432, { 2, 2 }):requires_grad_(), c = randn(4753, { 2, 2 }):requires_grad_() }
+b = { x = randn(5717, { 5, 2 }) }
+rules = { { 'c', 0 } }
+x1 = shard(p.c, { dp = 1 }):mul_(3.5)
+x2 = p.a * 1
+loss = term(x1, 0.4)
+loss = loss + term(x2, 0.5)]],
+  -- A parameter that is written between its uses: what is computed from it is sent again.
+  [[
+p = { a = randn(4609, { 5, 5 }):requires_grad_(), c = randn(6494, { 5, 5 }):requires_grad_() }
+b = { x = randn(27, { 3, 5 }) }
+rules = { { 'a', 1 }, { 'c', 0 } }
+x1 = p.c
+x2, x3 = x1:median(0)
+no_grad(function() p.c:unsqueeze(0):mul_(0.5) end)
+x4 = block(function(h) return torch.linear(h, p.a):tanh() end, x2)
+loss = 0
+loss = loss + term(x2, 0.4)]],
+  -- Blocks that run again begin on the stage where they began at first.
+  [[
+p = { a = randn(663, { }):requires_grad_(), b = randn(9331, { 2, 2 }):requires_grad_(), c = randn(6641, { }):requires_grad_() }
+b = { x = randn(8398, { 3, 1 }), y = randn(9742, { 3, 2, 1 }) }
+rules = { { 'a', 'replicate' }, { 'b', 'replicate' }, { 'c', 'replicate' } }
+x1 = p.a
+x2 = p.b
+x7 = p.a * 1
+x9 = randn(9251, { 2 })
+x13 = block(function(h) return torch.linear(h, x2, x9):relu_() end, x2)
+loss = 0
+loss = loss + term(x1, 0.4)]],
 }

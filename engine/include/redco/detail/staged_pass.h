@@ -75,6 +75,22 @@ class REDCO_API StagedPass {
   std::set<uint64_t> seen_;  // the memory of tensors that all stages have, as one sees them
 };
 
+/// While it exists, operators on parameters that all stages have are of this stage, until one on a
+/// tensor of another stage. A function that backward computes again begins where it did at first.
+class REDCO_API StageOfOthers {
+ public:
+  explicit StageOfOthers(int64_t stage);
+  ~StageOfOthers();
+  StageOfOthers(const StageOfOthers&) = delete;
+  StageOfOthers& operator=(const StageOfOthers&) = delete;
+
+  static int64_t now();  ///< of this thread's pass; 0 without one
+
+ private:
+  StagedPass* pass_;
+  int64_t outer_;
+};
+
 /// The first gradient of a backward pass from `value`, on the stage of that.
 REDCO_API at::Tensor first_gradient_of(const at::Tensor& value, const at::Tensor& gradient);
 
