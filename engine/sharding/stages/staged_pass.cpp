@@ -112,16 +112,21 @@ void check_is_backward_of_step() {
 
 // The gradient of a tensor that all stages have, as the part of it that the stage of `gradient`
 // adds: nothing on other processes. In a pass that all run at the same point, all get it.
-at::Tensor as_part_of_stage(const at::Tensor& gradient, const std::shared_ptr<const Mesh>& run) {
+at::Tensor as_part_of_stage(const at::Tensor& gradient) {
   ShardedTensorImpl* impl = sharded_impl(gradient);
-  if (!impl || !impl->mesh()->stage()) return gradient;
   if (impl->gathered_view()) refresh(*impl);
   at::Tensor local = impl->local();
   if (!Calls::is_scheduled())
     local = laid_out(on_all_stages(local, *impl->mesh()), geometry_of(gradient));
   else if (impl->mesh()->is_absent())
     return {};
-  return wrap(local, impl->placements(), run, geometry_of(gradient));
+  return wrap(local, impl->placements(), impl->mesh()->of_run(), geometry_of(gradient));
+}
+
+// A gradient of what `ctx` has put on a stage, there. LibTorch makes some as plain tensors, such as
+// zeros, which all processes have.
+at::Tensor gradient_on_stage(AutogradContext* ctx, const at::Tensor& gradient) {
+  return stage_of(gradient) ? gradient : seen_by_stage(gradient, kept(ctx, "stage"));
 }
 
 // Uses a tensor that all processes have on a stage.
@@ -130,7 +135,7 @@ class Seen : public torch::autograd::Function<Seen> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
                             const std::shared_ptr<const Mesh>& stage) {
     ctx->set_materialize_grads(false);
-    keep(ctx, "run", stage->of_run());
+    keep(ctx, "stage", stage);
     at::Tensor seen = seen_by_stage(tensor, stage);
     Calls::seen().insert(sharded_impl(seen)->memory_id());
     return seen;
@@ -139,7 +144,7 @@ class Seen : public torch::autograd::Function<Seen> {
     check_is_backward_of_step();
     if (!gradients[0].defined()) return {{}, {}};
     at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return {as_part_of_stage(gradients[0], kept(ctx, "run")), {}};
+    return {as_part_of_stage(gradient_on_stage(ctx, gradients[0])), {}};
   }
 };
 
@@ -149,7 +154,7 @@ class Staged : public torch::autograd::Function<Staged> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& parameter,
                             const std::shared_ptr<const Mesh>& stage) {
     ctx->set_materialize_grads(false);
-    keep(ctx, "run", stage->of_run());
+    keep(ctx, "stage", stage);
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     ShardedTensorImpl* impl = sharded_impl(parameter);
     Placements placements = impl->placements();
@@ -168,12 +173,13 @@ class Staged : public torch::autograd::Function<Staged> {
     check_is_backward_of_step();
     if (!gradients[0].defined()) return {{}, {}};
     at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return {at_rest(gradients[0], kept(ctx, "run")), {}};
+    return {at_rest(gradient_on_stage(ctx, gradients[0])), {}};
   }
 
  private:
-  static at::Tensor at_rest(const at::Tensor& gradient, const std::shared_ptr<const Mesh>& run) {
+  static at::Tensor at_rest(const at::Tensor& gradient) {
     ShardedTensorImpl* impl = sharded_impl(gradient);
+    const std::shared_ptr<const Mesh> run = impl->mesh()->of_run();
     if (impl->gathered_view()) refresh(*impl);
     Placements placements = impl->placements();
     placements[stages] = Placement::on_rank(*impl->mesh()->stage());
@@ -275,8 +281,12 @@ bool bring_together(Stack& stack, size_t n, const std::vector<bool>& is_written)
   return true;
 }
 
-// Backward calls operators on what forward has brought together.
-bool is_of_backward() { return torch::autograd::get_current_node() && !Recomputing::is_on(); }
+// Backward calls operators on what forward has brought together. The forward pass of a schedule has
+// no other backward pass inside of it than those of transforms, which autograd records.
+bool is_of_backward() {
+  const bool is_recorded_forward = Calls::is_scheduled() && !Calls::is_backward();
+  return torch::autograd::get_current_node() && !Recomputing::is_on() && !is_recorded_forward;
+}
 
 // Transforms such as vmap cannot record a move: put_on_stage checks their calls.
 bool is_left_out() { return is_of_backward() || at::functorch::maybeCurrentDynamicLayer(); }

@@ -551,4 +551,28 @@ x9 = randn(9251, { 2 })
 x13 = block(function(h) return torch.linear(h, x2, x9):relu_() end, x2)
 loss = 0
 loss = loss + term(x1, 0.4)]],
+  -- A plain gradient of a parameter that one stage has.
+  [[
+p = { a = randn(6558, { 1, 4, 4 }, "float32"):requires_grad_(), b = randn(9272, { 4, 1 }, "float32"):requires_grad_() }
+b = { x = randn(1682, { 5, 4 }, "float32") }
+rules = { { 'a', 0 }, compute_dtype = "bfloat16" }
+x1 = p.b[{ 'newaxis', { 3, 3, 1 } }]
+x1:expand { 3, 0, 3 }:add_(0.5)
+loss = 0
+loss = loss + term(p.a, 0.4)
+loss = loss + term(x1, 0.7)]],
+  -- Gradients inside of vmap, of a parameter that several stages have.
+  [[
+p = { a = randn(7866, { 6, 4, 4 }):requires_grad_(), b = randn(7380, { 6, 4, 4 }):requires_grad_() }
+b = { x = randn(7734, { 4, 6 }) }
+rules = { { 'a', 'replicate' }, { 'b', 'replicate' } }
+x1 = p.a
+x2 = p.b
+x3 = vmap(gradient(function(p) return p:logsumexp({ 0 }):sum() end))(x2)
+x4 = x3:bmm(randn(4114, { 6, 4, 4 }))
+x5 = x4 * x1
+x6 = vmap(function(r) return torch.linear(r, randn(9630, { 6, 4 })):tanh() end)(x4)
+loss = 0
+loss = loss + term(x3, 0.3)
+loss = loss + term(x5, 0.4)]],
 }
