@@ -103,6 +103,12 @@ local function stacked(examples)
   return batch
 end
 
+-- Float32 rounds gradients of some layers, such as Mamba's convolution, by 2e-4 of the largest.
+local function expect_gradient(found, expected)
+  local largest = expected:abs():max():item()
+  testing.expect_close(found, expected, 2e-3, math.max(2e-5, 5e-5 * largest))
+end
+
 -- Trains one step. is_trained(key, leaf) names the parameters that the optimizer changes.
 local function check(model, inputs, params, optimizer, is_trained)
   local loss, gradients = expected_step(model, params, inputs, is_trained)
@@ -121,7 +127,7 @@ local function check(model, inputs, params, optimizer, is_trained)
       testing.expect_close(here:full(), torch.tensor(loss), 1e-4, 1e-5)
       for key, gradient in pairs(found) do
         if torch.is_tensor(gradient) and gradients[key] then
-          testing.expect_close(gradient:full(), gradients[key], 2e-3, 2e-5)
+          expect_gradient(gradient:full(), gradients[key])
           n_compared = n_compared + 1
         end
       end
@@ -134,7 +140,7 @@ local function check(model, inputs, params, optimizer, is_trained)
   for key, leaf in pairs(trainer.params) do
     if gradients[key] and torch.is_tensor(leaf) then
       -- The step, with the tolerance of the gradient.
-      testing.expect_close((before[key] - leaf:full()) / 0.5, gradients[key], 2e-3, 2e-5)
+      expect_gradient((before[key] - leaf:full()) / 0.5, gradients[key])
     elseif torch.is_tensor(leaf) then
       testing.expect_close(leaf:full(), before[key], 2e-3, 2e-5)
     end
