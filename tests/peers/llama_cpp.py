@@ -30,7 +30,7 @@ def folder():
 
 def tool(out):
     """Compiles llama_cpp_tool.cpp into the folder `out`. Returns the program."""
-    place = made(f"llama.cpp-{VERSION}-library", build)
+    place = made(f"llama.cpp-{VERSION}-library-avx2", build)
     source, program = pathlib.Path(__file__).with_name("llama_cpp_tool.cpp"), f"{out}/llama_cpp_tool"
     subprocess.run(["c++", "-std=c++17", "-O1", f"-I{place}/include", source, "-o", program,
                     f"-L{place}/lib", "-lllama", "-lggml", "-lggml-base",
@@ -43,8 +43,10 @@ def build(part):
     download(part, kept=("",))
     source, built = part / "kept", part / "built"
     source.rename(part / "source")
-    # The libraries find each other where they are moved to.
-    options = dict(CMAKE_BUILD_RPATH_USE_ORIGIN="ON",
+    # The libraries find each other where they are moved to. On a processor with AMX a build for it
+    # does not open files whose matrices are as small as those of tests.
+    options = dict(CMAKE_BUILD_RPATH_USE_ORIGIN="ON", GGML_NATIVE="OFF", GGML_AVX2="ON",
+                   GGML_FMA="ON", GGML_F16C="ON",
                    CMAKE_BUILD_TYPE="Release", BUILD_SHARED_LIBS="ON", LLAMA_CURL="OFF",
                    LLAMA_OPENSSL="OFF", LLAMA_BUILD_TESTS="OFF", LLAMA_BUILD_SERVER="OFF",
                    LLAMA_BUILD_TOOLS="OFF", LLAMA_BUILD_EXAMPLES="OFF", LLAMA_BUILD_APP="OFF")
