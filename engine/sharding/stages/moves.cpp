@@ -27,7 +27,9 @@ at::Tensor passed_on(const at::Tensor& local, const Geometry& geometry, const Si
                      int64_t from, int64_t to, const Mesh& run, Sends& sends) {
   const int64_t own = run.coordinate(stages);
   if (own == from) {
-    at::Tensor sent = local.resolve_conj().resolve_neg().reshape({-1});
+    // A copy: the script may write to the tensor before it has been sent.
+    at::Tensor sent =
+        local.resolve_conj().resolve_neg().clone(at::MemoryFormat::Contiguous).view({-1});
     sends.push_back(run.link(from, to).start_exchange({sent.narrow(0, 0, 0), sent}, {0, 0}));
     return absent_part(sizes, local.strides(), local.scalar_type());
   }
