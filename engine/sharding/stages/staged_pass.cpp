@@ -83,12 +83,14 @@ class StagedCalls {
   static std::set<uint64_t>& seen() { return pass().seen_; }
   static bool has_stages(const StagedPass& pass) { return pass.run_->size(stages) > 1; }
 
-  // The result of `move`, which is made once for each tensor and stage.
+  // The result of `move`, which is made once for each tensor and stage. A copy is made again after
+  // a write to the tensor. Another name of it is not: it has the history of what was written to it.
+  enum Result : uint8_t { copy, alias };
   template <class Move>
-  static at::Tensor once(const at::Tensor& tensor, int64_t to, const Move& move) {
+  static at::Tensor once(const at::Tensor& tensor, int64_t to, Result kind, const Move& move) {
     auto& [from, version, result] =
         pass().moved_[{tensor.unsafeGetTensorImpl(), to, is_recorded(tensor)}];
-    if (!result.defined() || version != version_of(tensor)) {
+    if (!result.defined() || (kind == copy && version != version_of(tensor))) {
       result = move();
       from = tensor;
       version = version_of(tensor);
@@ -247,16 +249,18 @@ class FromStage : public torch::autograd::Function<FromStage> {
 at::Tensor staged(const at::Tensor& tensor) {
   const auto stage = resting_stage_of(tensor);
   if (!stage) return tensor;
-  return Calls::once(tensor, *stage,
+  return Calls::once(tensor, *stage, Calls::alias,
                      [&] { return Staged::apply(tensor, Calls::run()->of_stage(*stage)); });
 }
 
 at::Tensor on_stage(const at::Tensor& tensor, int64_t to) {
   if (stage_of(tensor) == to) return tensor;
-  if (stage_of(tensor)) return Calls::once(tensor, to, [&] { return Moved::apply(tensor, to); });
+  if (stage_of(tensor))
+    return Calls::once(tensor, to, Calls::copy, [&] { return Moved::apply(tensor, to); });
   // Others are seen by the call itself.
   if (!is_recorded(tensor)) return tensor;
-  return Calls::once(tensor, to, [&] { return Seen::apply(tensor, Calls::run()->of_stage(to)); });
+  return Calls::once(tensor, to, Calls::alias,
+                     [&] { return Seen::apply(tensor, Calls::run()->of_stage(to)); });
 }
 
 // Brings the arguments to the last stage of any, or, if only parameters that all stages have are

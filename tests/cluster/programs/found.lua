@@ -575,4 +575,24 @@ x6 = vmap(function(r) return torch.linear(r, randn(9630, { 6, 4 })):tanh() end)(
 loss = 0
 loss = loss + term(x3, 0.3)
 loss = loss + term(x5, 0.4)]],
+  -- A write through a view of a parameter that is cast, on the stage that has it.
+  [[
+p = { a = randn(8270, { 7, 3, 7 }, "float32"):requires_grad_(), b = randn(3072, { 1 }, "float32"):requires_grad_() }
+b = { x = randn(8794, { 4, 7 }, "float32") }
+rules = { { 'a', 1 }, { 'b', 'replicate' }, compute_dtype = "float64" }
+x1 = p.a
+x1:squeeze():tanh_()
+loss = 0
+loss = loss + term(x1, 0.4)]],
+  -- A write, after it was sent, to what another stage reads.
+  [[
+p = { a = randn(9618, { 1, 5 }):requires_grad_(), b = randn(8654, { 5, 5, 4 }):requires_grad_(), c = randn(9996, { 1, 5 }):requires_grad_() }
+b = { x = randn(5402, { 1, 1 }), y = randn(8378, { 1, 5, 5 }) }
+rules = { { 'a', 0 }, { 'b', 2 }, { 'c', 1 } }
+x1 = p.a
+x8 = torch.stack({ p.c, x1 }, 1)
+no_grad(function() p.a:squeeze():clamp_(-0.5, 0.5) end)
+loss = 0
+loss = loss + term(x1, 0.4)
+loss = loss + term(x8, 0.7)]],
 }
