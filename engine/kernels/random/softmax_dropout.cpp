@@ -36,10 +36,14 @@ using torch::autograd::variable_list;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-at::Tensor masked(at::Tensor scores, const std::optional<at::Tensor>& mask) {
-  if (!mask) return scores;
-  return mask->scalar_type() == at::kBool ? scores.masked_fill(mask->logical_not(), -infinity)
-                                          : scores + *mask;
+// By LibTorch's operators.
+at::Tensor masked_softmax(const at::Tensor& scores, const std::optional<at::Tensor>& mask,
+                          double scale) {
+  at::Tensor all = scores * scale;
+  if (mask)
+    all = mask->scalar_type() == at::kBool ? all.masked_fill(mask->logical_not(), -infinity)
+                                           : all + *mask;
+  return at::_safe_softmax(all, -1);
 }
 
 // The operators for tensors that are not sharded.
@@ -55,7 +59,7 @@ std::tuple<at::Tensor, at::Tensor> local_softmax_dropout(const at::Tensor& score
   if (mask) whole_mask = mask->expand(dense.sizes());
   if (softmax_dropout_on_gpu(probs, dropped, dense, whole_mask, scale, stream, p))
     return {probs, dropped};
-  probs = at::_safe_softmax(masked(dense * scale, whole_mask), -1);
+  probs = masked_softmax(dense, whole_mask, scale);
   fill_dropout(dropped, {}, probs, stream, p);
   return {probs, dropped};
 }
@@ -144,7 +148,7 @@ at::Tensor softmax_dropout(const at::Tensor& scores, const std::optional<at::Ten
         (mask->scalar_type() == at::kBool || mask->scalar_type() == scores.scalar_type()) &&
         at::is_expandable_to(mask->sizes(), scores.sizes())));
   if (!fits || at::functorch::maybeCurrentDynamicLayer() || counter_generator(rng) == nullptr)
-    return dropout(at::_safe_softmax(masked(scores * scale, mask), -1), p, rng);
+    return dropout(masked_softmax(scores, mask, scale), p, rng);
   std::vector<at::Tensor> tensors = {scores};
   if (mask) tensors.push_back(*mask);
   tensors = intercepted(std::move(tensors));
@@ -159,11 +163,10 @@ at::Tensor dropout_attention(const at::Tensor& query, const at::Tensor& key,
                              const at::Tensor& value, const std::optional<at::Tensor>& mask,
                              double scale, double p, const at::Generator& rng) {
   const at::Tensor scores = at::matmul(query, key.transpose(-2, -1));
-  // On a CPU LibTorch's operators are as fast.
+  // A CPU has no kernel for it: LibTorch's operators do the same.
   const bool is_on_cpu = planned_device().value_or(query.device().type()) == c10::kCPU;
-  const at::Tensor probs =
-      is_on_cpu ? dropout(at::_safe_softmax(masked(scores * scale, mask), -1), p, rng)
-                : softmax_dropout(scores, mask, scale, p, rng);
+  const at::Tensor probs = is_on_cpu ? dropout(masked_softmax(scores, mask, scale), p, rng)
+                                     : softmax_dropout(scores, mask, scale, p, rng);
   return at::matmul(probs, value);
 }
 
