@@ -23,6 +23,10 @@ constexpr const char* no_handles =
 [[noreturn]] inline void* handle_of(const c10::Stream&) { fail(no_handles); }
 #endif
 
+/// Whether a single quantile is selected in memory, not by dispatched operators. LibTorch 2.15 does
+/// so; those between were not tried.
+constexpr bool selects_quantile_in_memory = REDCO_LIBTORCH_IS_SINCE(12);
+
 }  // namespace redco
 
 // What LibTorch defines, but declares in none of its headers. Each is weak: its address is null in

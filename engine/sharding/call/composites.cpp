@@ -4,6 +4,7 @@
 
 #include "composites.h"
 
+#include "../../core/libtorch_versions.h"
 #include "../tensor/memory_format.h"
 #include "../tensor/sharded_tensor.h"
 #include "context_attention.h"
@@ -85,12 +86,11 @@ void max_pool1d(const c10::OperatorHandle& op, Stack* stack) {
   if (!is_recorded) stack->back() = stack->back().toTensor().contiguous();
 }
 
-// For a single quantile LibTorch 2.15 selects values in memory; for several it sorts by dispatched
-// operators.
+// For several quantiles each release of LibTorch sorts by dispatched operators.
 void quantile(const c10::OperatorHandle& op, Stack* stack) {
   const size_t n = op.schema().arguments().size();
   const at::Tensor& self = torch::jit::peek(*stack, 0, n).toTensor();
-  if (!is_sharded(self)) return call_composite(op, stack);
+  if (!selects_quantile_in_memory || !is_sharded(self)) return call_composite(op, stack);
   c10::IValue& q = torch::jit::peek(*stack, 1, n);
   const at::Tensor given =
       q.isTensor() ? q.toTensor() : at::scalar_tensor(q.toDouble(), self.options());
