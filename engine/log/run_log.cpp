@@ -188,7 +188,7 @@ namespace {
 
 // The tag of a step's metric. TensorBoard groups tags by what is before the slash.
 std::string step_tag(const std::string& name) {
-  static const std::set<std::string> measured = {// by train/step_meter.h
+  static const std::set<std::string> measured = {// by train/measures/step_meter.h
                                                  "collate_seconds",     "collective_seconds",
                                                  "examples_per_second", "gathered_bytes",
                                                  "memory_bytes",        "mfu",

@@ -3,11 +3,11 @@
 #include <redco/predictor.h>
 
 #include "../optim/log_actions.h"
-#include "batches.h"
-#include "lookahead.h"
+#include "batches/batches.h"
+#include "batches/lookahead.h"
+#include "fit/stopping.h"
+#include "params/shard_params.h"
 #include "random.h"
-#include "shard_params.h"
-#include "stopping.h"
 
 #include "../mesh/spmd_log.h"
 

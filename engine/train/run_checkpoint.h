@@ -1,7 +1,7 @@
 #pragma once
 
 #include "run_state.h"
-#include "train_step.h"
+#include "step/train_step.h"
 
 #include <redco/checkpoint.h>
 

@@ -4,15 +4,15 @@
 
 #include "../log/resumed_metrics.h"
 #include "../optim/log_actions.h"
-#include "batches.h"
-#include "evaluation.h"
-#include "fit.h"
-#include "lookahead.h"
-#include "memory.h"
+#include "batches/batches.h"
+#include "batches/lookahead.h"
+#include "fit/evaluation.h"
+#include "fit/fit.h"
+#include "measures/memory.h"
 #include "random.h"
 #include "run_checkpoint.h"
 #include "run_state.h"
-#include "train_step.h"
+#include "step/train_step.h"
 
 #include <redco/error.h>
 #include <redco/quantized.h>

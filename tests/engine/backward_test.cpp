@@ -1,6 +1,6 @@
 // Gradients of parameters that are cast for the loss: when they arrive, and what is in memory until
 // then.
-#include "../../engine/train/backward.h"
+#include "../../engine/train/step/backward.h"
 #include "../../engine/mesh/imagined.h"
 #include "../../engine/plan/cost/peak.h"
 #include "../../engine/plan/trace/step_trace.h"

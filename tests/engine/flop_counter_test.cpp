@@ -1,5 +1,5 @@
-#include "../../engine/train/flop_counter.h"
-#include "../../engine/train/peak_flops.h"
+#include "../../engine/train/measures/flop_counter.h"
+#include "../../engine/train/measures/peak_flops.h"
 
 #include <redco/detail/recomputing.h>
 #include <redco/nn.h>

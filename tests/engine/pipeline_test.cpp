@@ -1,5 +1,5 @@
 // The order in which the stages of a pipeline take their turns.
-#include "../../engine/train/pipeline.h"
+#include "../../engine/train/step/pipeline.h"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // Collectives whose results come later, on a stream, as on GPUs: on fake devices.
 #include "../../engine/mesh/device_wait.h"
-#include "../../engine/train/pending_metrics.h"
+#include "../../engine/train/measures/pending_metrics.h"
 #include "fake_device.h"
 #include "fake_streams.h"
 #include "files.h"

@@ -6,7 +6,7 @@
 #include "link_fit.h"
 #include "this_host.h"
 
-#include "../../train/flop_counter.h"
+#include "../../train/measures/flop_counter.h"
 
 #include <redco/detail/recomputing.h>
 #include <redco/error.h>

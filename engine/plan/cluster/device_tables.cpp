@@ -1,5 +1,5 @@
 // Facts about devices and links. Rates are those of data sheets, for dense matrices, as in
-// train/peak_flops.cpp; "recalled" marks figures without a source at hand.
+// train/measures/peak_flops.cpp; "recalled" marks figures without a source at hand.
 
 #include "device_tables.h"
 

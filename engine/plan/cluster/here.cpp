@@ -2,7 +2,7 @@
 
 #include <redco/calibration.h>
 #include "../../core/require_usage.h"
-#include "../../train/peak_flops.h"
+#include "../../train/measures/peak_flops.h"
 #include "cluster_names.h"
 #include "device_tables.h"
 #include "this_host.h"

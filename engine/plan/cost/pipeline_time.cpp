@@ -1,6 +1,6 @@
 #include "pipeline_time.h"
 
-#include "../../train/pipeline.h"
+#include "../../train/step/pipeline.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -5,7 +5,7 @@
 #include "../../sharding/call/map_tensors.h"
 #include "../../sharding/call/meta_kernels.h"
 #include "../../sharding/operators/rules.h"
-#include "../../train/flop_counter.h"
+#include "../../train/measures/flop_counter.h"
 
 #include <redco/detail/planned_device.h>
 #include <redco/detail/recomputing.h>

@@ -1,6 +1,6 @@
 // An optimizer's state and steps outside of a Trainer.
 
-#include "../optim/parameter_groups.h"
+#include "../../optim/parameter_groups.h"
 
 #include <redco/error.h>
 #include <redco/optim.h>

@@ -2,7 +2,7 @@
 
 #include "trained_params.h"
 
-#include "../core/host_memory.h"
+#include "../../core/host_memory.h"
 #include "gradient_reducer.h"
 #include "shard_params.h"
 

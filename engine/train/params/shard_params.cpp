@@ -2,7 +2,7 @@
 
 #include "shard_params.h"
 
-#include "../optim/log_actions.h"
+#include "../../optim/log_actions.h"
 
 #include <redco/detail/read_whole.h>
 #include <redco/error.h>

@@ -2,11 +2,11 @@
 
 #include "fit.h"
 
-#include "../optim/log_actions.h"
-#include "batches.h"
+#include "../../optim/log_actions.h"
+#include "../batches/batches.h"
+#include "../batches/lookahead.h"
+#include "../random.h"
 #include "evaluation.h"
-#include "lookahead.h"
-#include "random.h"
 
 #include <redco/detail/notices.h>
 #include <redco/error.h>

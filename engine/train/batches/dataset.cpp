@@ -2,7 +2,7 @@
 
 #include <redco/dataset.h>
 
-#include "random.h"
+#include "../random.h"
 
 #include <algorithm>
 #include <numeric>

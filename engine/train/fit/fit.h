@@ -1,11 +1,11 @@
 #pragma once
 
-#include "collate_watch.h"
-#include "pending_metrics.h"
-#include "run_state.h"
-#include "step_profile.h"
+#include "../batches/collate_watch.h"
+#include "../measures/pending_metrics.h"
+#include "../measures/step_profile.h"
+#include "../run_state.h"
+#include "../step/train_step.h"
 #include "stopping.h"
-#include "train_step.h"
 
 #include <redco/trainer.h>
 

@@ -1,10 +1,10 @@
 #pragma once
 
-#include "optimizer_step.h"
-#include "pending_metrics.h"
+#include "../measures/pending_metrics.h"
+#include "../measures/step_meter.h"
+#include "../params/optimizer_step.h"
+#include "../params/trained_params.h"
 #include "precision.h"
-#include "step_meter.h"
-#include "trained_params.h"
 
 #include <redco/detail/staged_pass.h>
 #include <redco/trainer.h>

@@ -2,8 +2,8 @@
 
 #include "lookahead.h"
 
+#include "../random.h"
 #include "local_batch.h"
-#include "random.h"
 
 #include <redco/error.h>
 #include <redco/random.h>

@@ -1,6 +1,6 @@
 // Optimizers that divide gradients by a running size: RMSprop, Adagrad and LAMB.
 
-#include "../optim/with_learning_rate.h"
+#include "../../optim/with_learning_rate.h"
 
 #include <redco/error.h>
 

@@ -1,6 +1,6 @@
 // The hooks of `fit`.
 
-#include "../optim/log_actions.h"
+#include "../../optim/log_actions.h"
 #include "fit.h"
 
 #include <functional>

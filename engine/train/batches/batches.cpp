@@ -1,6 +1,6 @@
 #include "batches.h"
 
-#include "../optim/log_actions.h"
+#include "../../optim/log_actions.h"
 #include "local_batch.h"
 
 #include <redco/error.h>

@@ -1,6 +1,6 @@
 #include "pending_metrics.h"
 
-#include "../mesh/device_wait.h"
+#include "../../mesh/device_wait.h"
 
 #include <redco/error.h>
 #include <redco/sharding.h>

@@ -2,7 +2,7 @@
 
 #include "optimizer_step.h"
 
-#include "../optim/parameter_groups.h"
+#include "../../optim/parameter_groups.h"
 
 #include <redco/error.h>
 

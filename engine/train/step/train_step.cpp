@@ -2,16 +2,16 @@
 
 #include "train_step.h"
 
-#include "../optim/log_actions.h"
-#include "../optim/parameter_groups.h"
-#include "../sharding/report/in_bytes.h"
+#include "../../optim/log_actions.h"
+#include "../../optim/parameter_groups.h"
+#include "../../sharding/report/in_bytes.h"
+#include "../batches/batches.h"
+#include "../params/shard_params.h"
+#include "../random.h"
 #include "backward.h"
-#include "batches.h"
 #include "loss_scaler.h"
-#include "random.h"
-#include "shard_params.h"
 
-#include "../mesh/spmd_log.h"
+#include "../../mesh/spmd_log.h"
 
 #include <redco/detail/recomputing.h>
 #include <redco/detail/staged_pass.h>

@@ -2,10 +2,10 @@
 
 #include "evaluation.h"
 
-#include "../optim/log_actions.h"
-#include "batches.h"
-#include "lookahead.h"
-#include "random.h"
+#include "../../optim/log_actions.h"
+#include "../batches/batches.h"
+#include "../batches/lookahead.h"
+#include "../random.h"
 #include "stopping.h"
 
 #include <redco/detail/staged_pass.h>

@@ -1,12 +1,12 @@
 // The gradients of a step from its micro-batches.
 
+#include "../batches/batches.h"
+#include "../params/gradient_reducer.h"
 #include "backward.h"
-#include "batches.h"
-#include "gradient_reducer.h"
 #include "pipeline.h"
 #include "train_step.h"
 
-#include "../mesh/spmd_log.h"
+#include "../../mesh/spmd_log.h"
 
 #include <redco/detail/micro_batches.h>
 #include <redco/detail/recomputing.h>

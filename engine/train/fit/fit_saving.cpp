@@ -1,9 +1,9 @@
 // Best metrics, and the checkpoints that `fit` writes after an evaluation, a step or a signal, and
 // the return to them after a non-finite loss.
 
+#include "../run_checkpoint.h"
 #include "evaluation.h"
 #include "fit.h"
-#include "run_checkpoint.h"
 
 #include <redco/detail/forced_stop.h>
 #include <redco/error.h>

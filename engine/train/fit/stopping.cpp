@@ -1,6 +1,6 @@
 #include "stopping.h"
 
-#include "../mesh/alone.h"
+#include "../../mesh/alone.h"
 
 #include <redco/detail/forced_stop.h>
 

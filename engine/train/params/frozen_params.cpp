@@ -2,8 +2,8 @@
 
 #include "frozen_params.h"
 
-#include "../formats/tensors/small_tensors.h"
-#include "../mesh/run/agreement.h"
+#include "../../formats/tensors/small_tensors.h"
+#include "../../mesh/run/agreement.h"
 
 #include <redco/detail/read_whole.h>
 #include <redco/json.h>

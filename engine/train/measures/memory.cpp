@@ -2,7 +2,7 @@
 
 #include "memory.h"
 
-#include "../sharding/report/in_bytes.h"
+#include "../../sharding/report/in_bytes.h"
 
 #include <redco/sharding.h>
 #include <redco/trainer.h>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "train_step.h"
+#include "../step/train_step.h"
 
 #include <redco/trainer.h>
 

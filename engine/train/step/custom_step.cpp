@@ -1,11 +1,11 @@
 // A step that a script performs itself, with the gradients and the update of a TrainStep.
 
+#include "../batches/batches.h"
+#include "../random.h"
 #include "backward.h"
-#include "batches.h"
-#include "random.h"
 #include "train_step.h"
 
-#include "../mesh/spmd_log.h"
+#include "../../mesh/spmd_log.h"
 
 #include <redco/detail/recomputing.h>
 #include <redco/detail/staged_pass.h>

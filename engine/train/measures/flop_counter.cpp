@@ -1,6 +1,6 @@
 #include "flop_counter.h"
 
-#include "../sharding/call/call_plan.h"
+#include "../../sharding/call/call_plan.h"
 
 #include <redco/detail/recomputing.h>
 #include <redco/sharding.h>
