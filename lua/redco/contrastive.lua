@@ -1,7 +1,7 @@
 --- redco.contrastive: losses of vectors that a loss_fn calls. Each compares the examples of the
 --- whole batch: of all processes, and of all micro-batches.
 local arguments = require "redco.arguments"
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local native = require "redco.native"
 local registry = require "redco.registry"

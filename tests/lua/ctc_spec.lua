@@ -99,7 +99,7 @@ test("a model learns to write, with masked spans and left-out layers", function(
 end)
 
 test("masked spans are as long and as many as the configuration says", function()
-  local spec_augment = require "redco.models.spec_augment"
+  local spec_augment = require "redco.models.sound.spec_augment"
   local c = { mask_time_prob = 0.3, mask_time_length = 3, mask_time_min_masks = 0,
     mask_feature_prob = 0 }
   local x, vector = torch.zeros { 200, 40, 2 }, torch.ones { 2 }

@@ -381,7 +381,7 @@ test("the folder of a sentence encoder says which vectors a call returns", funct
 end)
 
 test("a mean over many tokens is exact in half precision", function()
-  local pooling = require "redco.models.pooling"
+  local pooling = require "redco.models.tasks.pooling"
   local x, many = torch.ones({ 1, 515, 1 }, { dtype = "bfloat16" }), torch.ones { 1, 515 }
   many:narrow(1, 0, 2):fill_(0)
   expect_equal(pooling.mean(x, many):item(), 1)

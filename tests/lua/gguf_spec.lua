@@ -1,7 +1,7 @@
 -- redco.models and redco.Tokenizer from GGUF files: what the folders give that they were made of.
 local gguf_files = require "gguf_files"
 local redco = require "redco"
-local rotary = require "redco.models.rotary"
+local rotary = require "redco.models.layers.rotary"
 local testing = require "testing"
 
 local torch = redco.torch

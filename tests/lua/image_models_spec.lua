@@ -124,7 +124,7 @@ local detr = { model_type = "detr", use_timm_backbone = false, num_labels = 3, d
   encoder_ffn_dim = 12, decoder_ffn_dim = 12, num_queries = 4 }
 
 test("the cheapest assignment", function()
-  local assignment = require "redco.models.assignment"
+  local assignment = require "redco.models.tasks.assignment"
   local rng = torch.Generator(4)
   -- The least sum of rows i to n with the columns that are left, of which `n_left` get a row.
   local function least(costs, m, i, n_left, is_used)

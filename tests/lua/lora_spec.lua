@@ -247,7 +247,7 @@ test("square weights [in, out]", function()
     local params = shaken(lora.add({ [name .. ".weight"] = weight },
       { target_modules = ".*", r = 2 }))
     testing.expect_equal(params[name .. ".lora_fan_in_fan_out"] or false, is_conv1d)
-    local blocks = require "redco.models.blocks"
+    local blocks = require "redco.models.layers.blocks"
     local apply = is_conv1d and blocks.transposed_linear or blocks.linear
     expect_close(apply(lora.merge(params), name, x, {}), apply(params, name, x, {}), 1e-5, 1e-5)
   end

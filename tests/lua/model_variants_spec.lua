@@ -57,7 +57,7 @@ local function new(model_type, changes)
 end
 
 testing.test("padding attends to the tokens in its window, or to all alike", function()
-  local masks = require "redco.models.masks"
+  local masks = require "redco.models.layers.masks"
   local x = redco.torch.zeros { 1, 4, 1 }
   local padding = redco.torch.tensor { { 0, 0, 1, 1 } }
   local mask = masks.both_sides({ attention_mask = padding }, x, 1)
@@ -66,7 +66,7 @@ testing.test("padding attends to the tokens in its window, or to all alike", fun
 end)
 
 testing.test("padding behind tokens sees those in its window, or else itself", function()
-  local masks = require "redco.models.masks"
+  local masks = require "redco.models.layers.masks"
   local padding = redco.torch.tensor { { 1, 0, 0, 1 }, { 0, 1, 1, 0 } }
   local x = redco.torch.zeros { 2, 4, 1 }
   local mask = masks.causal({ attention_mask = padding }, {}, x, { window = 2 }).mask

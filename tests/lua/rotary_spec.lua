@@ -1,6 +1,6 @@
 -- Rotary positions against transformers' (rope_cases.json, made by tests/tools/make_rope_cases.py).
 local redco = require "redco"
-local rotary = require "redco.models.rotary"
+local rotary = require "redco.models.layers.rotary"
 local testing = require "testing"
 
 local torch = redco.torch
@@ -152,7 +152,7 @@ test("what is kept of the frequencies changes no bit, whatever was asked for bef
       for _, dtype in ipairs { "float32", "bfloat16", "float64" } do
         local x = torch.ones({ 2, length, 8 }, { dtype = dtype })
         local cos, sin = rotary.angles(r, inputs, options, x)
-        local positions = require "redco.models.blocks".position_ids(inputs, options, x)
+        local positions = require "redco.models.layers.blocks".position_ids(inputs, options, x)
         local expected_cos, expected_sin = angles_of(r, positions, n_tokens, dtype)
         assert(cos == expected_cos and sin == expected_sin, r.rope_type .. " " .. n_tokens)
       end

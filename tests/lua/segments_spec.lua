@@ -1,5 +1,5 @@
 -- Attention within the sequences of a row and within windows, without a mask and with one.
-local masks = require "redco.models.masks"
+local masks = require "redco.models.layers.masks"
 local native = require "redco.native"
 local redco = require "redco"
 local testing = require "testing"

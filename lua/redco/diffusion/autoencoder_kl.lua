@@ -1,6 +1,6 @@
 --- The autoencoder of Stable Diffusion, SDXL and their kind (Rombach et al., 2022), as diffusers'
 --- `AutoencoderKL`: pictures to the mean and log-variance of latents, and latents to pictures.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local config = require "redco.diffusion.config"
 local fail = require "redco.fail"
 local layers = require "redco.diffusion.layers"

@@ -1,7 +1,7 @@
 --- DiT (Peebles and Xie, 2023), a transformer that draws pictures of classes, as diffusers'
 --- `DiTTransformer2DModel`.
 local arguments = require "redco.arguments"
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local config = require "redco.diffusion.config"
 local fail = require "redco.fail"
 local layers = require "redco.diffusion.layers"

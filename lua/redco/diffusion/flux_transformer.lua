@@ -2,13 +2,13 @@
 --- with weights of their own for patches and text, then blocks that treat both alike. Latents are
 --- whole pictures here; a token has 2 x 2 of them. Positions are rotary.
 local arguments = require "redco.arguments"
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local config = require "redco.diffusion.config"
 local fail = require "redco.fail"
 local joint = require "redco.diffusion.joint_blocks"
 local layers = require "redco.diffusion.layers"
 local patches = require "redco.diffusion.patches"
-local rotary = require "redco.models.rotary"
+local rotary = require "redco.models.layers.rotary"
 local time_of = require "redco.diffusion.unet_time"
 local torch = require "redco.torch"
 

@@ -5,7 +5,7 @@
 ---   rotate(x [B, H, T, D]): gives q and k of patches and text their positions, or nil
 --- and of a block: name, is_last (the text ends there), is_dual (patches attend to each other once
 --- more).
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local layers = require "redco.diffusion.layers"
 local patches = require "redco.diffusion.patches"

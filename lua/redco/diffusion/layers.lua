@@ -1,7 +1,7 @@
 --- Layers of diffusers' UNets and autoencoders over a flat table of parameters with dotted names.
 --- Shapes: B batch, C channels, H height, W width, E size of the time embedding.
 local adapter = require "redco.lora.adapter"
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local native = require "redco.native"
 local nn = require "redco.nn"
 local torch = require "redco.torch"

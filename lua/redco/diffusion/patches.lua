@@ -2,7 +2,7 @@
 --- positions, norms that the conditions scale and shift (adaLN, Peebles and Xie, 2023), and the
 --- layers before and after the blocks.
 --- Shapes: B batch, T tokens, C size of a token.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local layers = require "redco.diffusion.layers"
 local time_of = require "redco.diffusion.unet_time"

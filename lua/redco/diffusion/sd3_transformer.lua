@@ -1,7 +1,7 @@
 --- The transformer of Stable Diffusion 3 and 3.5 (Esser et al., 2024), diffusers'
 --- `SD3Transformer2DModel`.
 local arguments = require "redco.arguments"
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local config = require "redco.diffusion.config"
 local fail = require "redco.fail"
 local joint = require "redco.diffusion.joint_blocks"

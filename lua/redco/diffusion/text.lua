@@ -1,7 +1,7 @@
 --- Prompts as a pipeline's text encoders see them: tokens, then hidden states.
 local added_tokens = require "redco.diffusion.added_tokens"
 local arguments = require "redco.arguments"
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 
 local text = {}

@@ -1,7 +1,7 @@
 --- The transformer within a UNet block (diffusers' `Transformer2DModel`): pixels attend to each
 --- other and to the text. facts: heads, groups, n_layers, n_text (size of a text's tokens),
 --- is_linear (linear projections instead of 1 x 1 convolutions), sees_text_only.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local layers = require "redco.diffusion.layers"
 local nn = require "redco.nn"
 local torch = require "redco.torch"

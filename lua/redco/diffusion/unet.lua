@@ -1,7 +1,7 @@
 --- The UNet of Stable Diffusion (Rombach et al., 2022) and SDXL (Podell et al., 2023), diffusers'
 --- `UNet2DConditionModel`.
 local arguments = require "redco.arguments"
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local config = require "redco.diffusion.config"
 local fail = require "redco.fail"
 local layers = require "redco.diffusion.layers"

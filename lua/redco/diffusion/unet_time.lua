@@ -1,6 +1,6 @@
 --- The conditions that a UNet adds to every residual block: the time, and where it has them
 --- classes, a guidance scale, and SDXL's features of the text with the sizes of the picture.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local layers = require "redco.diffusion.layers"
 local torch = require "redco.torch"

@@ -255,7 +255,7 @@ function(encoder_dir, decoder_dir, options)
   return new_model(family, c, files.add_new(params, family, c, o.dtype, o.generator, source))
 end)
 
-models.detections = require("redco.models.detection").detections
+models.detections = require("redco.models.tasks.detection").detections
 
 models.families = registry.define("redco.models.families", [[
 families() -> table

@@ -1,6 +1,6 @@
 --- Linear layers behind a sentence encoder: `Dense` of sentence-transformers, each in a folder
 --- inside the model's, and ColBERT's, whose weight is among those of the model.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local files = require "redco.models.files"
 local native = require "redco.native"

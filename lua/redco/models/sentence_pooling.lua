@@ -7,7 +7,7 @@ local files = require "redco.models.files"
 local json = require "redco.models.json"
 local names_of = require "redco.names_of"
 local native = require "redco.native"
-local pooling = require "redco.models.pooling"
+local pooling = require "redco.models.tasks.pooling"
 local warn = require "redco.warn"
 
 -- The names of pooling.lua, and the keys of older folders in the order in which several vectors

@@ -14,9 +14,9 @@ local shared = { "bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embed
 
 -- The modules of decoders that are no families alone; without images they are those of others.
 local decoders = {
-  qwen2_vl_text = "redco.models.qwen_vl_text",
-  qwen2_5_vl_text = "redco.models.qwen_vl_text",
-  qwen3_vl_text = "redco.models.qwen_vl_text",
+  qwen2_vl_text = "redco.models.images.qwen_vl_text",
+  qwen2_5_vl_text = "redco.models.images.qwen_vl_text",
+  qwen3_vl_text = "redco.models.images.qwen_vl_text",
 }
 
 local function other_of(model_type)

@@ -1,7 +1,7 @@
 --- ALBERT (Lan et al., 2020), as Hugging Face's `AlbertForMaskedLM` and other classes: BERT with
 --- smaller embeddings, whose layers share their parameters.
 local fail = require "redco.fail"
-local new_encoder = require "redco.models.bert_like"
+local new_encoder = require "redco.models.kinds.bert_like"
 
 local dropout = { dropout = { "classifier_dropout_prob" } }
 local pooled = { "first", { linear = "albert.pooler", activation = "tanh" }, dropout }

@@ -1,7 +1,7 @@
 --- Apertus (Swiss AI, 2025), as Hugging Face's `ApertusForCausalLM`: LLaMA with norms of each head
 --- of q and k, and feed-forward layers without a gate, whose activation has parameters.
-local blocks = require "redco.models.blocks"
-local new_family = require "redco.models.llama_like"
+local blocks = require "redco.models.layers.blocks"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 

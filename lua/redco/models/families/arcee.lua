@@ -1,7 +1,7 @@
 --- AFM (Arcee AI, 2025), as Hugging Face's `ArceeForCausalLM`: LLaMA with squared ReLU in
 --- feed-forward layers without a gate.
-local new_family = require "redco.models.llama_like"
-local rotary = require "redco.models.rotary"
+local new_family = require "redco.models.kinds.llama_like"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 
 return new_family {

@@ -1,7 +1,7 @@
 --- Bamba (IBM, Princeton, CMU and UIUC, 2024), as Hugging Face's `BambaForCausalLM`: most layers
 --- have Mamba-2 in place of attention, whose positions turn half of each head.
 local hybrid = require "redco.models.states.hybrid_layers"
-local new_family = require "redco.models.llama_like"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 
 local bamba = {

@@ -1,6 +1,6 @@
 --- BART (Lewis et al., 2019), as Hugging Face's `BartForConditionalGeneration`: each norm follows
 --- its residual addition.
-local new_family = require "redco.models.bart_like"
+local new_family = require "redco.models.kinds.bart_like"
 
 return new_family {
   model_type = "bart",

@@ -1,5 +1,5 @@
 --- BEiT (Bao et al., 2021), as Hugging Face's `BeitForImageClassification` and `BeitModel`.
-local new_family = require "redco.models.beit_like"
+local new_family = require "redco.models.kinds.beit_like"
 
 return new_family {
   model_type = "beit",

@@ -1,5 +1,5 @@
 --- BERT (Devlin et al., 2018), as Hugging Face's `BertForMaskedLM` and other classes.
-local new_encoder = require "redco.models.bert_like"
+local new_encoder = require "redco.models.kinds.bert_like"
 
 local dropout = { dropout = { "classifier_dropout", "hidden_dropout_prob" } }
 

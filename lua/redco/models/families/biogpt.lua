@@ -1,5 +1,5 @@
 --- BioGPT (Luo et al., 2022), as Hugging Face's `BioGptForCausalLM`: OPT with scaled embeddings.
-local new_family = require "redco.models.opt_like"
+local new_family = require "redco.models.kinds.opt_like"
 local tasks = require "redco.models.tasks"
 
 return new_family {

@@ -1,6 +1,6 @@
 --- Blenderbot (Roller et al., 2020), as Hugging Face's `BlenderbotForConditionalGeneration`: BART
 --- with norms before the layers and without a norm of the embedding.
-local new_family = require "redco.models.bart_like"
+local new_family = require "redco.models.kinds.bart_like"
 
 return new_family {
   model_type = "blenderbot",

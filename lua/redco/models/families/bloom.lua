@@ -1,8 +1,8 @@
 --- BLOOM (BigScience, 2022), as Hugging Face's `BloomForCausalLM`: a bias by distance instead of
 --- positions, and a norm after the embedding.
-local alibi = require "redco.models.alibi"
-local blocks = require "redco.models.blocks"
-local masks = require "redco.models.masks"
+local alibi = require "redco.models.layers.alibi"
+local blocks = require "redco.models.layers.blocks"
+local masks = require "redco.models.layers.masks"
 local nn = require "redco.nn"
 local tasks = require "redco.models.tasks"
 

@@ -1,15 +1,15 @@
 --- CLAP (Wu et al., 2023), as Hugging Face's `ClapModel`: texts and sounds are compared by the
 --- angles between their projected features. Calls return logits [sounds, texts].
 local audio = require "redco.models.families.clap_audio_model".tower
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local complete_config = require "redco.models.config"
-local contrastive = require "redco.models.contrastive"
+local contrastive = require "redco.models.tasks.contrastive"
 local fail = require "redco.fail"
 local gather = require("redco.native").gather_micro_batches
 local json = require "redco.models.json"
 local text = require "redco.models.families.clap_text_model".tower
 local torch = require "redco.torch"
-local tower = require "redco.models.tower"
+local tower = require "redco.models.kinds.tower"
 
 local parts = { text_config = text, audio_config = audio }
 

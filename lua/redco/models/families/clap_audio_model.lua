@@ -2,13 +2,13 @@
 --- and `ClapAudioModelWithProjection`: a Swin Transformer over spectra, which are cut into pieces
 --- that stand one below the other as a square. Shapes: B batch, H and W rows and columns of
 --- patches.
-local batch_norm = require "redco.models.batch_norm"
-local blocks = require "redco.models.blocks"
+local batch_norm = require "redco.models.layers.batch_norm"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local projection = require "redco.models.clap_projection"
-local stages = require "redco.models.swin_stages"
+local projection = require "redco.models.sound.clap_projection"
+local stages = require "redco.models.images.swin_stages"
 local torch = require "redco.torch"
-local tower = require "redco.models.tower"
+local tower = require "redco.models.kinds.tower"
 
 local eps = 1e-5
 local patches, fusion = "patch_embed.", "patch_embed.fusion_model."

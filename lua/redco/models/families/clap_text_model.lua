@@ -1,9 +1,9 @@
 --- CLAP's model of texts (Wu et al., 2023), as Hugging Face's `ClapTextModel` and
 --- `ClapTextModelWithProjection`: RoBERTa with a pooler.
-local blocks = require "redco.models.blocks"
-local new_encoder = require "redco.models.bert_like"
-local projection = require "redco.models.clap_projection"
-local tower = require "redco.models.tower"
+local blocks = require "redco.models.layers.blocks"
+local new_encoder = require "redco.models.kinds.bert_like"
+local projection = require "redco.models.sound.clap_projection"
+local tower = require "redco.models.kinds.tower"
 
 local prefix = "text_model"
 

@@ -1,9 +1,9 @@
 --- CLIP (Radford et al., 2021), as Hugging Face's `CLIPModel`: texts and images are compared by the
 --- angles between their projected features.
-local blocks = require "redco.models.blocks"
-local contrastive = require "redco.models.contrastive"
+local blocks = require "redco.models.layers.blocks"
+local contrastive = require "redco.models.tasks.contrastive"
 local fail = require "redco.fail"
-local new_family = require "redco.models.text_and_image"
+local new_family = require "redco.models.kinds.text_and_image"
 local text = require "redco.models.families.clip_text_model"
 local vision = require "redco.models.families.clip_vision_model"
 

@@ -1,10 +1,10 @@
 --- CLIP's model of texts (Radford et al., 2021), as Hugging Face's `CLIPTextModel` and
 --- `CLIPTextModelWithProjection`. Its features are the hidden state of the end token.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local layers = require "redco.models.clip_layers"
-local masks = require "redco.models.masks"
-local tower = require "redco.models.tower"
+local layers = require "redco.models.layers.clip_layers"
+local masks = require "redco.models.layers.masks"
+local tower = require "redco.models.kinds.tower"
 
 local text = {
   model_type = "clip_text_model",

@@ -1,10 +1,10 @@
 --- CLIP's model of images (Radford et al., 2021), as Hugging Face's `CLIPVisionModel` and
 --- `CLIPVisionModelWithProjection`. Its features are the hidden state of the class token.
-local blocks = require "redco.models.blocks"
-local layers = require "redco.models.clip_layers"
+local blocks = require "redco.models.layers.blocks"
+local layers = require "redco.models.layers.clip_layers"
 local text = require "redco.models.families.clip_text_model"
 local torch = require "redco.torch"
-local tower = require "redco.models.tower"
+local tower = require "redco.models.kinds.tower"
 
 local vision = {
   model_type = "clip_vision_model",

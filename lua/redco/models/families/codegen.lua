@@ -1,8 +1,8 @@
 --- CodeGen (Nijkamp et al., 2022), as Hugging Face's `CodeGenForCausalLM`: GPT-J with q, v and k in
 --- one projection, in four parts.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local new_family = require "redco.models.gpt_like"
+local new_family = require "redco.models.kinds.gpt_like"
 local tasks = require "redco.models.tasks"
 
 local n_parts = 4  -- the shards of the first training

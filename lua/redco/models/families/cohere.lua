@@ -1,9 +1,9 @@
 --- Command R (Cohere, 2024), as Hugging Face's `CohereForCausalLM`: attention and feed-forward
 --- layers run in parallel after one layer norm without bias; rotary positions turn adjacent
 --- elements, and the logits have a factor.
-local new_family = require "redco.models.llama_like"
-local norms = require "redco.models.norms"
-local rotary = require "redco.models.rotary"
+local new_family = require "redco.models.kinds.llama_like"
+local norms = require "redco.models.layers.norms"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 
 return new_family {

@@ -1,10 +1,10 @@
 --- Command R7B and Command A (Cohere, 2024), as Hugging Face's `Cohere2ForCausalLM`: Command R with
 --- windows in three of four layers; the others have no positions.
-local new_family = require "redco.models.llama_like"
-local norms = require "redco.models.norms"
-local rotary = require "redco.models.rotary"
+local new_family = require "redco.models.kinds.llama_like"
+local norms = require "redco.models.layers.norms"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 return new_family {
   model_type = "cohere2",

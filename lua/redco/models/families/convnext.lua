@@ -1,7 +1,7 @@
 --- ConvNeXt (Liu et al., 2022), as Hugging Face's `ConvNextForImageClassification` and
 --- `ConvNextModel`.
-local blocks = require "redco.models.blocks"
-local new_family = require "redco.models.convnext_like"
+local blocks = require "redco.models.layers.blocks"
+local new_family = require "redco.models.kinds.convnext_like"
 
 return new_family {
   model_type = "convnext", models = "ConvNeXt", class = "ConvNext", prefix = "convnext",

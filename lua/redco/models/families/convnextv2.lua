@@ -1,7 +1,7 @@
 --- ConvNeXt V2 (Woo et al., 2023), as Hugging Face's `ConvNextV2ForImageClassification` and
 --- `ConvNextV2Model`: channels are scaled by their share of the image's energy.
-local blocks = require "redco.models.blocks"
-local new_family = require "redco.models.convnext_like"
+local blocks = require "redco.models.layers.blocks"
+local new_family = require "redco.models.kinds.convnext_like"
 
 return new_family {
   model_type = "convnextv2", models = "ConvNeXt V2", class = "ConvNextV2", prefix = "convnextv2",

@@ -1,8 +1,8 @@
 --- Code World Model (Meta FAIR, 2025), as Hugging Face's `CwmForCausalLM`: LLaMA with windows in
 --- three of four layers.
-local new_family = require "redco.models.llama_like"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 return new_family {
   model_type = "cwm",

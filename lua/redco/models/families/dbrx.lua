@@ -1,13 +1,13 @@
 --- DBRX (Databricks, 2024), as Hugging Face's `DbrxForCausalLM`: mixtures of experts, the matrices
 --- of all in one weight, norms without biases, and q, k and v in one projection.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local json = require "redco.models.json"
-local masks = require "redco.models.masks"
+local masks = require "redco.models.layers.masks"
 local native = require "redco.native"
 local nn = require "redco.nn"
-local norms = require "redco.models.norms"
-local rotary = require "redco.models.rotary"
+local norms = require "redco.models.layers.norms"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 
 local dbrx = {

@@ -1,10 +1,10 @@
 --- DeBERTa-v2 and -v3 (He et al., 2020, 2021), as Hugging Face's `DebertaV2ForMaskedLM` and other
 --- classes: BERT whose scores add products with embeddings of relative positions.
-local attention = require "redco.models.deberta_attention"
-local blocks = require "redco.models.blocks"
-local convolution = require "redco.models.deberta_convolution"
+local attention = require "redco.models.layers.deberta_attention"
+local blocks = require "redco.models.layers.blocks"
+local convolution = require "redco.models.layers.deberta_convolution"
 local fail = require "redco.fail"
-local masks = require "redco.models.masks"
+local masks = require "redco.models.layers.masks"
 local nn = require "redco.nn"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"

@@ -1,10 +1,10 @@
 --- DeepSeek-V2 (DeepSeek-AI, 2024), as Hugging Face's `DeepseekV2ForCausalLM`: DeepSeek-V3 with a
 --- softmax in the router.
 local fail = require "redco.fail"
-local grouped_experts = require "redco.models.grouped_experts"
-local latent_attention = require "redco.models.latent_attention"
-local new_family = require "redco.models.llama_like"
-local rotary = require "redco.models.rotary"
+local grouped_experts = require "redco.models.layers.grouped_experts"
+local latent_attention = require "redco.models.layers.latent_attention"
+local new_family = require "redco.models.kinds.llama_like"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 
 local deepseek = {

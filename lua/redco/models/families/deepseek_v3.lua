@@ -2,10 +2,10 @@
 --- LLaMA with latent attention, and in all but the first layers a mixture of experts, chosen from
 --- the best groups of experts, beside an expert for all tokens.
 local fail = require "redco.fail"
-local grouped_experts = require "redco.models.grouped_experts"
-local latent_attention = require "redco.models.latent_attention"
-local new_family = require "redco.models.llama_like"
-local rotary = require "redco.models.rotary"
+local grouped_experts = require "redco.models.layers.grouped_experts"
+local latent_attention = require "redco.models.layers.latent_attention"
+local new_family = require "redco.models.kinds.llama_like"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 
 local deepseek = {

@@ -1,6 +1,6 @@
 --- DeiT (Touvron et al., 2020), as Hugging Face's `DeiTForImageClassification` and `DeiTModel`: ViT
 --- with a second token.
-local new_family = require "redco.models.vit_like"
+local new_family = require "redco.models.kinds.vit_like"
 
 return new_family {
   model_type = "deit",

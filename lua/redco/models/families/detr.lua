@@ -1,12 +1,12 @@
 --- DETR (Carion et al., 2020), as Hugging Face's `DetrForObjectDetection`: an encoder-decoder over
 --- the places of an image, whose queries find one object each or none. Shapes: B images, T places,
 --- Q queries.
-local backbone = require "redco.models.resnet_backbone"
-local batch_norm = require "redco.models.batch_norm"
-local blocks = require "redco.models.blocks"
-local detection = require "redco.models.detection"
+local backbone = require "redco.models.images.resnet_backbone"
+local batch_norm = require "redco.models.layers.batch_norm"
+local blocks = require "redco.models.layers.blocks"
+local detection = require "redco.models.tasks.detection"
 local fail = require "redco.fail"
-local masks = require "redco.models.masks"
+local masks = require "redco.models.layers.masks"
 local nn = require "redco.nn"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"

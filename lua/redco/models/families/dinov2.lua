@@ -1,6 +1,6 @@
 --- DINOv2 (Oquab et al., 2023), as Hugging Face's `Dinov2Model` and `Dinov2ForImageClassification`:
 --- ViT with a scale behind each layer, and positions for images of any size.
-local new_family = require "redco.models.vit_like"
+local new_family = require "redco.models.kinds.vit_like"
 local torch = require "redco.torch"
 
 -- The size of the gated layer is two thirds of the plain one's, as a multiple of 8.

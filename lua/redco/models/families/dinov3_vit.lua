@@ -1,10 +1,10 @@
 --- DINOv3 (Siméoni et al., 2025), as Hugging Face's `DINOv3ViTModel`: ViT with rotary positions of
 --- rows and columns, for images of any size.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local new_family = require "redco.models.images_family"
+local new_family = require "redco.models.kinds.images_family"
 local nn = require "redco.nn"
-local rotary = require "redco.models.rotary"
+local rotary = require "redco.models.layers.rotary"
 local torch = require "redco.torch"
 
 local function check(c)

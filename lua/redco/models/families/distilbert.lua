@@ -1,6 +1,6 @@
 --- DistilBERT (Sanh et al., 2019), as Hugging Face's `DistilBertForMaskedLM` and other classes:
 --- BERT without token types and pooler, under other names.
-local new_encoder = require "redco.models.bert_like"
+local new_encoder = require "redco.models.kinds.bert_like"
 
 local pooled = { "first", { linear = "pre_classifier", activation = "relu" },
   { dropout = { "seq_classif_dropout" } } }

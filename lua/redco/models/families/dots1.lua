@@ -1,9 +1,9 @@
 --- dots.llm1 (Huo et al., 2025), as Hugging Face's `Dots1ForCausalLM`: the attention of Qwen3 with
 --- the mixtures of DeepSeek-V3.
-local grouped_experts = require "redco.models.grouped_experts"
-local new_family = require "redco.models.llama_like"
+local grouped_experts = require "redco.models.layers.grouped_experts"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 return new_family {
   model_type = "dots1",

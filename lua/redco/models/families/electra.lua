@@ -1,6 +1,6 @@
 --- ELECTRA (Clark et al., 2020), as Hugging Face's `ElectraForPreTraining` (the discriminator),
 --- `ElectraForMaskedLM` (the generator) and other classes: BERT with smaller embeddings.
-local new_encoder = require "redco.models.bert_like"
+local new_encoder = require "redco.models.kinds.bert_like"
 
 local dropout = { dropout = { "classifier_dropout", "hidden_dropout_prob" } }
 

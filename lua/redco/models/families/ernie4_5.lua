@@ -1,7 +1,7 @@
 --- ERNIE 4.5 without experts (Baidu, 2025), as Hugging Face's `Ernie4_5ForCausalLM`: LLaMA whose
 --- positions turn adjacent elements.
-local new_family = require "redco.models.llama_like"
-local rotary = require "redco.models.rotary"
+local new_family = require "redco.models.kinds.llama_like"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 
 return new_family {

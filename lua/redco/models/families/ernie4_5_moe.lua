@@ -1,8 +1,8 @@
 --- ERNIE 4.5's mixtures of experts (Baidu, 2025), as Hugging Face's `Ernie4_5_MoeForCausalLM`:
 --- ERNIE 4.5 with experts in some layers, beside a layer for all tokens.
-local grouped_experts = require "redco.models.grouped_experts"
-local new_family = require "redco.models.llama_like"
-local rotary = require "redco.models.rotary"
+local grouped_experts = require "redco.models.layers.grouped_experts"
+local new_family = require "redco.models.kinds.llama_like"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 
 local ernie = {

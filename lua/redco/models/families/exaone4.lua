@@ -1,9 +1,9 @@
 --- EXAONE 4 (LG AI Research, 2025), as Hugging Face's `Exaone4ForCausalLM`: LLaMA with norms after
 --- the layers instead of before them, norms of each head of q and k, and windows in three of four
 --- layers; the others have no positions.
-local new_family = require "redco.models.llama_like"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 return new_family {
   model_type = "exaone4",

@@ -1,9 +1,9 @@
 --- K-EXAONE (LG AI Research, 2025), as Hugging Face's `ExaoneMoeForCausalLM`: EXAONE 4 with norms
 --- before the layers, and the mixtures of DeepSeek-V3.
 local exaone4 = require "redco.models.families.exaone4"
-local grouped_experts = require "redco.models.grouped_experts"
-local mlp_types = require "redco.models.mlp_types"
-local new_family = require "redco.models.llama_like"
+local grouped_experts = require "redco.models.layers.grouped_experts"
+local mlp_types = require "redco.models.layers.mlp_types"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 

@@ -2,12 +2,12 @@
 --- feed-forward layers run in parallel, with rotary positions or a bias by distance. There is one
 --- head of keys (`multi_query`), one for each group (`new_decoder_architecture`), or as many as of
 --- queries.
-local alibi = require "redco.models.alibi"
-local blocks = require "redco.models.blocks"
+local alibi = require "redco.models.layers.alibi"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local masks = require "redco.models.masks"
+local masks = require "redco.models.layers.masks"
 local nn = require "redco.nn"
-local rotary = require "redco.models.rotary"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 
 local falcon = {

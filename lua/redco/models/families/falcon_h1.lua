@@ -2,8 +2,8 @@
 --- layer has attention and Mamba-2 beside each other, with factors everywhere.
 local fail = require "redco.fail"
 local hybrid = require "redco.models.states.hybrid_layers"
-local new_family = require "redco.models.llama_like"
-local rotary = require "redco.models.rotary"
+local new_family = require "redco.models.kinds.llama_like"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 
 local falcon = {

@@ -1,8 +1,8 @@
 --- Falcon Mamba (Technology Innovation Institute, 2024), as Hugging Face's
 --- `FalconMambaForCausalLM`: Mamba with norms of what the scan reads.
 local mamba_layer = require "redco.models.states.mamba_layer"
-local new_family = require "redco.models.mamba_like"
-local norms = require "redco.models.norms"
+local new_family = require "redco.models.kinds.mamba_like"
+local norms = require "redco.models.layers.norms"
 local steps = require "redco.models.states.steps"
 local tasks = require "redco.models.tasks"
 

@@ -1,7 +1,7 @@
 --- FlexOlmo (Shi et al., 2025), as Hugging Face's `FlexOlmoForCausalLM`: OLMo 2 with the mixtures
 --- of OLMoE.
-local experts = require "redco.models.experts"
-local new_family = require "redco.models.llama_like"
+local experts = require "redco.models.layers.experts"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 
 return new_family {

@@ -1,7 +1,7 @@
 --- Gemma (Gemma Team, 2024), as Hugging Face's `GemmaForCausalLM`: LLaMA with norms whose weights
 --- are distances from 1, and scaled embeddings.
-local new_family = require "redco.models.llama_like"
-local norms = require "redco.models.norms"
+local new_family = require "redco.models.kinds.llama_like"
+local norms = require "redco.models.layers.norms"
 local tasks = require "redco.models.tasks"
 
 return new_family {

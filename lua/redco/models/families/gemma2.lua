@@ -1,9 +1,9 @@
 --- Gemma 2 (Gemma Team, 2024), as Hugging Face's `Gemma2ForCausalLM`: four norms in a layer, soft
 --- caps on scores and logits, and windows in every other layer.
-local new_family = require "redco.models.llama_like"
-local norms = require "redco.models.norms"
+local new_family = require "redco.models.kinds.llama_like"
+local norms = require "redco.models.layers.norms"
 local tasks = require "redco.models.tasks"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 return new_family {
   model_type = "gemma2",

@@ -1,11 +1,11 @@
 --- Gemma 3 with images (Gemma Team, 2025), as Hugging Face's `Gemma3ForConditionalGeneration`:
 --- means of SigLIP's hidden states over squares of patches are projected to the embeddings of
 --- Gemma 3, where the tokens of an image see each other.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local new_family = require "redco.models.image_text"
-local norms = require "redco.models.norms"
-local splice = require "redco.models.splice"
+local new_family = require "redco.models.kinds.image_text"
+local norms = require "redco.models.layers.norms"
+local splice = require "redco.models.images.splice"
 
 local gemma3 = {
   model_type = "gemma3",

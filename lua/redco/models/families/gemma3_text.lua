@@ -1,11 +1,11 @@
 --- Gemma 3 (Gemma Team, 2025), as Hugging Face's `Gemma3ForCausalLM`: Gemma 2 without soft caps,
 --- with norms of each head of q and k, and other rotary positions in the layers with a window.
 local fail = require "redco.fail"
-local new_family = require "redco.models.llama_like"
-local norms = require "redco.models.norms"
-local rotary = require "redco.models.rotary"
+local new_family = require "redco.models.kinds.llama_like"
+local norms = require "redco.models.layers.norms"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 local gemma3 = {
   model_type = "gemma3_text",

@@ -1,18 +1,18 @@
 --- The text model of Gemma 3n (Gemma Team, 2025), as Hugging Face's `Gemma3nForCausalLM`: copies of
 --- the hidden states (altup.lua), embeddings for each layer, feed-forward layers that are mostly
 --- zero, and last layers that use the keys and values of earlier ones.
-local altups = require "redco.models.altup"
-local blocks = require "redco.models.blocks"
+local altups = require "redco.models.layers.altup"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local gemma3 = require "redco.models.families.gemma3_text"
-local layers = require "redco.models.gemma_layers"
-local masks = require "redco.models.masks"
+local layers = require "redco.models.layers.gemma_layers"
+local masks = require "redco.models.layers.masks"
 local nn = require "redco.nn"
-local norms = require "redco.models.norms"
-local rotary = require "redco.models.rotary"
+local norms = require "redco.models.layers.norms"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 local gemma3n = {
   model_type = "gemma3n_text",

@@ -2,18 +2,18 @@
 --- several sizes, values that may be keys, embeddings for each layer, experts beside the
 --- feed-forward layer, and last layers that use the keys and values of earlier ones.
 local adapter = require "redco.lora.adapter"
-local blocks = require "redco.models.blocks"
-local experts = require "redco.models.experts"
+local blocks = require "redco.models.layers.blocks"
+local experts = require "redco.models.layers.experts"
 local fail = require "redco.fail"
-local layers = require "redco.models.gemma_layers"
-local masks = require "redco.models.masks"
+local layers = require "redco.models.layers.gemma_layers"
+local masks = require "redco.models.layers.masks"
 local native = require "redco.native"
-local new_mlp = require "redco.models.llama_mlp"
+local new_mlp = require "redco.models.layers.llama_mlp"
 local nn = require "redco.nn"
-local norms = require "redco.models.norms"
-local rotary = require "redco.models.rotary"
+local norms = require "redco.models.layers.norms"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 local gemma4 = {
   model_type = "gemma4_text",

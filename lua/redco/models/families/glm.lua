@@ -1,7 +1,7 @@
 --- GLM-4 of 2024 (GLM Team, 2024), as Hugging Face's `GlmForCausalLM`: LLaMA with gate and up in
 --- one projection, and positions that turn adjacent elements of a part of each head.
-local new_family = require "redco.models.llama_like"
-local rotary = require "redco.models.rotary"
+local new_family = require "redco.models.kinds.llama_like"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 
 return new_family {

@@ -1,7 +1,7 @@
 --- GLM-4-0414 and GLM-Z1 (GLM Team, 2025), as Hugging Face's `Glm4ForCausalLM`: GLM with norms
 --- after attention and the feed-forward layer, too.
-local new_family = require "redco.models.llama_like"
-local rotary = require "redco.models.rotary"
+local new_family = require "redco.models.kinds.llama_like"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 
 return new_family {

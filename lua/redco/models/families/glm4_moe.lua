@@ -1,7 +1,7 @@
 --- GLM-4.5, 4.6 and 4.7 (GLM Team, 2025), as Hugging Face's `Glm4MoeForCausalLM`: DeepSeek's
 --- mixtures of experts with ordinary attention, and positions in a part of each head.
-local grouped_experts = require "redco.models.grouped_experts"
-local new_family = require "redco.models.llama_like"
+local grouped_experts = require "redco.models.layers.grouped_experts"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 
 return new_family {

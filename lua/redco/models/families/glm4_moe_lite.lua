@@ -1,11 +1,11 @@
 --- GLM-4.7-Flash (GLM Team, 2026), as Hugging Face's `Glm4MoeLiteForCausalLM`: DeepSeek-V3 with a
 --- list of the layers that have experts.
 local deepseek_v3 = require "redco.models.families.deepseek_v3"
-local grouped_experts = require "redco.models.grouped_experts"
-local latent_attention = require "redco.models.latent_attention"
-local mlp_types = require "redco.models.mlp_types"
-local new_family = require "redco.models.llama_like"
-local rotary = require "redco.models.rotary"
+local grouped_experts = require "redco.models.layers.grouped_experts"
+local latent_attention = require "redco.models.layers.latent_attention"
+local mlp_types = require "redco.models.layers.mlp_types"
+local new_family = require "redco.models.kinds.llama_like"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 

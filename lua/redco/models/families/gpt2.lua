@@ -1,7 +1,7 @@
 --- GPT-2 (Radford et al., 2019), as Hugging Face's `GPT2LMHeadModel`: the matrices of the blocks
 --- are [in, out]; the head shares the weight of the embedding.
-local blocks = require "redco.models.blocks"
-local masks = require "redco.models.masks"
+local blocks = require "redco.models.layers.blocks"
+local masks = require "redco.models.layers.masks"
 local nn = require "redco.nn"
 local tasks = require "redco.models.tasks"
 

@@ -1,7 +1,7 @@
 --- StarCoder and SantaCoder (Li et al., 2023), as Hugging Face's `GPTBigCodeForCausalLM`: GPT-2
 --- with one head of keys and values for all heads of queries.
-local blocks = require "redco.models.blocks"
-local new_family = require "redco.models.gpt_like"
+local blocks = require "redco.models.layers.blocks"
+local new_family = require "redco.models.kinds.gpt_like"
 local tasks = require "redco.models.tasks"
 
 local function heads_of(c)

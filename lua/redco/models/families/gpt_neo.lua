@@ -1,8 +1,8 @@
 --- GPT-Neo (Black et al., 2021), as Hugging Face's `GPTNeoForCausalLM`: GPT-2 with windows in every
 --- other layer and scores without a scale.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local new_family = require "redco.models.gpt_like"
+local new_family = require "redco.models.kinds.gpt_like"
 local tasks = require "redco.models.tasks"
 
 local gpt_neo = {

@@ -1,11 +1,11 @@
 --- GPT-NeoX (Black et al., 2022) and Pythia, as Hugging Face's `GPTNeoXForCausalLM`: attention and
 --- feed-forward layers run in parallel, each after a separate norm; rotary positions cover a part
 --- of each head.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local masks = require "redco.models.masks"
+local masks = require "redco.models.layers.masks"
 local nn = require "redco.nn"
-local rotary = require "redco.models.rotary"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 
 local neox = {

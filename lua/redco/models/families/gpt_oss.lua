@@ -1,12 +1,12 @@
 --- gpt-oss (OpenAI, 2025), as Hugging Face's `GptOssForCausalLM`: LLaMA with experts in each layer,
 --- windows in every other layer, and in each head a score that takes its share of attention.
-local blocks = require "redco.models.blocks"
-local experts = require "redco.models.experts"
+local blocks = require "redco.models.layers.blocks"
+local experts = require "redco.models.layers.experts"
 local native = require "redco.native"
-local new_family = require "redco.models.llama_like"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 local gpt_oss = {
   model_type = "gpt_oss",

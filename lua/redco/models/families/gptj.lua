@@ -1,8 +1,8 @@
 --- GPT-J (Wang and Komatsuzaki, 2021), as Hugging Face's `GPTJForCausalLM`: attention and
 --- feed-forward layers run in parallel after one norm, rotary positions cover a part of each head,
 --- and the head has a bias.
-local blocks = require "redco.models.blocks"
-local new_family = require "redco.models.gpt_like"
+local blocks = require "redco.models.layers.blocks"
+local new_family = require "redco.models.kinds.gpt_like"
 local tasks = require "redco.models.tasks"
 
 return new_family {

@@ -1,6 +1,6 @@
 --- Granite (IBM, 2024), as Hugging Face's `GraniteForCausalLM`: LLaMA with factors of embeddings,
 --- scores, residual additions and logits.
-local new_family = require "redco.models.llama_like"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 
 return new_family {

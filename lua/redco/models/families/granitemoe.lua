@@ -1,7 +1,7 @@
 --- Granite 3's mixtures of experts (IBM, 2024), as Hugging Face's `GraniteMoeForCausalLM`: Granite
 --- with the matrices of all experts of a layer in one weight.
-local experts = require "redco.models.experts"
-local new_family = require "redco.models.llama_like"
+local experts = require "redco.models.layers.experts"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 local ties = require "redco.models.ties"
 

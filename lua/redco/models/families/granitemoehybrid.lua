@@ -1,9 +1,9 @@
 --- Granite 4 (IBM, 2025), as Hugging Face's `GraniteMoeHybridForCausalLM`: most layers have Mamba-2
 --- in place of attention, and beside the experts, if there are any, is a layer for all tokens.
-local experts = require "redco.models.experts"
+local experts = require "redco.models.layers.experts"
 local hybrid = require "redco.models.states.hybrid_layers"
-local new_family = require "redco.models.llama_like"
-local new_mlp = require "redco.models.llama_mlp"
+local new_family = require "redco.models.kinds.llama_like"
+local new_mlp = require "redco.models.layers.llama_mlp"
 local tasks = require "redco.models.tasks"
 
 local granite = {

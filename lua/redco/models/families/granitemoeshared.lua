@@ -2,7 +2,7 @@
 --- `GraniteMoeSharedForCausalLM`: Granite 4 without states.
 local granitemoe = require "redco.models.families.granitemoe"
 local granitemoehybrid = require "redco.models.families.granitemoehybrid"
-local new_family = require "redco.models.llama_like"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 
 local defaults = { shared_intermediate_size = 0 }

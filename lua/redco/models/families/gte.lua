@@ -1,7 +1,7 @@
 --- GTE (Zhang et al., 2024), as Hugging Face's `GteModel` and other classes: BERT with rotary
 --- positions and gated feed-forward layers.
 local fail = require "redco.fail"
-local new_encoder = require "redco.models.bert_like"
+local new_encoder = require "redco.models.kinds.bert_like"
 
 local dropout = { dropout = { "classifier_dropout", "hidden_dropout_prob" } }
 

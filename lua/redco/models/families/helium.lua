@@ -1,8 +1,8 @@
 --- Helium (Kyutai, 2025), as Hugging Face's `HeliumForCausalLM`: LLaMA whose positions turn
 --- adjacent elements.
 local fail = require "redco.fail"
-local new_family = require "redco.models.llama_like"
-local rotary = require "redco.models.rotary"
+local new_family = require "redco.models.kinds.llama_like"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 
 return new_family {

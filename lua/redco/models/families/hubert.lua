@@ -1,6 +1,6 @@
 --- HuBERT (Hsu et al., 2021), as Hugging Face's `HubertForCTC`, `HubertModel` and
 --- `HubertForSequenceClassification`: wav2vec 2.0, trained in another way.
-local new_family = require "redco.models.wav2vec2_like"
+local new_family = require "redco.models.kinds.wav2vec2_like"
 
 return new_family {
   model_type = "hubert", models = "HuBERT", class = "Hubert", prefix = "hubert",

@@ -1,6 +1,6 @@
 --- Hunyuan without experts (Tencent, 2025), as Hugging Face's `HunYuanDenseV1ForCausalLM`: LLaMA
 --- with norms of each head of q and k after the positions, whose base may be stretched.
-local new_family = require "redco.models.llama_like"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 
 return new_family {

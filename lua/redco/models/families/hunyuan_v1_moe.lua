@@ -1,9 +1,9 @@
 --- Hunyuan with experts (Tencent, 2025), as Hugging Face's `HunYuanMoEV1ForCausalLM`: beside the
 --- experts of each layer is one for all tokens.
 local dense = require "redco.models.families.hunyuan_v1_dense"
-local experts = require "redco.models.experts"
+local experts = require "redco.models.layers.experts"
 local fail = require "redco.fail"
-local new_family = require "redco.models.llama_like"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 
 -- The setting of layer i, which may have one value or a list of them.

@@ -1,8 +1,8 @@
 --- HyperCLOVA X SEED (NAVER, 2025), as Hugging Face's `HyperCLOVAXForCausalLM`: Granite with norms
 --- also after attention and the feed-forward layer.
 local granite = require "redco.models.families.granite"
-local new_family = require "redco.models.llama_like"
-local rotary = require "redco.models.rotary"
+local new_family = require "redco.models.kinds.llama_like"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 
 local defaults = { use_post_norm = true }

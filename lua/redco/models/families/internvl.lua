@@ -1,10 +1,10 @@
 --- InternVL 3 (Zhu et al., 2025), as Hugging Face's `InternVLForConditionalGeneration`: squares of
 --- patches of the tiles of an image, joined, are projected to the embeddings of a decoder.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local new_family = require "redco.models.image_text"
-local squares = require "redco.models.patch_squares"
-local vision = require "redco.models.internvl_vision"
+local new_family = require "redco.models.kinds.image_text"
+local squares = require "redco.models.images.patch_squares"
+local vision = require "redco.models.images.internvl_vision"
 
 local internvl = {
   model_type = "internvl",

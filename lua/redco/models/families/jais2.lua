@@ -1,7 +1,7 @@
 --- Jais 2 (Inception, 2025), as Hugging Face's `Jais2ForCausalLM`: LLaMA with layer norms, and
 --- feed-forward layers without a gate.
-local new_family = require "redco.models.llama_like"
-local norms = require "redco.models.norms"
+local new_family = require "redco.models.kinds.llama_like"
+local norms = require "redco.models.layers.norms"
 local tasks = require "redco.models.tasks"
 
 return new_family {

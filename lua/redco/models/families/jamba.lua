@@ -1,10 +1,10 @@
 --- Jamba (AI21 Labs, 2024), as Hugging Face's `JambaForCausalLM`: most layers have Mamba in place
 --- of attention, which knows no positions, and every second has experts.
-local experts = require "redco.models.experts"
+local experts = require "redco.models.layers.experts"
 local fail = require "redco.fail"
 local mamba_layer = require "redco.models.states.mamba_layer"
-local new_family = require "redco.models.llama_like"
-local norms = require "redco.models.norms"
+local new_family = require "redco.models.kinds.llama_like"
+local norms = require "redco.models.layers.norms"
 local steps = require "redco.models.states.steps"
 local tasks = require "redco.models.tasks"
 

@@ -1,12 +1,12 @@
 --- JetMoE (Shen et al., 2024), as Hugging Face's `JetMoeForCausalLM`: a router chooses among
 --- feed-forward experts, and another among experts of attention, which have projections of queries
 --- and outputs. All experts share keys and values.
-local blocks = require "redco.models.blocks"
-local experts = require "redco.models.experts"
+local blocks = require "redco.models.layers.blocks"
+local experts = require "redco.models.layers.experts"
 local native = require "redco.native"
-local new_family = require "redco.models.llama_like"
-local norms = require "redco.models.norms"
-local rotary = require "redco.models.rotary"
+local new_family = require "redco.models.kinds.llama_like"
+local norms = require "redco.models.layers.norms"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 
 -- Returns the norm. transformers reads rms_norm_eps only for the last one.

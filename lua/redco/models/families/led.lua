@@ -1,8 +1,8 @@
 --- LED (Beltagy et al., 2020), as Hugging Face's `LEDForConditionalGeneration`: BART for long
 --- texts, whose encoder attends within windows. Tokens of global_attention_mask attend to all.
 local fail = require "redco.fail"
-local new_attention = require "redco.models.led_attention"
-local new_family = require "redco.models.bart_like"
+local new_attention = require "redco.models.layers.led_attention"
+local new_family = require "redco.models.kinds.bart_like"
 
 local led = new_family {
   model_type = "led",

@@ -1,7 +1,7 @@
 --- LFM2 (Liquid AI, 2025), as Hugging Face's `Lfm2ForCausalLM`: most layers have a short
 --- convolution in place of attention.
 local gated_convolution = require "redco.models.states.gated_convolution"
-local new_family = require "redco.models.llama_like"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 
 local lfm2 = {

@@ -1,8 +1,8 @@
 --- LFM2's mixture of experts (Liquid AI, 2025), as Hugging Face's `Lfm2MoeForCausalLM`.
 local fail = require "redco.fail"
 local gated_convolution = require "redco.models.states.gated_convolution"
-local grouped_experts = require "redco.models.grouped_experts"
-local new_family = require "redco.models.llama_like"
+local grouped_experts = require "redco.models.layers.grouped_experts"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 

@@ -1,6 +1,6 @@
 --- LLaMA (Touvron et al., 2023), as Hugging Face's `LlamaForCausalLM`.
-local new_family = require "redco.models.llama_like"
-local rotary = require "redco.models.rotary"
+local new_family = require "redco.models.kinds.llama_like"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 
 return new_family {

@@ -1,14 +1,14 @@
 --- Llama 4 (Meta, 2025), as Hugging Face's `Llama4ForCausalLM`: LLaMA with an expert for each token
 --- beside one for all, attention within chunks, and layers without positions.
-local attention = require "redco.models.llama_attention"
-local blocks = require "redco.models.blocks"
-local experts = require "redco.models.experts"
+local attention = require "redco.models.layers.llama_attention"
+local blocks = require "redco.models.layers.blocks"
+local experts = require "redco.models.layers.experts"
 local fail = require "redco.fail"
 local native = require "redco.native"
-local new_family = require "redco.models.llama_like"
-local new_mlp = require "redco.models.llama_mlp"
-local norms = require "redco.models.norms"
-local rotary = require "redco.models.rotary"
+local new_family = require "redco.models.kinds.llama_like"
+local new_mlp = require "redco.models.layers.llama_mlp"
+local norms = require "redco.models.layers.norms"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 local ties = require "redco.models.ties"
 

@@ -1,12 +1,12 @@
 --- LLaVA (Liu et al., 2023), as Hugging Face's `LlavaForConditionalGeneration`: two layers project
 --- hidden states of CLIP, SigLIP or Pixtral to the embeddings of a decoder. Pixtral's images keep
 --- their sizes.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local layers = require "redco.models.clip_layers"
-local new_family = require "redco.models.image_text"
-local pixtral_images = require "redco.models.pixtral_images"
-local pixtral_vision = require "redco.models.pixtral_vision"
+local layers = require "redco.models.layers.clip_layers"
+local new_family = require "redco.models.kinds.image_text"
+local pixtral_images = require "redco.models.images.pixtral_images"
+local pixtral_vision = require "redco.models.images.pixtral_vision"
 local torch = require "redco.torch"
 
 local llava = {

@@ -1,8 +1,8 @@
 --- LLaVA-NeXT (Liu et al., 2024), as Hugging Face's `LlavaNextForConditionalGeneration`: LLaVA with
 --- tiles of images (tile_grids.lua).
-local grids = require "redco.models.tile_grids"
+local grids = require "redco.models.images.tile_grids"
 local llava = require "redco.models.families.llava"
-local new_family = require "redco.models.image_text"
+local new_family = require "redco.models.kinds.image_text"
 
 local next_llava = {
   model_type = "llava_next",

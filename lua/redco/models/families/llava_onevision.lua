@@ -2,9 +2,9 @@
 --- LLaVA-NeXT with more tiles, of which the features are scaled down, for images that are alone in
 --- their texts.
 local fail = require "redco.fail"
-local grids = require "redco.models.tile_grids"
+local grids = require "redco.models.images.tile_grids"
 local llava = require "redco.models.families.llava"
-local new_family = require "redco.models.image_text"
+local new_family = require "redco.models.kinds.image_text"
 
 -- How many tiles' features are not scaled.
 local function most_of(c)

@@ -1,8 +1,8 @@
 --- LongT5 (Guo et al., 2021), as Hugging Face's `LongT5ForConditionalGeneration`: T5 1.1 whose
 --- encoder attends within blocks, and to sums of tokens.
 local fail = require "redco.fail"
-local new_attention = require "redco.models.block_attention"
-local new_family = require "redco.models.t5_like"
+local new_attention = require "redco.models.layers.block_attention"
+local new_family = require "redco.models.kinds.t5_like"
 local t5 = require "redco.models.families.t5"
 
 local defaults = { local_radius = 127, global_block_size = 16, encoder_attention_type = "local" }

@@ -1,7 +1,7 @@
 --- M2M-100 (Fan et al., 2020) and NLLB-200 (NLLB Team, 2022), as Hugging Face's
 --- `M2M100ForConditionalGeneration`: BART with norms before the layers, and sinusoidal positions of
 --- the tokens that are no padding.
-local new_family = require "redco.models.bart_like"
+local new_family = require "redco.models.kinds.bart_like"
 
 return new_family {
   model_type = "m2m_100",

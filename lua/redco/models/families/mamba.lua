@@ -1,6 +1,6 @@
 --- Mamba (Gu and Dao, 2023), as Hugging Face's `MambaForCausalLM`.
 local mamba_layer = require "redco.models.states.mamba_layer"
-local new_family = require "redco.models.mamba_like"
+local new_family = require "redco.models.kinds.mamba_like"
 local steps = require "redco.models.states.steps"
 local tasks = require "redco.models.tasks"
 

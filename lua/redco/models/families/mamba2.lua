@@ -1,9 +1,9 @@
 --- Mamba-2 (Dao and Gu, 2024) and Codestral Mamba, as Hugging Face's `Mamba2ForCausalLM`.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local hybrid = require "redco.models.states.hybrid_layers"
 local mamba2_layer = require "redco.models.states.mamba2_layer"
-local new_family = require "redco.models.mamba_like"
+local new_family = require "redco.models.kinds.mamba_like"
 local steps = require "redco.models.states.steps"
 local tasks = require "redco.models.tasks"
 

@@ -1,6 +1,6 @@
 --- Marian (Junczys-Dowmunt et al., 2018), as Hugging Face's `MarianMTModel`: BART with sinusoidal
 --- positions and without a norm of the embedding. The two stacks may have embeddings of their own.
-local new_family = require "redco.models.bart_like"
+local new_family = require "redco.models.kinds.bart_like"
 
 return new_family {
   model_type = "marian",

@@ -1,6 +1,6 @@
 --- mBART (Liu et al., 2020), as Hugging Face's `MBartForConditionalGeneration`: BART with norms
 --- before the layers. Labels end in the token of their language, which the decoder starts with.
-local new_family = require "redco.models.bart_like"
+local new_family = require "redco.models.kinds.bart_like"
 
 return new_family {
   model_type = "mbart",

@@ -1,7 +1,7 @@
 --- MiniMax-M2 (MiniMax, 2025), as Hugging Face's `MiniMaxM2ForCausalLM`: Mixtral with DeepSeek's
 --- router, norms of the whole projections q and k, and positions in a part of each head.
-local grouped_experts = require "redco.models.grouped_experts"
-local new_family = require "redco.models.llama_like"
+local grouped_experts = require "redco.models.layers.grouped_experts"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 

@@ -1,9 +1,9 @@
 --- Ministral (Mistral AI, 2024), as Hugging Face's `MinistralForCausalLM`: Mistral with a list of
 --- the layers that have windows.
 local mistral = require "redco.models.families.mistral"
-local new_family = require "redco.models.llama_like"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 return new_family {
   model_type = "ministral",

@@ -1,10 +1,10 @@
 --- Ministral 3 (Mistral AI, 2025), as Hugging Face's `Ministral3ForCausalLM`: Mistral whose queries
 --- grow with the position, beyond the length of the training texts.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local new_family = require "redco.models.llama_like"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 local ministral3 = {
   model_type = "ministral3",

@@ -1,8 +1,8 @@
 --- Mistral (Jiang et al., 2023), as Hugging Face's `MistralForCausalLM`: LLaMA with a window in all
 --- layers.
-local new_family = require "redco.models.llama_like"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 return new_family {
   model_type = "mistral",

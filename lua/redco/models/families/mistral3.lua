@@ -1,14 +1,14 @@
 --- Mistral Small 3.1 and 3.2 and Ministral 3 (Mistral AI, 2025), as Hugging Face's
 --- `Mistral3ForConditionalGeneration`: squares of Pixtral's patches, merged, are projected to the
 --- embeddings of Mistral. Images keep their sizes.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local llava = require "redco.models.families.llava"
-local new_family = require "redco.models.image_text"
-local norms = require "redco.models.norms"
-local pixtral_images = require "redco.models.pixtral_images"
-local squares = require "redco.models.patch_squares"
-local vision = require "redco.models.pixtral_vision"
+local new_family = require "redco.models.kinds.image_text"
+local norms = require "redco.models.layers.norms"
+local pixtral_images = require "redco.models.images.pixtral_images"
+local squares = require "redco.models.images.patch_squares"
+local vision = require "redco.models.images.pixtral_vision"
 
 local mistral3 = {
   model_type = "mistral3",

@@ -1,9 +1,9 @@
 --- Mixtral (Jiang et al., 2024), as Hugging Face's `MixtralForCausalLM`: Mistral with a mixture of
 --- experts in each layer.
-local experts = require "redco.models.experts"
-local new_family = require "redco.models.llama_like"
+local experts = require "redco.models.layers.experts"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 return new_family {
   model_type = "mixtral",

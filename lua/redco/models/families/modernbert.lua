@@ -1,11 +1,11 @@
 --- ModernBERT (Warner et al., 2024), as Hugging Face's `ModernBertForMaskedLM` and other classes:
 --- rotary positions, gated layers, norms before each layer, and windows in most layers.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local masks = require "redco.models.masks"
-local read_types = require "redco.models.modernbert_types"
+local masks = require "redco.models.layers.masks"
+local read_types = require "redco.models.layers.modernbert_types"
 local nn = require "redco.nn"
-local rotary = require "redco.models.rotary"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 
 local head = { linear = "head.dense", activation = "classifier_activation",

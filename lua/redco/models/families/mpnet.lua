@@ -1,8 +1,8 @@
 --- MPNet (Song et al., 2020), as Hugging Face's `MPNetForMaskedLM` and other classes: RoBERTa
 --- without token types, whose scores add a bias by the distance of two tokens.
 local fail = require "redco.fail"
-local new_bias = require("redco.models.relative_bias").new
-local new_encoder = require "redco.models.bert_like"
+local new_bias = require("redco.models.layers.relative_bias").new
+local new_encoder = require "redco.models.kinds.bert_like"
 
 local dropout = { dropout = { "hidden_dropout_prob" } }
 

@@ -1,11 +1,11 @@
 --- MPT (MosaicML, 2023), as Hugging Face's `MptForCausalLM`: a bias by distance instead of
 --- positions, norms without biases, and q, k and v in one projection.
-local alibi = require "redco.models.alibi"
-local blocks = require "redco.models.blocks"
+local alibi = require "redco.models.layers.alibi"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local masks = require "redco.models.masks"
+local masks = require "redco.models.layers.masks"
 local nn = require "redco.nn"
-local norms = require "redco.models.norms"
+local norms = require "redco.models.layers.norms"
 local tasks = require "redco.models.tasks"
 
 local mpt = {

@@ -1,6 +1,6 @@
 --- mT5 (Xue et al., 2020), as Hugging Face's `MT5ForConditionalGeneration`: T5 1.1 for many
 --- languages.
-local new_family = require "redco.models.t5_like"
+local new_family = require "redco.models.kinds.t5_like"
 
 return new_family {
   model_type = "mt5",

@@ -1,8 +1,8 @@
 --- nanochat (Karpathy, 2025), as Hugging Face's `NanoChatForCausalLM`: norms have no parameters,
 --- one more is before the first layer, and pairs of positions turn the other way.
-local new_family = require "redco.models.llama_like"
-local norms = require "redco.models.norms"
-local rotary = require "redco.models.rotary"
+local new_family = require "redco.models.kinds.llama_like"
+local norms = require "redco.models.layers.norms"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 
 local function turn_back(x, cos, sin) return rotary.turn_halves(x, cos, -sin) end

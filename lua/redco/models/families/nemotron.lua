@@ -2,9 +2,9 @@
 --- layer norms whose weights are distances from 1, squared ReLU without a gate, and positions in a
 --- part of each head.
 local fail = require "redco.fail"
-local new_family = require "redco.models.llama_like"
-local norms = require "redco.models.norms"
-local rotary = require "redco.models.rotary"
+local new_family = require "redco.models.kinds.llama_like"
+local norms = require "redco.models.layers.norms"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 
 return new_family {

@@ -1,12 +1,12 @@
 --- Nemotron-H, Nemotron Nano 2 and 3 (NVIDIA, 2025), as Hugging Face's `NemotronHForCausalLM`: each
 --- layer is one of Mamba-2, attention without positions, a feed-forward layer or experts.
-local attention = require "redco.models.llama_attention"
-local blocks = require "redco.models.blocks"
+local attention = require "redco.models.layers.llama_attention"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local grouped_experts = require "redco.models.grouped_experts"
+local grouped_experts = require "redco.models.layers.grouped_experts"
 local mamba2_layer = require "redco.models.states.mamba2_layer"
-local new_family = require "redco.models.mamba_like"
-local new_mlp = require "redco.models.llama_mlp"
+local new_family = require "redco.models.kinds.mamba_like"
+local new_mlp = require "redco.models.layers.llama_mlp"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 

@@ -2,7 +2,7 @@
 --- with rotary positions, gated feed-forward layers and no biases. Its first folders have the keys
 --- of the authors' own class.
 local fail = require "redco.fail"
-local new_encoder = require "redco.models.bert_like"
+local new_encoder = require "redco.models.kinds.bert_like"
 
 local dropout = { dropout = { "classifier_dropout", "hidden_dropout_prob" } }
 

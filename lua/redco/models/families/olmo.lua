@@ -1,7 +1,7 @@
 --- OLMo (Groeneveld et al., 2024), as Hugging Face's `OlmoForCausalLM`: LLaMA with layer norms that
 --- have no parameters.
-local new_family = require "redco.models.llama_like"
-local norms = require "redco.models.norms"
+local new_family = require "redco.models.kinds.llama_like"
+local norms = require "redco.models.layers.norms"
 local tasks = require "redco.models.tasks"
 
 return new_family {

@@ -1,6 +1,6 @@
 --- OLMo 2 (OLMo et al., 2024), as Hugging Face's `Olmo2ForCausalLM`: LLaMA with norms after the
 --- layers instead of before them, and norms of the whole projections q and k.
-local new_family = require "redco.models.llama_like"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 
 return new_family {

@@ -1,10 +1,10 @@
 --- OLMo 3 (OLMo Team, 2025), as Hugging Face's `Olmo3ForCausalLM`: OLMo 2 with windows in three of
 --- four layers, where positions are not scaled.
 local fail = require "redco.fail"
-local new_family = require "redco.models.llama_like"
-local rotary = require "redco.models.rotary"
+local new_family = require "redco.models.kinds.llama_like"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 local olmo3 = {
   model_type = "olmo3",

@@ -1,7 +1,7 @@
 --- OLMoE (Muennighoff et al., 2024), as Hugging Face's `OlmoeForCausalLM`: LLaMA with a mixture of
 --- experts in each layer, and norms of the whole projections q and k.
-local experts = require "redco.models.experts"
-local new_family = require "redco.models.llama_like"
+local experts = require "redco.models.layers.experts"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 
 return new_family {

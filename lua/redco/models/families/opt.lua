@@ -1,6 +1,6 @@
 --- OPT (Zhang et al., 2022), as Hugging Face's `OPTForCausalLM`. The 350m model has its norms after
 --- the layers instead of before them, and embeddings of another size than the layers.
-local new_family = require "redco.models.opt_like"
+local new_family = require "redco.models.kinds.opt_like"
 local tasks = require "redco.models.tasks"
 
 return new_family {

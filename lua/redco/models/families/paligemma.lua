@@ -1,11 +1,11 @@
 --- PaliGemma (Beyer et al., 2024), as Hugging Face's `PaliGemmaForConditionalGeneration`: one layer
 --- projects SigLIP's hidden states to the embeddings of Gemma, where the tokens of a prompt see
 --- each other. Those of an answer, where token_type_ids are 1, see only what is before them.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local families = require "redco.models.family_table"
-local layers = require "redco.models.clip_layers"
-local new_family = require "redco.models.image_text"
+local layers = require "redco.models.layers.clip_layers"
+local new_family = require "redco.models.kinds.image_text"
 
 local paligemma = {
   model_type = "paligemma",

@@ -1,8 +1,8 @@
 --- Parakeet with CTC, as Hugging Face's `ParakeetForCTC`: a Fast Conformer that writes a token or a
 --- blank for each frame of sound.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local complete_config = require "redco.models.config"
-local ctc = require "redco.models.ctc"
+local ctc = require "redco.models.tasks.ctc"
 local encoder = require "redco.models.families.parakeet_encoder"
 local native = require "redco.native"
 

@@ -1,13 +1,13 @@
 --- The encoder of Parakeet, as Hugging Face's `ParakeetEncoder`: a Fast Conformer (Rekesh et al.,
 --- 2023) over log-mel spectra. Convolutions take fewer frames of them; a layer is attention with
 --- relative positions and a convolution between two feed-forward layers. Shapes: B batch, T frames.
-local batch_norm = require "redco.models.batch_norm"
-local blocks = require "redco.models.blocks"
+local batch_norm = require "redco.models.layers.batch_norm"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local masks = require "redco.models.masks"
+local masks = require "redco.models.layers.masks"
 local native = require "redco.native"
 local nn = require "redco.nn"
-local relative_shift = require "redco.models.relative_shift"
+local relative_shift = require "redco.models.layers.relative_shift"
 local torch = require "redco.torch"
 
 local eps = 1e-5

@@ -1,6 +1,6 @@
 --- Pegasus (Zhang et al., 2019), as Hugging Face's `PegasusForConditionalGeneration`: BART with
 --- norms before the layers, sinusoidal positions, and without a norm of the embedding.
-local new_family = require "redco.models.bart_like"
+local new_family = require "redco.models.kinds.bart_like"
 
 return new_family {
   model_type = "pegasus",

@@ -1,8 +1,8 @@
 --- Phi-1, Phi-1.5 and Phi-2 (Li et al., 2023), as Hugging Face's `PhiForCausalLM`: attention and
 --- feed-forward layers run in parallel after one layer norm, with biases everywhere, and positions
 --- in a part of each head.
-local new_family = require "redco.models.llama_like"
-local norms = require "redco.models.norms"
+local new_family = require "redco.models.kinds.llama_like"
+local norms = require "redco.models.layers.norms"
 local tasks = require "redco.models.tasks"
 
 return new_family {

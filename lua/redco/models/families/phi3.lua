@@ -1,8 +1,8 @@
 --- Phi-3, Phi-3.5 and Phi-4-mini (Abdin et al., 2024), as Hugging Face's `Phi3ForCausalLM`: LLaMA
 --- with q, k and v in one projection, gate and up in another, and positions in a part of each head.
-local new_family = require "redco.models.llama_like"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 return new_family {
   model_type = "phi3",

@@ -2,15 +2,15 @@
 --- draws the two experts of a token one after the other in training, as SparseMixer (Liu et al.,
 --- 2023, arXiv 2310.00811).
 local adapter = require "redco.lora.adapter"
-local blocks = require "redco.models.blocks"
-local experts = require "redco.models.experts"
+local blocks = require "redco.models.layers.blocks"
+local experts = require "redco.models.layers.experts"
 local fail = require "redco.fail"
 local native = require "redco.native"
-local new_family = require "redco.models.llama_like"
-local norms = require "redco.models.norms"
+local new_family = require "redco.models.kinds.llama_like"
+local norms = require "redco.models.layers.norms"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 -- Returns the weights and numbers [N, 1] of an expert for each token. `scores` [N, n] are the
 -- router's, `open` the same with -inf for an expert that is taken. Experts whose score is less than

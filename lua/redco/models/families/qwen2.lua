@@ -1,8 +1,8 @@
 --- Qwen2 and Qwen2.5 (Yang et al., 2024), as Hugging Face's `Qwen2ForCausalLM`: LLaMA with biases
 --- on q, k and v, and windows in the last layers.
-local new_family = require "redco.models.llama_like"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 return new_family {
   model_type = "qwen2",

@@ -1,10 +1,10 @@
 --- Qwen2.5-VL (Bai et al., 2025), as Hugging Face's `Qwen2_5_VLForConditionalGeneration`: Qwen2-VL
 --- with windows of patches in most layers of its model of images.
 local fail = require "redco.fail"
-local new_family = require "redco.models.qwen_vl"
-local names = require "redco.models.qwen_vl_names"
-local norms = require "redco.models.norms"
-local texts = require "redco.models.qwen_vl_text"
+local new_family = require "redco.models.kinds.qwen_vl"
+local names = require "redco.models.images.qwen_vl_names"
+local norms = require "redco.models.layers.norms"
+local texts = require "redco.models.images.qwen_vl_text"
 
 -- Returns how many rows and columns of features a window has.
 local function window_of(c)

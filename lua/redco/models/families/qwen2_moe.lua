@@ -1,10 +1,10 @@
 --- Qwen1.5-MoE and Qwen2's mixtures of experts (Yang et al., 2024), as Hugging Face's
 --- `Qwen2MoeForCausalLM`: beside the experts is a layer for all tokens, with a factor.
-local experts = require "redco.models.experts"
-local new_family = require "redco.models.llama_like"
-local sparse_layers = require "redco.models.sparse_layers"
+local experts = require "redco.models.layers.experts"
+local new_family = require "redco.models.kinds.llama_like"
+local sparse_layers = require "redco.models.layers.sparse_layers"
 local tasks = require "redco.models.tasks"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 local qwen2_moe = {
   model_type = "qwen2_moe",

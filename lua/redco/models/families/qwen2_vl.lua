@@ -1,9 +1,9 @@
 --- Qwen2-VL (Wang et al., 2024), as Hugging Face's `Qwen2VLForConditionalGeneration`: images of any
 --- size, with rotary positions of rows and columns.
-local new_family = require "redco.models.qwen_vl"
-local names = require "redco.models.qwen_vl_names"
-local norms = require "redco.models.norms"
-local texts = require "redco.models.qwen_vl_text"
+local new_family = require "redco.models.kinds.qwen_vl"
+local names = require "redco.models.images.qwen_vl_names"
+local norms = require "redco.models.layers.norms"
+local texts = require "redco.models.images.qwen_vl_text"
 
 return new_family {
   model_type = "qwen2_vl",

@@ -1,8 +1,8 @@
 --- Qwen3 (Yang et al., 2025), as Hugging Face's `Qwen3ForCausalLM`: LLaMA with norms of each head
 --- of q and k, and windows in the last layers.
-local new_family = require "redco.models.llama_like"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 return new_family {
   model_type = "qwen3",

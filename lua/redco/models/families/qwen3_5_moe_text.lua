@@ -1,8 +1,8 @@
 --- The text model of Qwen3.5's mixtures of experts (Qwen Team, 2026), as Hugging Face's
 --- `Qwen3_5MoeForCausalLM`.
-local experts = require "redco.models.experts"
+local experts = require "redco.models.layers.experts"
 local linear_layers = require "redco.models.states.linear_layers"
-local new_family = require "redco.models.llama_like"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 
 -- The matrices of experts are in one weight each, or stacked: the configuration does not say it.

@@ -1,7 +1,7 @@
 --- The text model of Qwen3.5 (Qwen Team, 2026), as Hugging Face's `Qwen3_5ForCausalLM`: Qwen3-Next
 --- without experts, with more projections.
 local linear_layers = require "redco.models.states.linear_layers"
-local new_family = require "redco.models.llama_like"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 
 return new_family(linear_layers.row({

@@ -1,7 +1,7 @@
 --- Qwen3's mixtures of experts (Yang et al., 2025), as Hugging Face's `Qwen3MoeForCausalLM`.
-local experts = require "redco.models.experts"
-local new_family = require "redco.models.llama_like"
-local sparse_layers = require "redco.models.sparse_layers"
+local experts = require "redco.models.layers.experts"
+local new_family = require "redco.models.kinds.llama_like"
+local sparse_layers = require "redco.models.layers.sparse_layers"
 local tasks = require "redco.models.tasks"
 
 local qwen3_moe = {

@@ -1,10 +1,10 @@
 --- Qwen3-Next (Qwen Team, 2025), as Hugging Face's `Qwen3NextForCausalLM`: three of four layers
 --- have Gated DeltaNet, the others attention with gates; beside the experts is a layer for all
 --- tokens.
-local experts = require "redco.models.experts"
+local experts = require "redco.models.layers.experts"
 local linear_layers = require "redco.models.states.linear_layers"
-local new_family = require "redco.models.llama_like"
-local sparse_layers = require "redco.models.sparse_layers"
+local new_family = require "redco.models.kinds.llama_like"
+local sparse_layers = require "redco.models.layers.sparse_layers"
 local tasks = require "redco.models.tasks"
 
 return new_family(linear_layers.row({

@@ -1,7 +1,7 @@
 --- Qwen3-VL with mixtures of experts, as Hugging Face's `Qwen3VLMoeForConditionalGeneration`.
-local new_family = require "redco.models.qwen_vl"
-local texts = require "redco.models.qwen_vl_text"
-local vision = require "redco.models.qwen3_vl_vision"
+local new_family = require "redco.models.kinds.qwen_vl"
+local texts = require "redco.models.images.qwen_vl_text"
+local vision = require "redco.models.images.qwen3_vl_vision"
 
 -- The configuration does not say whether experts' matrices are [n, in, out] or [n, out, in]; of
 -- square ones either gate and up or down say it.

@@ -1,9 +1,9 @@
 --- ResNet (He et al., 2015), as Hugging Face's `ResNetForImageClassification` and `ResNetModel`.
-local batch_norm = require "redco.models.batch_norm"
-local blocks = require "redco.models.blocks"
+local batch_norm = require "redco.models.layers.batch_norm"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local layers = require "redco.models.resnet_layers"
-local new_family = require "redco.models.images_family"
+local layers = require "redco.models.images.resnet_layers"
+local new_family = require "redco.models.kinds.images_family"
 local nn = require "redco.nn"
 
 -- As PyTorch's linear layers are initialised.

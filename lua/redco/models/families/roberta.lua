@@ -1,6 +1,6 @@
 --- RoBERTa (Liu et al., 2019), as Hugging Face's `RobertaForMaskedLM` and other classes: BERT with
 --- positions that count from the padding token, and heads without a pooler.
-local new_encoder = require "redco.models.bert_like"
+local new_encoder = require "redco.models.kinds.bert_like"
 
 local dropout = { dropout = { "classifier_dropout", "hidden_dropout_prob" } }
 

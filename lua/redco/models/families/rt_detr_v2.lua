@@ -1,8 +1,8 @@
 --- RT-DETR v2 (Lv et al., 2024), as Hugging Face's `RTDetrV2ForObjectDetection`: the scale of the
 --- points at which a query looks is a setting.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local new_family = require "redco.models.rt_detr_like"
+local new_family = require "redco.models.kinds.rt_detr_like"
 
 return new_family {
   model_type = "rt_detr_v2", models = "RT-DETR v2", class = "RTDetrV2",

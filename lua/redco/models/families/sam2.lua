@@ -1,11 +1,11 @@
 --- SAM 2 for images (Ravi et al., 2024), as Hugging Face's `Sam2Model`: masks of what points, boxes
 --- or masks mean. Folders of its models of videos open, too, without their memory. Shapes: B
 --- images, P objects of each.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local complete_config = require "redco.models.config"
 local fail = require "redco.fail"
-local masks = require "redco.models.sam2_masks"
-local prompts = require "redco.models.sam2_prompts"
+local masks = require "redco.models.images.sam2_masks"
+local prompts = require "redco.models.images.sam2_prompts"
 local vision = require "redco.models.families.sam2_vision_model"
 
 local n_images = 3  -- that the decoder reads

@@ -2,7 +2,7 @@
 --- `Sam2HieraDetModel`: stages of attention in windows, in some layers to the whole image. The
 --- first layer of a stage has fewer queries than keys. Shapes: B images, H and W rows and columns
 --- of places, s the side of a window.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local nn = require "redco.nn"
 local torch = require "redco.torch"

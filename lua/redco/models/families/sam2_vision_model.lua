@@ -1,6 +1,6 @@
 --- SAM 2's model of images (Ravi et al., 2024), as Hugging Face's `Sam2VisionModel`: the stages of
 --- a Hiera become images of one number of channels, to which smaller ones are added.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local complete_config = require "redco.models.config"
 local fail = require "redco.fail"
 local hiera = require "redco.models.families.sam2_hiera_det_model"

@@ -1,6 +1,6 @@
 --- Seed-OSS (ByteDance Seed, 2025), as Hugging Face's `SeedOssForCausalLM`: LLaMA with a bias of
 --- its own for the output of attention, and dropout.
-local new_family = require "redco.models.llama_like"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 
 return new_family {

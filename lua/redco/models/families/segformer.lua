@@ -1,11 +1,11 @@
 --- SegFormer (Xie et al., 2021), as Hugging Face's `SegformerForSemanticSegmentation`,
 --- `SegformerForImageClassification` and `SegformerModel`: stages of attention to fewer places than
 --- it has queries, and a head that adds up all stages. Shapes: B batch, H and W rows and columns.
-local batch_norm = require "redco.models.batch_norm"
-local blocks = require "redco.models.blocks"
+local batch_norm = require "redco.models.layers.batch_norm"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local losses = require "redco.models.task_losses"
-local new_family = require "redco.models.images_family"
+local losses = require "redco.models.tasks.task_losses"
+local new_family = require "redco.models.kinds.images_family"
 local nn = require "redco.nn"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"

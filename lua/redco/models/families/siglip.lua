@@ -1,6 +1,6 @@
 --- SigLIP (Zhai et al., 2023), as Hugging Face's `SiglipModel`: each text and image are a pair or
 --- not, which the loss asks of each alone.
-local new_family = require "redco.models.siglip_like"
+local new_family = require "redco.models.kinds.siglip_like"
 
 return new_family {
   model_type = "siglip",

@@ -1,9 +1,9 @@
 --- SigLIP 2 with images of different sizes (Tschannen et al., 2025), as Hugging Face's
 --- `Siglip2Model`: SigLIP with another model of images. The folders of SigLIP 2 with a fixed
 --- resolution are of type siglip.
-local new_family = require "redco.models.siglip_like"
+local new_family = require "redco.models.kinds.siglip_like"
 local text = require "redco.models.families.siglip_text_model"
-local tower = require "redco.models.tower"
+local tower = require "redco.models.kinds.tower"
 
 local function with(fields, base) return setmetatable(fields, { __index = base }) end
 

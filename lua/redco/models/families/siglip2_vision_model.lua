@@ -2,11 +2,11 @@
 --- `Siglip2VisionModel`. An image is a row of patches, at most as many as all rows have; its
 --- positions are those of a square grid, resized to its rows and columns. Shapes: B images, T
 --- patches, S the side of the grid.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local inits = require "redco.models.siglip_inits"
-local masks = require "redco.models.masks"
-local new_family = require "redco.models.siglip_vision"
+local inits = require "redco.models.images.siglip_inits"
+local masks = require "redco.models.layers.masks"
+local new_family = require "redco.models.images.siglip_vision"
 local torch = require "redco.torch"
 
 local function side_of(c) return math.floor(math.sqrt(c.num_patches)) end

@@ -1,10 +1,10 @@
 --- SigLIP's model of texts (Zhai et al., 2023), as Hugging Face's `SiglipTextModel`. Its features
 --- are those of the last token, which may be padding.
-local blocks = require "redco.models.blocks"
-local inits = require "redco.models.siglip_inits"
-local layers = require "redco.models.clip_layers"
-local masks = require "redco.models.masks"
-local tower = require "redco.models.tower"
+local blocks = require "redco.models.layers.blocks"
+local inits = require "redco.models.images.siglip_inits"
+local layers = require "redco.models.layers.clip_layers"
+local masks = require "redco.models.layers.masks"
+local tower = require "redco.models.kinds.tower"
 
 local text = {
   model_type = "siglip_text_model",

@@ -1,8 +1,8 @@
 --- SigLIP's model of images (Zhai et al., 2023), as Hugging Face's `SiglipVisionModel`.
-local blocks = require "redco.models.blocks"
-local inits = require "redco.models.siglip_inits"
-local layers = require "redco.models.clip_layers"
-local new_family = require "redco.models.siglip_vision"
+local blocks = require "redco.models.layers.blocks"
+local inits = require "redco.models.images.siglip_inits"
+local layers = require "redco.models.layers.clip_layers"
+local new_family = require "redco.models.images.siglip_vision"
 
 return new_family {
   model_type = "siglip_vision_model",

@@ -1,9 +1,9 @@
 --- SmolLM3 (2025), as Hugging Face's `SmolLM3ForCausalLM`: LLaMA with layers that have no
 --- positions.
 local fail = require "redco.fail"
-local new_family = require "redco.models.llama_like"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 local smollm3 = {
   model_type = "smollm3",

@@ -1,7 +1,7 @@
 --- Solar Open (Upstage, 2026), as Hugging Face's `SolarOpenForCausalLM`: GLM-4.5 with experts in
 --- every layer.
-local grouped_experts = require "redco.models.grouped_experts"
-local new_family = require "redco.models.llama_like"
+local grouped_experts = require "redco.models.layers.grouped_experts"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 

@@ -1,10 +1,10 @@
 --- StableLM (Stability AI, 2023), as Hugging Face's `StableLmForCausalLM`: LLaMA with layer norms
 --- and positions in a part of each head; StableLM 2 12B runs attention and feed-forward layers in
 --- parallel and has a norm of each head of q and k.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local new_family = require "redco.models.llama_like"
-local norms = require "redco.models.norms"
+local new_family = require "redco.models.kinds.llama_like"
+local norms = require "redco.models.layers.norms"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 

@@ -1,9 +1,9 @@
 --- StarCoder2 (Lozhkov et al., 2024), as Hugging Face's `Starcoder2ForCausalLM`: LLaMA with layer
 --- norms, biases, and feed-forward layers without a gate.
-local new_family = require "redco.models.llama_like"
-local norms = require "redco.models.norms"
+local new_family = require "redco.models.kinds.llama_like"
+local norms = require "redco.models.layers.norms"
 local tasks = require "redco.models.tasks"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 return new_family {
   model_type = "starcoder2",

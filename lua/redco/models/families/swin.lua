@@ -1,9 +1,9 @@
 --- Swin Transformer (Liu et al., 2021), as Hugging Face's `SwinForImageClassification` and
 --- `SwinModel`.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local new_family = require "redco.models.images_family"
-local stages = require "redco.models.swin_stages"
+local new_family = require "redco.models.kinds.images_family"
+local stages = require "redco.models.images.swin_stages"
 local torch = require "redco.torch"
 
 local function add_parameters(c, add)

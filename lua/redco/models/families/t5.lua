@@ -1,6 +1,6 @@
 --- T5 (Raffel et al., 2020), as Hugging Face's `T5ForConditionalGeneration`. Version 1.1 has gated
 --- feed-forward layers and a separate head.
-local new_family = require "redco.models.t5_like"
+local new_family = require "redco.models.kinds.t5_like"
 
 return new_family {
   model_type = "t5",

@@ -1,17 +1,17 @@
 --- T5Gemma (Google, 2025), as Hugging Face's `T5GemmaForConditionalGeneration`: an encoder and a
 --- decoder of the layers of Gemma 2.
-local attention = require "redco.models.llama_attention"
-local blocks = require "redco.models.blocks"
+local attention = require "redco.models.layers.llama_attention"
+local blocks = require "redco.models.layers.blocks"
 local complete_config = require "redco.models.config"
 local gemma2 = require "redco.models.families.gemma2"
-local masks = require "redco.models.masks"
-local new_mlp = require "redco.models.llama_mlp"
+local masks = require "redco.models.layers.masks"
+local new_mlp = require "redco.models.layers.llama_mlp"
 local nn = require "redco.nn"
-local norms = require "redco.models.norms"
-local rotary = require "redco.models.rotary"
+local norms = require "redco.models.layers.norms"
+local rotary = require "redco.models.layers.rotary"
 local ties = require "redco.models.ties"
 local torch = require "redco.torch"
-local windows = require "redco.models.windows"
+local windows = require "redco.models.layers.windows"
 
 local part = setmetatable({
   model_type = "t5_gemma_module",

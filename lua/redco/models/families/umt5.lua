@@ -1,6 +1,6 @@
 --- UMT5 (Chung et al., 2023), as Hugging Face's `UMT5ForConditionalGeneration`: mT5 with biases by
 --- distance in each layer.
-local new_family = require "redco.models.t5_like"
+local new_family = require "redco.models.kinds.t5_like"
 
 return new_family {
   model_type = "umt5",

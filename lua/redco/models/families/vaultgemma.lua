@@ -1,7 +1,7 @@
 --- VaultGemma (Google, 2025), as Hugging Face's `VaultGemmaForCausalLM`: Gemma 2 with norms only
 --- before the layers.
 local gemma2 = require "redco.models.families.gemma2"
-local new_family = require "redco.models.llama_like"
+local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 
 return new_family {

@@ -1,6 +1,6 @@
 --- Image captioning, as Hugging Face's `VisionEncoderDecoderModel`: the decoder of one model
 --- attends to the output of an image encoder of another.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local complete_config = require "redco.models.config"
 local fail = require "redco.fail"
 local gpt2 = require "redco.models.families.gpt2"

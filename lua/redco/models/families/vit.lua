@@ -1,5 +1,5 @@
 --- ViT (Dosovitskiy et al., 2020), as Hugging Face's `ViTForImageClassification` and `ViTModel`.
-local new_family = require "redco.models.vit_like"
+local new_family = require "redco.models.kinds.vit_like"
 
 return new_family {
   model_type = "vit",

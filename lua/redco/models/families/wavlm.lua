@@ -1,8 +1,8 @@
 --- WavLM (Chen et al., 2021), as Hugging Face's `WavLMForCTC`, `WavLMForSequenceClassification` and
 --- `WavLMModel`: wav2vec 2.0 whose scores have relative positions, gated by each frame.
-local blocks = require "redco.models.blocks"
-local new_family = require "redco.models.wav2vec2_like"
-local new_bias = require("redco.models.relative_bias").new
+local blocks = require "redco.models.layers.blocks"
+local new_family = require "redco.models.kinds.wav2vec2_like"
+local new_bias = require("redco.models.layers.relative_bias").new
 local torch = require "redco.torch"
 
 -- Returns the gate [B, H, T, 1] of frames x [B, T, size].

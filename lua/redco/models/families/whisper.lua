@@ -1,10 +1,10 @@
 --- Whisper (Radford et al., 2022), as Hugging Face's `WhisperForConditionalGeneration`: an
 --- encoder of sound as log-mel spectra, and a decoder of text. Norms are before layers.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local generate = require "redco.generation.whisper"
-local masks = require "redco.models.masks"
-local new_classifier = require "redco.models.whisper_classifier"
+local masks = require "redco.models.layers.masks"
+local new_classifier = require "redco.models.sound.whisper_classifier"
 local nn = require "redco.nn"
 local torch = require "redco.torch"
 

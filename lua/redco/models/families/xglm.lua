@@ -1,5 +1,5 @@
 --- XGLM (Lin et al., 2021), as Hugging Face's `XGLMForCausalLM`: OPT with sinusoidal positions.
-local new_family = require "redco.models.opt_like"
+local new_family = require "redco.models.kinds.opt_like"
 local tasks = require "redco.models.tasks"
 
 return new_family {

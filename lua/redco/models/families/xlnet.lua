@@ -2,11 +2,11 @@
 --- whose attention knows how far apart tokens are, and whether they are of the same type. With
 --- perm_mask [B, T, T] token i does not attend to the tokens j where it is 1. With target_mapping
 --- [B, M, T] a second stream predicts M tokens without seeing them: the logits are [B, M, size].
-local blocks = require "redco.models.blocks"
-local masks = require "redco.models.masks"
+local blocks = require "redco.models.layers.blocks"
+local masks = require "redco.models.layers.masks"
 local native = require "redco.native"
 local nn = require "redco.nn"
-local relative_shift = require "redco.models.relative_shift"
+local relative_shift = require "redco.models.layers.relative_shift"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 

@@ -2,9 +2,9 @@
 --- attention.
 local deepseek_v3 = require "redco.models.families.deepseek_v3"
 local fail = require "redco.fail"
-local latent_attention = require "redco.models.latent_attention"
-local new_family = require "redco.models.llama_like"
-local rotary = require "redco.models.rotary"
+local latent_attention = require "redco.models.layers.latent_attention"
+local new_family = require "redco.models.kinds.llama_like"
+local rotary = require "redco.models.layers.rotary"
 local tasks = require "redco.models.tasks"
 
 return new_family {

@@ -1,13 +1,13 @@
 --- Zamba2 (Zyphra, 2024), as Hugging Face's `Zamba2ForCausalLM`: layers of Mamba-2. In front of
 --- some stands a transformer layer that also reads the embeddings. These layers share
 --- num_mem_blocks sets of weights in turn, and each has adapters of its own.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local mamba2_layer = require "redco.models.states.mamba2_layer"
-local masks = require "redco.models.masks"
+local masks = require "redco.models.layers.masks"
 local nn = require "redco.nn"
-local norms = require "redco.models.norms"
-local rotary = require "redco.models.rotary"
+local norms = require "redco.models.layers.norms"
+local rotary = require "redco.models.layers.rotary"
 local steps = require "redco.models.states.steps"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"

@@ -3,7 +3,7 @@
 local fail = require "redco.fail"
 local new_reader = require "redco.models.gguf.reader"
 local positions = require "redco.models.gguf.positions"
-local rotary = require "redco.models.rotary"
+local rotary = require "redco.models.layers.rotary"
 local tokens = require "redco.models.gguf.tokens"
 
 -- Sets the sizes of heads and the rotary positions.

@@ -1,6 +1,6 @@
 --- The scaling of rotary positions in a GGUF file.
 local fail = require "redco.fail"
-local rotary = require "redco.models.rotary"
+local rotary = require "redco.models.layers.rotary"
 local torch = require "redco.torch"
 
 local positions = {}

@@ -1,7 +1,7 @@
 --- Gated DeltaNet (Yang, Kautz and Hatamizadeh, 2024) as Qwen has it: q, k and v pass a short
 --- convolution each, then the gated delta rule. Shapes: G heads of keys, R of values for each, K
 --- and V their sizes.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local convolve = require "redco.models.states.causal_convolution"
 local delta_rule = require "redco.models.states.delta_rule"
 local torch = require "redco.torch"

@@ -2,7 +2,7 @@
 --- a token with key k [K], value v [V], decay and rate beta makes S' = decay S + beta k (v - decay
 --- S^T k)^T. A query q [K] reads S'^T q. The R heads of a group share k and q. Shapes: G groups, n
 --- chunks of L tokens.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local chunks = require "redco.models.states.chunks"
 local torch = require "redco.torch"
 

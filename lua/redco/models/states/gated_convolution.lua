@@ -1,6 +1,6 @@
 --- LFM2's short convolution (Liquid AI, 2025): of three projections of a token two are multiplied
 --- before it, the third after it.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local convolve = require "redco.models.states.causal_convolution"
 
 -- Returns a mixer of llama_like.lua.

@@ -1,6 +1,6 @@
 --- Layers of Mamba-2 beside attention in decoders like LLaMA, by the keys that their configurations
 --- share.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local mamba2_layer = require "redco.models.states.mamba2_layer"
 

@@ -1,7 +1,7 @@
 --- Qwen's decoders that have Gated DeltaNet in place of attention in most layers.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local delta_net = require "redco.models.states.delta_net"
-local norms = require "redco.models.norms"
+local norms = require "redco.models.layers.norms"
 
 local layers = { kinds = { "full_attention", "linear_attention" } }
 

@@ -1,6 +1,6 @@
 --- The layer of Mamba-2 (Dao and Gu, 2024): a short convolution, then the scan of state_space.lua,
 --- then a norm with a gate. Shapes: H heads of P elements in G groups, N the size of a state.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local convolve = require "redco.models.states.causal_convolution"
 local native = require "redco.native"
 local scan = require "redco.models.states.state_space"

@@ -1,6 +1,6 @@
 --- The layer of Mamba (Gu and Dao, 2023): a short convolution, then the scan of selective_scan.lua,
 --- then a gate. Shapes: D channels, N the size of a state.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local convolve = require "redco.models.states.causal_convolution"
 local scan = require "redco.models.states.selective_scan"
 local torch = require "redco.torch"

@@ -1,7 +1,7 @@
 --- The selective scan of Mamba (Gu and Dao, 2023): each channel has a state h [N], of which a token
 --- with x, a step dt, b [N] and c [N] makes h' = exp(dt a) h + dt x b and y = h' c. Shapes: D
 --- channels, n chunks of L tokens.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local chunks = require "redco.models.states.chunks"
 local torch = require "redco.torch"
 

@@ -1,7 +1,7 @@
 --- The scan of Mamba-2 (Dao and Gu, 2024): each head has a state h [P, N], of which a token with x
 --- [P], a step dt, b [N] and c [N] makes h' = exp(dt a) h + dt x b^T and y = h' c. The R heads of a
 --- group share b and c. Shapes: G groups, n chunks of L tokens.
-local blocks = require "redco.models.blocks"
+local blocks = require "redco.models.layers.blocks"
 local chunks = require "redco.models.states.chunks"
 local torch = require "redco.torch"
 

@@ -1,0 +1,111 @@
+--- The losses of a model: model.loss, model.logprobs and model.loss_fn.
+local arguments = require "redco.arguments"
+local experts = require "redco.models.layers.experts"
+local fail = require "redco.fail"
+local next_labels = require "redco.models.tasks.next_labels"
+local nn = require "redco.nn"
+local torch = require "redco.torch"
+local widened = require "redco.nn.widened"
+
+local loss_options = arguments("model.loss",
+  { train = false, ignore_index = -100, label_smoothing = 0, shift = false }, { "rng" })
+
+local logprobs_options = arguments("model.logprobs", { train = false, ignore_index = -100,
+  shift = false, temperature = 1, entropy = false, hidden_states = false }, { "rng" })
+
+-- Returns the logits divided by the temperature.
+local function cooled(t, temperature)
+  return t and temperature and temperature ~= 1 and t / temperature or t
+end
+
+-- Returns function(inputs, o) -> labels. Decoders predict the next token; the labels of others are
+-- those of the same place.
+local function new_labels(model, family, config)
+  local is_checked = model.is_encoder_decoder  -- whether labels were compared with the inputs
+  return function(inputs, o)
+    if o.shift then
+      if not model.is_decoder then
+        fail("model.loss: shift is for decoders, which predict the next token; the labels of a %s "
+          .. "are not shifted", family.architecture or config.model_type)
+      end
+      return next_labels.shifted(inputs, o.ignore_index)
+    end
+    if not is_checked then
+      is_checked = next_labels.warn_of_copies(inputs, o.ignore_index, model.is_decoder)
+    end
+    return inputs.labels
+  end
+end
+
+-- Calls `fused` with the input of the last layer, or `of_logits` with the logits if that layer is
+-- not only a product. `temperature`, or nil, divides the logits.
+local function with_labels(layer, p, hidden, labels, o, settings, fused, of_logits, temperature)
+  if not layer.is_product(p) then
+    return of_logits(cooled(layer.logits(p, hidden, o), temperature), labels, settings)
+  end
+  local weight, bias = layer.parameters(p)
+  settings.bias = cooled(bias, temperature)
+  return fused(cooled(hidden, temperature), weight, labels, settings)
+end
+
+-- The entropies [B, T] of the next tokens, without gradient, from the logits of a few places at a
+-- time.
+local function entropies_of(layer, p, hidden, o)
+  local length, vocab_size = hidden:size(1), layer.parameters(p):size(0)
+  local n = math.max(1, math.floor(2 ^ 22 / (hidden:size(0) * vocab_size)))
+  local parts = {}
+  for first = 0, length - 1, n do
+    local x = hidden:narrow(1, first, math.min(n, length - first))
+    local logprobs = (widened(layer.logits(p, x, o)) / o.temperature):log_softmax(-1)
+    parts[#parts + 1] = -(logprobs:exp() * logprobs):sum(-1)
+  end
+  return torch.cat(parts, 1)
+end
+
+--- Adds them to a model. layer: of last_layer.lua, or nil; input_of(p, inputs, o): the input of
+--- that layer, and the routers' logits; complete(inputs): the inputs, with those of the decoder.
+return function(model, family, config, layer, input_of, complete)
+  local labels_of = new_labels(model, family, config)
+  local router_loss = family.router_loss and family.router_loss(config)
+
+  function model.loss(p, inputs, options)
+    local o = loss_options(options)
+    if not family.loss and inputs.labels == nil then
+      fail "model.loss: inputs.labels is missing; without labels there is model.hidden_states"
+    end
+    inputs = complete(inputs)
+    local hidden, routers = input_of(p, inputs, o)
+    if family.loss then return family.loss(config, layer.logits(p, hidden, o), inputs, o) end
+    local loss, count = with_labels(layer, p, hidden, labels_of(inputs, o), o,
+      { ignore_index = o.ignore_index, label_smoothing = o.label_smoothing },
+      nn.linear_cross_entropy, nn.cross_entropy)
+    if not routers or not routers[1] then return loss, count end
+    local mask = inputs.attention_mask
+    local metrics = torch.is_grad_enabled() and experts.metrics(routers, mask) or nil
+    if router_loss then
+      local balance, factor = router_loss(routers, mask)
+      loss = loss + balance * factor
+      if metrics then metrics.router_loss = balance end
+    end
+    return loss, count, metrics
+  end
+
+  function model.logprobs(p, inputs, options)
+    local o = logprobs_options(options)
+    if family.loss or family.task or not layer then
+      fail("model.logprobs: a %s gives tokens no probabilities",
+        family.architecture or config.model_type)
+    end
+    if inputs.labels == nil then fail "model.logprobs: inputs.labels is missing" end
+    inputs = complete(inputs)
+    local labels, hidden = labels_of(inputs, o), (input_of(p, inputs, o))
+    local each = with_labels(layer, p, hidden, labels, o, { ignore_index = o.ignore_index },
+      nn.linear_logprobs, nn.logprobs, o.temperature)
+    return each, labels, o.entropy and torch.no_grad(entropies_of, layer, p, hidden, o) or nil,
+      o.hidden_states and hidden or nil
+  end
+
+  function model.loss_fn(rng, _, p, batch, is_training)
+    return model.loss(p, batch, { train = is_training, rng = rng })
+  end
+end
