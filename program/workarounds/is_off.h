@@ -5,7 +5,7 @@
 namespace redco {
 
 /// Whether the variable REDCO_WITHOUT of `environment` has this name: a list with commas of file
-/// names in this folder, such as event_wait,numeric_addresses, and of tensor_heap. Needs nothing of
+/// names in this folder, such as event_wait,openmp_wait, and of tensor_heap. Needs nothing of
 /// libc, since some workarounds run before it is initialised.
 __attribute__((no_sanitize("address", "thread", "undefined"))) inline bool is_off(
     char** environment, const char* name) {

@@ -10,15 +10,19 @@
 #include "files.h"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <doctest/doctest.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <resolv.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <mutex>
@@ -32,6 +36,9 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 namespace {
+
+// Names of addresses that were looked up, by whether a lookup ends soon if no server answers.
+std::atomic<int> n_short_lookups, n_long_lookups;
 
 redco::Processes member_of(const RunStore& store) {
   redco::Processes member{.rank = 1, .size = 2};
@@ -132,6 +139,17 @@ std::string usage_error(Body body) {
 }
 
 }  // namespace
+
+// In place of the C library's.
+extern "C" [[gnu::visibility("default")]] int getnameinfo(const sockaddr* address, socklen_t length,
+                                                          char* host, socklen_t host_size,
+                                                          char* service, socklen_t service_size,
+                                                          int flags) {
+  static const auto next =
+      reinterpret_cast<decltype(&getnameinfo)>(dlsym(RTLD_NEXT, "getnameinfo"));
+  n_short_lookups += (flags & NI_NUMERICHOST) == 0 && _res.retrans == 1 && _res.retry == 1;
+  return next(address, length, host, host_size, service, service_size, flags | NI_NUMERICHOST);
+}
 
 TEST_CASE("who has the secret has a store as LibTorch's") {
   auto store = RunStore::open();
@@ -315,6 +333,7 @@ TEST_CASE("under torchrun process 0 tells at torchrun's store where the run's is
   options.isServer = true;
   options.waitWorkers = false;
   c10d::TCPStore torchrun("127.0.0.1", options);
+  n_short_lookups = 0;
   redco::Processes first{.rank = 0, .size = 2, .local_size = 2, .store_address = "127.0.0.1"};
   first.store_port = torchrun.getPort();
   first.run = "none";
@@ -328,6 +347,8 @@ TEST_CASE("under torchrun process 0 tells at torchrun's store where the run's is
   auto of_first = RunStore::connect(first, seconds(20));
   later.join();
   REQUIRE(of_second);
+  // If there are none, ShortLookups (announced_store.cpp) are no longer needed.
+  CHECK(int(n_short_lookups) == 2);
   CHECK(of_first->port() != torchrun.getPort());
   of_first->c10d()->set("key", "value");
   CHECK(of_second->c10d()->get_to_str("key") == "value");

@@ -9,13 +9,38 @@
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <resolv.h>
+
 #include <sstream>
 #include <thread>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace redco::mesh {
 
 using namespace store;
+
+namespace {
+
+// LibTorch's log looks up the name of the address that its store connects to, which takes ten
+// seconds if no name server answers (https://github.com/pytorch/pytorch/issues/159007). While this
+// exists, a lookup on this thread asks each server once, for a second.
+class ShortLookups {
+ public:
+  ShortLookups() {
+    if ((_res.options & RES_INIT) == 0) res_init();
+    before_ = {std::exchange(_res.retrans, 1), std::exchange(_res.retry, 1)};
+  }
+  ~ShortLookups() { std::tie(_res.retrans, _res.retry) = before_; }
+  ShortLookups(const ShortLookups&) = delete;
+  ShortLookups& operator=(const ShortLookups&) = delete;
+
+ private:
+  std::pair<int, int> before_;
+};
+
+}  // namespace
 
 std::pair<std::string, int64_t> announce_store(const Processes& processes,
                                                const std::pair<std::string, int64_t>& own,
@@ -27,6 +52,7 @@ std::pair<std::string, int64_t> announce_store(const Processes& processes,
   // LibTorch's client cannot be interrupted, so wait until the port is open before using it.
   connect_to(processes.store_address, processes.store_port, timeout,
              [&](const std::string& why) { waiting.change(name + " (" + why + ")"); });
+  ShortLookups lookups;
   c10d::TCPStoreOptions options;
   options.port = uint16_t(processes.store_port);
   options.waitWorkers = false;
