@@ -35,12 +35,22 @@ std::vector<at::Tensor> check_tensor_list(lua_State* L, int index) {
   return tensors;
 }
 
+// The generator of a call that draws from it.
+const at::Generator& check_rng(lua_State* L, int index) {
+  const at::Generator* rng = test_generator(L, index);
+  require(rng != nullptr, "rng: expected a Generator, got ", describe(L, index));
+  about_to_draw(*rng);
+  return *rng;
+}
+
 template <class T>
 T kernel_argument(lua_State* L, int index) {
   if constexpr (std::is_same_v<T, at::Tensor>) {
     return check_tensor(L, index);
   } else if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) {
     return check_tensor_list(L, index);
+  } else if constexpr (std::is_same_v<T, at::Generator>) {
+    return check_rng(L, index);
   } else if constexpr (std::is_same_v<T, int64_t>) {
     return check_integer(L, index, ("argument " + std::to_string(index)).c_str());
   } else if constexpr (std::is_same_v<T, double>) {
@@ -96,44 +106,6 @@ at::Tensor dequantized(const at::Tensor& blocks, const std::string& type,
   return dequantize(blocks, type, dtype.value_or(at::kFloat));
 }
 
-// The generator of a call that draws from it.
-const at::Generator& check_rng(lua_State* L, int index, const char* function) {
-  const at::Generator* rng = test_generator(L, index);
-  require(rng != nullptr, function, ": expected a Generator as rng, got ", describe(L, index));
-  about_to_draw(*rng);
-  return *rng;
-}
-
-// softmax_dropout(scores, mask, scale, p, generator)
-int call_softmax_dropout(lua_State* L) {
-  const at::Generator& rng = check_rng(L, 5, "nn.attention");
-  push_tensor(L, with_memory_retry(L, [&] {
-                return softmax_dropout(check_tensor(L, 1),
-                                       kernel_argument<std::optional<at::Tensor>>(L, 2),
-                                       luaL_checknumber(L, 3), luaL_checknumber(L, 4), rng);
-              }));
-  return 1;
-}
-
-// dropout_attention(q, k, v, mask, scale, p, generator): Lua's garbage then holds no scores
-int call_dropout_attention(lua_State* L) {
-  const at::Generator& rng = check_rng(L, 7, "nn.attention");
-  push_tensor(L, with_memory_retry(L, [&] {
-                return dropout_attention(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
-                                         kernel_argument<std::optional<at::Tensor>>(L, 4),
-                                         luaL_checknumber(L, 5), luaL_checknumber(L, 6), rng);
-              }));
-  return 1;
-}
-
-// dropout(x, p, generator)
-int call_dropout(lua_State* L) {
-  const at::Generator& rng = check_rng(L, 3, "nn.dropout");
-  push_tensor(L, with_memory_retry(
-                     L, [&] { return dropout(check_tensor(L, 1), luaL_checknumber(L, 2), rng); }));
-  return 1;
-}
-
 constexpr luaL_Reg kernels[] = {
     {"linear", KernelCall<linear_layer>::call},
     {"grouped_linear", KernelCall<grouped_layer>::call},
@@ -146,9 +118,10 @@ constexpr luaL_Reg kernels[] = {
     {"has_segment_attention", KernelCall<has_segment_attention>::call},
     {"silu_mul", KernelCall<silu_mul>::call},
     {"rotary", KernelCall<rotary>::call},
-    {"dropout", call_dropout},
-    {"softmax_dropout", call_softmax_dropout},
-    {"dropout_attention", call_dropout_attention},
+    {"dropout", KernelCall<dropout>::call},
+    {"softmax_dropout", KernelCall<softmax_dropout>::call},
+    {"dropout_attention",
+     KernelCall<dropout_attention>::call},  // Lua's garbage then holds no scores
     {"quantize", KernelCall<quantize>::call},
     {"dequantize", KernelCall<dequantized>::call},
     {"quantized_linear", KernelCall<quantized_linear>::call},

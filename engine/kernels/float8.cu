@@ -1,4 +1,4 @@
-// bfloat16 numbers times a factor, rounded to 8 bits, on GPUs: the kernels of float8_kernel.cpp,
+// bfloat16 numbers times a factor, rounded to 8 bits, on GPUs: the kernels of float8_linear.cpp,
 // which are compiled where they run.
 
 #include "element_types.cuh"

@@ -1,4 +1,4 @@
-// Rotary positions on GPUs: the kernels of rotary_kernel.cpp, which are compiled where they run. A
+// Rotary positions on GPUs: the kernels of rotary.cpp, which are compiled where they run. A
 // block of threads turns the heads of one position, in float.
 
 #include "element_types.cuh"

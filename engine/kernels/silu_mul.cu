@@ -1,4 +1,4 @@
-// silu(gate) * up and its gradients on GPUs: the kernels of silu_mul_kernel.cpp, which are compiled
+// silu(gate) * up and its gradients on GPUs: the kernels of silu_mul.cpp, which are compiled
 // where they run. A block of threads computes one row, in float.
 
 #include "element_types.cuh"

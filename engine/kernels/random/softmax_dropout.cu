@@ -1,4 +1,4 @@
-// Softmax with dropout and its gradient on GPUs: the kernels of softmax_dropout_kernel.cpp, which
+// Softmax with dropout and its gradient on GPUs: the kernels of softmax_dropout.cpp, which
 // are compiled where they run. A block of threads computes one row, in float; each element of the
 // tensors is read from memory once, and then from the cache.
 
