@@ -27,6 +27,8 @@ FILES = ['config.json', 'expected.json', 'generation_config.json', 'model.safete
 NO_TOKENIZER = ['opt_350m_style', 'vit_gpt2', 'qwen2', 'qwen3', 'gemma2', 'gemma3', 'phi3',
                 'qwen3_moe', 'deepseek_v3', 'modernbert']
 NO_SENTENCEPIECE = ['t5_gated_untied']
+# Their tokenizer_cases.json names a folder with the same cases.
+SAME_TOKENIZER_CASES = ['gptj', 't5_relu_tied']
 
 
 def is_kept(case, name):
@@ -63,7 +65,8 @@ def main(source, target):
         for name in FILES:
             is_tokenizer = 'token' in name or name in ('spiece.model', 'vocab.txt')
             if (is_tokenizer and case in NO_TOKENIZER) or \
-                    (name == 'spiece.model' and case in NO_SENTENCEPIECE):
+                    (name == 'spiece.model' and case in NO_SENTENCEPIECE) or \
+                    (name == 'tokenizer_cases.json' and case in SAME_TOKENIZER_CASES):
                 continue
             if (source / case / name).exists():
                 shutil.copyfile(source / case / name, folder / name)
