@@ -3,8 +3,8 @@
 # files with options of their own are compiled alone.
 #
 # Measured with GCC 12 on a busy machine, in processor time: the program takes about 10 minutes, in
-# place of about 22. The largest units measured (text, train) take 1.5 GB of memory. After a change
-# of one file the whole folder is compiled again: engine/train takes 26 s, its fit.cpp alone 5 s.
+# place of about 22. The largest units measured take 1.5 GB of memory. After a change
+# of one file the whole folder is compiled again: in 26 s where the file alone takes 5 s, for example.
 # Builds for development (other build types) therefore compile each file alone, and so check that
 # each includes what it uses.
 include(CMakeDependentOption)

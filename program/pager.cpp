@@ -14,7 +14,7 @@ bool page(const std::string& text) {
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGINT, &ignore, &interrupt);
   sigaction(SIGPIPE, &ignore, &broken_pipe);
-  // An ignored signal stays ignored in the shell, but not one that it handles; less does.
+  // The shell ignores these signals, too. The pager may handle them, as less does.
   FILE* pager = popen(
       ("command -v " + command.substr(0, command.find(' ')) + " >/dev/null || exit 127; " + command)
           .c_str(),

@@ -86,8 +86,8 @@ REDCO_API at::Tensor rotary(const at::Tensor& x, const at::Tensor& cos, const at
 /// keeps `gate` and `up` alone. Differentiable twice.
 REDCO_API at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up);
 
-/// x times 1 / (1 - p), rounded to x's dtype, where a draw of `rng` with probability 1 - p keeps
-/// the element, else times 0. One pass with a CounterGenerator; several operators with another
+/// Sets each element to 0 with probability p, by a draw of `rng`, and multiplies the others by
+/// 1 / (1 - p), rounded to x's dtype. One pass with a CounterGenerator; several operators with another
 /// generator, and inside functorch's transformations. Throws Error if p is no probability, and if x
 /// is not of a floating-point dtype.
 REDCO_API at::Tensor dropout(const at::Tensor& x, double p, const at::Generator& rng);

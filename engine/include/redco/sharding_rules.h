@@ -76,9 +76,6 @@ struct StageDecisions {
 REDCO_API StageDecisions decide_stages(const Tree& params, int64_t n_stages,
                                        const TracedForward& forward);
 
-/// Converts the decisions to rules, one for each parameter that is split.
-REDCO_API std::vector<ShardingRule> as_rules(const std::vector<ShardingDecision>& decisions);
-
 /// Formats the stages as a readable table.
 REDCO_API std::string to_string(const StageDecisions& decisions);
 

@@ -470,7 +470,8 @@ void ForwardWatcher::note_slice(const Call& call, const std::set<int>& weights) 
   }
 }
 
-// Splits weights of which slices take parts between these, or each of these.
+// Splits weights whose outputs are sliced: each part over all ranks. If slices have a step, so many
+// outputs stay together.
 void ForwardWatcher::correct_sliced(std::map<int, Correction>& all) const {
   for (const auto& [weight, cuts] : cuts_) {
     const TracedParameter& parameter = parameters_[size_t(weight)];

@@ -86,7 +86,8 @@ void max_pool1d(const c10::OperatorHandle& op, Stack* stack) {
   if (!is_recorded) stack->back() = stack->back().toTensor().contiguous();
 }
 
-// For several quantiles each release of LibTorch sorts by dispatched operators.
+// Only a single quantile is selected in memory: for several, LibTorch sorts by dispatched
+// operators.
 void quantile(const c10::OperatorHandle& op, Stack* stack) {
   const size_t n = op.schema().arguments().size();
   const at::Tensor& self = torch::jit::peek(*stack, 0, n).toTensor();

@@ -84,7 +84,7 @@ class StagedCalls {
   static bool has_stages(const StagedPass& pass) { return pass.run_->size(stages) > 1; }
 
   // The result of `move`, which is made once for each tensor and stage. A copy is made again after
-  // a write to the tensor. Another name of it is not: it has the history of what was written to it.
+  // a write to the tensor. An alias is not: it sees the write, and has its history.
   enum Result : uint8_t { copy, alias };
   template <class Move>
   static at::Tensor once(const at::Tensor& tensor, int64_t to, Result kind, const Move& move) {
@@ -125,13 +125,13 @@ at::Tensor as_part_of_stage(const at::Tensor& gradient) {
   return wrap(local, impl->placements(), impl->mesh()->of_run(), geometry_of(gradient));
 }
 
-// A gradient of what `ctx` has put on a stage, there. LibTorch makes some as plain tensors, such as
-// zeros, which all processes have.
+// Returns the gradient on the stage on which `ctx` has put the tensor. LibTorch makes some
+// gradients as plain tensors, such as zeros, which all processes have.
 at::Tensor gradient_on_stage(AutogradContext* ctx, const at::Tensor& gradient) {
   return stage_of(gradient) ? gradient : seen_by_stage(gradient, kept(ctx, "stage"));
 }
 
-// Uses a tensor that all processes have on a stage.
+// Makes a tensor that all processes have one of a stage.
 class Seen : public torch::autograd::Function<Seen> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
@@ -285,8 +285,8 @@ bool bring_together(Stack& stack, size_t n, const std::vector<bool>& is_written)
   return true;
 }
 
-// Backward calls operators on what forward has brought together. The forward pass of a schedule has
-// no other backward pass inside of it than those of transforms, which autograd records.
+// Backward calls operators on what forward has brought together. Inside of a schedule's forward
+// pass only transforms run backward passes, and autograd records these.
 bool is_of_backward() {
   const bool is_recorded_forward = Calls::is_scheduled() && !Calls::is_backward();
   return torch::autograd::get_current_node() && !Recomputing::is_on() && !is_recorded_forward;

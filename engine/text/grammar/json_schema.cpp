@@ -306,7 +306,7 @@ Node SchemaReader::resolved(const Conjunction& all) {
   return all.parts.empty() ? json_.any_value() : values(all.parts);
 }
 
-// Whether a finite text fits what is written for a conjunction, and a further schema.
+// Whether a finite text fits all schemas of a conjunction and a further one.
 bool SchemaReader::has_text(Conjunction all, Part further) {
   Grammar grammar;
   JsonGrammar json(grammar);

@@ -155,7 +155,7 @@ function Task:choices(document)
   return list
 end
 
---- Returns what doc_to_target says: a text, a number (with choices, one of them, from 0) or a list.
+--- Returns what doc_to_target says: a text, a list, or a number, which counts choices from 0.
 function Task:target(document)
   local target = self:value("doc_to_target", document)
   local is_column = type(self.doc_to_target) == "string" and self.names[self.doc_to_target]

@@ -150,7 +150,7 @@ end
 local function from_files(model)
   local source, found = supported(model.generation_config or model.config), {}
   for name in pairs(options) do found[name] = source[name] end
-  -- In files it is about the memory of transformers, and changes no token.
+  -- A folder says how transformers is to use memory. That changes no token.
   found.cache_implementation = nil
   return found
 end

@@ -15,7 +15,7 @@ for _, key in ipairs {
 } do common[key] = true end
 
 -- Keys that transformers reads for any family and that are not supported, with the value that has
--- no effect: `false`, also if every value has one.
+-- no effect; `false` if there is none.
 local unsupported = {
   attention_chunk_size = false,
   quantization_config = false,

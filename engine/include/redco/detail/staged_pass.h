@@ -75,8 +75,9 @@ class REDCO_API StagedPass {
   std::set<uint64_t> seen_;  // the memory of tensors that all stages have, as one sees them
 };
 
-/// While it exists, operators on parameters that all stages have are of this stage, until one on a
-/// tensor of another stage. A function that backward computes again begins where it did at first.
+/// While it exists, this stage computes operators whose parameters all stages have, until an
+/// operator reads a tensor of another stage. With it, a function that backward computes again
+/// begins on the stage on which it began at first.
 class REDCO_API StageOfOthers {
  public:
   explicit StageOfOthers(int64_t stage);

@@ -36,7 +36,7 @@ local ernie = {
   },
   optional = { "moe_layer_end_index", "use_bias", "moe_norm_min",
     "router_aux_loss_coef" },
-  -- transformers has no dropout here, and a loss of the router that counts other experts.
+  -- transformers has no dropout here, and counts other experts in the loss of the router.
   only = { attention_dropout = 0, use_bias = false,
     moe_norm_min = 1e-12, output_router_logits = false },
   aliases = { num_experts = "moe_num_experts", num_experts_per_tok = "moe_k" },

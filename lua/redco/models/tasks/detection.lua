@@ -124,8 +124,8 @@ local function matches(c, logits, boxes, inputs, find_costs)
     torch.tensor(classes, { dtype = "int64", device = device })
 end
 
--- Returns the boxes of the queries of objects, and those of the objects, both [B, N, 4]. In place
--- of padding is one box, which adds 0.
+-- Returns the boxes of objects' queries, and those of the objects, both [B, N, 4]. Where there is
+-- padding both are the same box, so that it adds 0 to the loss.
 local function matched(boxes, inputs, queries, has_query)
   local is_padding = has_query:logical_not():unsqueeze(-1)
   return boxes:gather(1, queries:unsqueeze(-1):expand { -1, -1, 4 }):masked_fill(is_padding, 0.5),

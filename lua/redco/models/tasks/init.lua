@@ -178,9 +178,9 @@ local function add_head(family, row, kind, c, task, add)
   if not row.bias_key or c[row.bias_key] then add(row.bias, { c.vocab_size }, blocks.zeros) end
 end
 
--- Sets the names of a task's parameters: `own_name` of one of the family, and `ignored`, patterns
--- of weights that folders may have besides. Returns function(name): whether a parameter of the
--- family is one of the task, too.
+-- Sets result.own_name(name), the task's name of a parameter of the family, and result.ignored,
+-- patterns of weights that folders may have and the task does not. Returns function(name): whether
+-- the task has that parameter of the family.
 local function set_names(result, family, general)
   result.base_model_prefix = general.base_model_prefix or family.base_model_prefix
   local pattern = "^" .. family.base_model_prefix .. "%."
