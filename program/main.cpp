@@ -209,7 +209,7 @@ void run_here(const redco::CommandLine& line) {
   redco::ScriptEngine engine({.strict = !is_lax,
                               .console = terminal,
                               .exits_process = true,
-                              .records_sharding = line.args().report_sharding});
+                              .reports_sharding = line.args().report_sharding});
   std::optional<ReportAtEnd> report;
   if (line.args().report_sharding) report.emplace(engine, *terminal);
   handle_signals(engine);

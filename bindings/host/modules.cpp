@@ -190,7 +190,7 @@ constexpr luaL_Reg internal_functions[] = {
     {"check_stop", check_stop_of_run},
     {"try", try_call},
     {"without_cudnn_attention", without_cudnn_attention},
-    {"recorded", recorded},
+    {"captured", captured},
     {"device_type", device_type},
     {"is_recomputing", is_recomputing},
     {"checkpoint_block", checkpoint_block},

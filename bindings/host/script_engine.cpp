@@ -8,7 +8,7 @@
 #include "state/context.h"
 #include "state/habits.h"
 #include "state/values.h"
-#include "training/run_record.h"
+#include "training/reported_runs.h"
 
 #include <redco/detail/cuda.h>
 #include <redco/error.h>
@@ -280,7 +280,8 @@ ScriptEngine::ScriptEngine(ScriptEngineOptions options)
   impl_->context->console = impl_->options.console;
   impl_->context->is_strict = impl_->options.strict;
   impl_->context->exits_process = impl_->options.exits_process;
-  if (impl_->options.records_sharding) impl_->context->record = std::make_shared<lua::RunRecord>();
+  if (impl_->options.reports_sharding)
+    impl_->context->reported_runs = std::make_shared<lua::ReportedRuns>();
   Entry(impl_).protect([&](lua_State* state) {
     open_all(state);
     if (impl_->options.restricted) {
@@ -338,9 +339,9 @@ void ScriptEngine::set_tensor_memory_limit(size_t bytes) {
 }
 
 std::string ScriptEngine::sharding_report() const {
-  require(impl_->context->record != nullptr,
-          "ScriptEngine::sharding_report: set ScriptEngineOptions::records_sharding");
-  return impl_->context->record->report();
+  require(impl_->context->reported_runs != nullptr,
+          "ScriptEngine::sharding_report: set ScriptEngineOptions::reports_sharding");
+  return impl_->context->reported_runs->report();
 }
 
 lua_State* ScriptEngine::state() const { return impl_->L; }

@@ -30,7 +30,7 @@ class Mesh;
 
 namespace redco::lua {
 
-class RunRecord;
+class ReportedRuns;
 class TensorMemory;
 
 /// The bindings' data of one Lua state, from its creation until after its end.
@@ -65,7 +65,7 @@ struct Context : std::enable_shared_from_this<Context> {
   /// The classes of the program registered in this state, and their names.
   std::map<std::type_index, std::string> host_types;
   /// Null unless ScriptEngineOptions ask for it.
-  std::shared_ptr<RunRecord> record;
+  std::shared_ptr<ReportedRuns> reported_runs;
   /// Set by os.exit until the running call has ended.
   std::optional<ScriptError> exited;
   /// Set by ScriptEngine::interrupt, on any thread; cleared once the running call has ended.

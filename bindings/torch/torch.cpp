@@ -268,7 +268,7 @@ int open_torch(lua_State* L) {
   make_size_type(L);
   make_tensor_type(L);
   make_generator_type(L);
-  make_recorded_type(L);
+  make_captured_type(L);
   lua_newtable(L);
   register_functions(
       L, "torch.",

@@ -22,7 +22,7 @@ int open_functorch(lua_State* L);
 // The parts of `open_torch`, one per file. Those that add functions take their table on top of the
 // stack.
 void make_generator_type(lua_State* L);
-void make_recorded_type(lua_State* L);
+void make_captured_type(lua_State* L);
 void add_generators(lua_State* L);        // torch.Generator, torch.manual_seed
 void add_factories(lua_State* L);         // torch.tensor
 void add_autograd(lua_State* L);          // torch.no_grad, torch.autograd
@@ -37,9 +37,9 @@ void add_tensor_operators(lua_State* L);  // the metatable: arithmetic, comparis
 /// Calls f(...) without cuDNN's attention if another fused kernel is enabled.
 int without_cudnn_attention(lua_State* L);
 
-/// Returns a RecordedFunction of a function that returns a tensor. It is recorded if the given
+/// Returns a CapturedFunction of a function that returns a tensor. It is captured if the given
 /// tensor is on a GPU.
-int recorded(lua_State* L);
+int captured(lua_State* L);
 
 /// Returns the type of the device that a tensor is on or, in a plan, will be on: "cpu", "cuda".
 int device_type(lua_State* L);

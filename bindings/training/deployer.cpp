@@ -8,7 +8,7 @@
 #include "deployer_methods.h"
 #include "optim.h"
 #include "plan.h"
-#include "run_record.h"
+#include "reported_runs.h"
 #include "state/arguments.h"
 #include "state/object.h"
 #include "state/tensor.h"
@@ -128,7 +128,7 @@ int make_deployer(lua_State* L) {
                                     : std::make_shared<Deployer>(std::move(options));
   context(L).mesh = deployer->mesh();
   deployer->set_config(context(L).config);
-  if (const auto& record = context(L).record) record->add(deployer->mesh());
+  if (const auto& runs = context(L).reported_runs) runs->add(deployer->mesh());
   push_object(L, std::make_shared<LuaDeployer>(LuaDeployer{std::move(deployer), seed}));
   return 1;
 }

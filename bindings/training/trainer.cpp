@@ -6,7 +6,7 @@
 #include "check.h"
 #include "optim.h"
 #include "plan.h"
-#include "run_record.h"
+#include "reported_runs.h"
 #include "state/arguments.h"
 #include "state/collector.h"
 #include "state/object.h"
@@ -148,8 +148,8 @@ int make_trainer(lua_State* L) {
   kept.opt_state.reset();
   object->options = std::make_shared<const TrainerOptions>(std::move(kept));
   auto trainer = std::make_unique<Trainer>(std::move(options));
-  if (const auto& record = context(L).record)
-    object->trainer = record->watched(std::move(trainer));
+  if (const auto& runs = context(L).reported_runs)
+    object->trainer = runs->watched(std::move(trainer));
   else
     object->trainer = std::move(trainer);
   push_object(L, std::move(object));

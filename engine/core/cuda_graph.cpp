@@ -10,9 +10,9 @@ namespace redco {
 
 namespace {
 
-class Recorded : public CudaGraph {
+class Captured : public CudaGraph {
  public:
-  explicit Recorded(const std::function<void()>& body) {
+  explicit Captured(const std::function<void()>& body) {
     // Other threads may go on using the GPU.
     graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
     std::exception_ptr error;
@@ -39,9 +39,9 @@ class Recorded : public CudaGraph {
 
 }  // namespace redco
 
-extern "C" __attribute__((visibility("default"))) void redco_record_cuda_graph(
+extern "C" __attribute__((visibility("default"))) void redco_capture_cuda_graph(
     const std::function<void()>& body, std::unique_ptr<redco::CudaGraph>& result) {
-  result = std::make_unique<redco::Recorded>(body);
+  result = std::make_unique<redco::Captured>(body);
 }
 
-static_assert(std::is_same_v<decltype(&redco_record_cuda_graph), redco::CudaGraphEntry>);
+static_assert(std::is_same_v<decltype(&redco_capture_cuda_graph), redco::CudaGraphEntry>);

@@ -54,10 +54,10 @@ std::map<std::string, std::string> read_zip_archive(const std::string& path) {
   require(file.size() > 0, path, ": the file is empty, expected a zip archive");
   std::shared_ptr<std::byte> bytes = file.map();
   std::string_view all(reinterpret_cast<const char*>(bytes.get()), file.size());
-  for (const auto& [name, record] : read_zip(path + ": ", all)) {
-    require(record.size <= longest_piece, path, ": the file '", name, "' has ", record.size,
+  for (const auto& [name, member] : read_zip(path + ": ", all)) {
+    require(member.size <= longest_piece, path, ": the file '", name, "' has ", member.size,
             " bytes, expected at most ", longest_piece);
-    texts[name] = record.text();
+    texts[name] = member.text();
   }
   return texts;
 }

@@ -7,7 +7,7 @@
 
 namespace redco::mesh {
 
-/// While it exists, this process works by itself: nothing is recorded in the SpmdLog, and whatever
+/// While it exists, this process works by itself: nothing is logged in the SpmdLog, and whatever
 /// needs the other processes throws. May be nested.
 class REDCO_API Alone {
  public:

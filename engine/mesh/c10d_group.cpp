@@ -117,16 +117,16 @@ class C10dGroup : public Group {
                                           std::vector<int64_t> n_received) override;
 
  private:
-  // Checks, counts and records a collective that is about to start; `sent` is the tensor that is
+  // Checks, counts and logs a collective that is about to start; `sent` is the tensor that is
   // communicated.
   Label announce(Kind kind, const at::Tensor& tensor, const at::Tensor& sent,
                  ReduceOp op = ReduceOp::sum);
   Label announce(Kind kind, const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) {
     return announce(kind, tensor, tensor, op);
   }
-  // Counts and records a collective.
+  // Counts and logs a collective.
   void start(const Label& label, int64_t bytes, ReduceOp op = ReduceOp::sum);
-  void record(const Label& label, ReduceOp op);
+  void log(const Label& label, ReduceOp op);
   Started begin(Label label, Work work);
   std::unique_ptr<Pending> started(Label label, Work work, Finish finish);
   // A sum in two steps (is_summed_by_parts).
@@ -143,7 +143,7 @@ class C10dGroup : public Group {
   const GroupParts& parts_;  // without a connection
 };
 
-void C10dGroup::record(const Label& label, ReduceOp op) {
+void C10dGroup::log(const Label& label, ReduceOp op) {
   std::string_view operator_name = current_operator();
   std::string text = "calls " + label.text(parts_);
   if (op != ReduceOp::sum) text += op == ReduceOp::max ? " by max" : " by min";
@@ -160,7 +160,7 @@ void C10dGroup::record(const Label& label, ReduceOp op) {
                         ? Digest().add(alike).add(in_group).value()
                         : SpmdLog::get().add_collective(std::move(text), alike,
                                                         parts_.processes.front(), in_group);
-  // Only after the recording: the group may have to connect, and a process that diverged does not.
+  // Only after it is logged: the group may have to connect, and a process that diverged does not.
   const Backend& backend = line_->parts()->backend;
   if (backend.expect) backend.expect(digest);
 }
@@ -182,7 +182,7 @@ void C10dGroup::start(const Label& label, int64_t bytes, ReduceOp op) {
   ++traffic.count;
   traffic.bytes += bytes;
   count_move(name(), label.kind, bytes);
-  record(label, op);
+  log(label, op);
 }
 
 Started C10dGroup::begin(Label label, Work work) {

@@ -18,7 +18,7 @@ constexpr size_t most_entries = 4096;
 
 std::atomic<std::string (*)()> call_site_function = nullptr;
 
-thread_local bool records_draws = false;
+thread_local bool logs_draws = false;
 
 void append_number(std::string& text, uint64_t number, int base = 16) {
   char digits[24];
@@ -212,12 +212,12 @@ void append_type(std::string& text, at::ScalarType type, c10::IntArrayRef sizes)
   text += ']';
 }
 
-LogDraws::LogDraws(bool records) : outer_(std::exchange(records_draws, records)) {}
+LogDraws::LogDraws(bool logs) : outer_(std::exchange(logs_draws, logs)) {}
 
-LogDraws::~LogDraws() { records_draws = outer_; }
+LogDraws::~LogDraws() { logs_draws = outer_; }
 
 void log_draw(uint64_t key, uint64_t count) {
-  if (!records_draws || !SpmdLog::get().is_on()) return;
+  if (!logs_draws || !SpmdLog::get().is_on()) return;
   SpmdLog::get().add("draws random numbers", Digest().add(key).add(count).value());
 }
 

@@ -38,12 +38,12 @@ class SpmdLog {
  public:
   static SpmdLog& get();
 
-  /// If off, as in a run of one process, nothing is recorded.
+  /// If off, as in a run of one process, nothing is logged.
   bool is_on() const {
     return is_on_.load(std::memory_order_relaxed) && !is_paused_.load(std::memory_order_relaxed);
   }
   void turn_on() { is_on_ = true; }
-  /// While it is paused nothing is recorded: what the process does concerns no other, or only those
+  /// While it is paused nothing is logged: what the process does concerns no other, or only those
   /// of its stage of a pipeline. Returns whether it was paused before.
   bool pause(bool is_paused) { return is_paused_.exchange(is_paused); }
   /// Clears the log; all processes must do so at the same point.
@@ -109,10 +109,10 @@ class PausedLog {
 /// "Float[4, 8]"
 void append_type(std::string& text, at::ScalarType type, c10::IntArrayRef sizes);
 
-/// While it exists, each draw of a CounterGenerator on this thread is recorded, or with false none.
+/// While it exists, each draw of a CounterGenerator on this thread is logged, or with false none.
 class LogDraws {
  public:
-  explicit LogDraws(bool records = true);
+  explicit LogDraws(bool logs = true);
   ~LogDraws();
   LogDraws(const LogDraws&) = delete;
   LogDraws& operator=(const LogDraws&) = delete;
@@ -120,7 +120,7 @@ class LogDraws {
  private:
   bool outer_;
 };
-/// Records a draw, the `count`-th of the generator with this key.
+/// Logs a draw, the `count`-th of the generator with this key.
 void log_draw(uint64_t key, uint64_t count);
 
 /// The operator that currently runs on sharded tensors on this thread; empty if there is none.

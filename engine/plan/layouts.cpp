@@ -2,8 +2,8 @@
 
 #include "layouts.h"
 
-#include "trace/recorder.h"
 #include "trace/step_trace.h"
+#include "trace/tracer.h"
 
 #include <redco/error.h>
 #include <redco/sharding.h>
@@ -48,8 +48,8 @@ bool is_same(const PlannedLayout& a, const PlannedLayout& b) {
 
 WholeBytes whole_bytes(const TrainerOptions& options) {
   std::shared_ptr<Mesh> mesh = mesh::make_imagined_mesh({});
-  Recorder recorder(mesh);
-  Recorder::Pause pause(recorder);
+  Tracer tracer(mesh);
+  Tracer::Pause pause(tracer);
   std::vector<NamedTensor> trained;
   WholeBytes whole;
   std::set<const void*> counted;
@@ -64,7 +64,7 @@ WholeBytes whole_bytes(const TrainerOptions& options) {
   if (!options.offload_optimizer) {
     whole.states = bytes_of(options.optimizer->init(trained));
   } else if (options.compute_dtype != at::kFloat) {
-    // Of each parameter the device may have the copy alone.
+    // The device may have only the copies of the parameters, the host the parameters.
     for (const auto& [name, param] : trained)
       whole.parameters -=
           param.numel() *

@@ -301,8 +301,8 @@ class Search {
     if (!layout.fits)
       layout.why = "needs " + bytes_text(layout.total) + ", of which " + largest_kind(layout);
     add_time(layout, step_seconds(cost_, stages, n_traced_of(asked), layout.n_accumulated));
-    if (options_.has_timelines) layout.timeline = timeline_of(cost_, largest.trace.record.log);
-    add_notes(layout, largest.trace.record);
+    if (options_.has_timelines) layout.timeline = timeline_of(cost_, largest.trace.step.log);
+    add_notes(layout, largest.trace.step);
     if (layout.zero == 1) of_zero1_.push_back(layout);
     return layout;
   }
@@ -329,15 +329,15 @@ class Search {
     PlannedLayout most;
     for (const TracedStage& stage : stages) {
       PlannedLayout own = layout;
-      add_memory(own, stage.trace.record);
+      add_memory(own, stage.trace.step);
       if (!largest || own.total > most.total) largest = &stage, most = std::move(own);
     }
     layout = std::move(most);
     return *largest;
   }
 
-  void add_memory(PlannedLayout& layout, const Recorder::Record& record) const {
-    Peak peak = peak_of(record);
+  void add_memory(PlannedLayout& layout, const Tracer::Step& step) const {
+    Peak peak = peak_of(step);
     for (size_t kind = 0; kind < n_memory_kinds; ++kind)
       layout.memory[name_of(MemoryKind(kind))] = peak.kinds[kind];
     layout.allocated = peak.bytes;
@@ -355,11 +355,11 @@ class Search {
     if (cluster_.device().kind != DeviceFacts::cpu) {
       // LibTorch's allocator returns unused segments before it gives up.
       int64_t capacity = std::max<int64_t>(0, most_bytes() - layout.reserved);
-      AllocatorUse use = replay(record.log, capacity);
+      AllocatorUse use = replay(step.log, capacity);
       layout.fragmentation = std::max<int64_t>(0, use.reserved - peak.bytes);
     }
     layout.total = layout.allocated + layout.fragmentation + layout.reserved;
-    layout.host_memory = record.host_bytes;
+    layout.host_memory = step.host_bytes;
   }
 
   static std::string largest_kind(const PlannedLayout& layout) {
@@ -413,14 +413,14 @@ class Search {
     }
   }
 
-  void add_notes(PlannedLayout& layout, const Recorder::Record& record) const {
-    for (std::string& note : cost_.notes(record.log)) layout.notes.push_back(std::move(note));
-    for (const auto& [line, count] : record.values_read) {
+  void add_notes(PlannedLayout& layout, const Tracer::Step& step) const {
+    for (std::string& note : cost_.notes(step.log)) layout.notes.push_back(std::move(note));
+    for (const auto& [line, count] : step.values_read) {
       if (line == from_line_) continue;  // the Trainer's own, such as the loss
       layout.notes.push_back(line + " reads " + std::to_string(count) +
                              (count == 1 ? " value, taken as 1" : " values, taken as 1"));
     }
-    for (const auto& [name, count] : record.without_shapes)
+    for (const auto& [name, count] : step.without_shapes)
       layout.notes.push_back(name + " has no shapes-only form: it ran on zeros" +
                              (count == 1 ? "" : ", " + std::to_string(count) + " times"));
   }
@@ -446,7 +446,7 @@ class Search {
 StepPlan plan_step(const TrainerOptions& trainer, const Dataset& examples,
                    const ClusterSpec& cluster, const PlanOptions& options) {
   require(examples.size > 0, "plan: the set of examples is empty");
-  NotRecorded not_recorded;
+  Unlogged unlogged;
   return Search(trainer, examples, cluster, options).run();
 }
 

@@ -35,7 +35,7 @@ namespace fs = std::filesystem;
 namespace {
 
 // The folder may differ between hosts; the name must not.
-void record_checkpoint(const char* what, const std::string& ckpt_dir) {
+void log_checkpoint(const char* what, const std::string& ckpt_dir) {
   SpmdLog::get().add(std::string(what) + " the checkpoint \"" +
                      fs::path(ckpt_dir).filename().string() + "\"");
 }
@@ -113,7 +113,7 @@ std::string Deployer::ckpts_dir() const {
 
 void Deployer::save_ckpt(const std::string& ckpt_dir, Checkpoint checkpoint,
                          SaveCheckpointOptions options) {
-  record_checkpoint("saves", ckpt_dir);
+  log_checkpoint("saves", ckpt_dir);
   Tree& info = checkpoint.info;
   info["seed"] = seed_;
   info["rng_count"] = int64_t(rng_count_);
@@ -124,7 +124,7 @@ void Deployer::save_ckpt(const std::string& ckpt_dir, Checkpoint checkpoint,
 
 Checkpoint Deployer::load_ckpt(const std::string& ckpt_dir, const LoadCheckpointOptions& options,
                                bool update_rng) {
-  record_checkpoint("loads", ckpt_dir);
+  log_checkpoint("loads", ckpt_dir);
   checkpoints_->wait();
   Checkpoint checkpoint = load_checkpoint(ckpt_dir, mesh_, options);
   const auto& info = checkpoint.info.as<Tree::Dict>();

@@ -117,7 +117,7 @@ std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device
     at::Generator rng = make_rng(key);
     counter_generator(rng)->set_batch({first, last - first});
     WithRng with_rng(rng);
-    LogDraws record_draws;
+    LogDraws log_draws;
     StagedPass pass(deployer.mesh(), StagedPass::as_written);
     auto predicted = [&] {
       StagedPass::Running running(pass);

@@ -54,7 +54,7 @@ const Wrong wrong[] = {
     {"a negative limit", [](ScriptEngine& e) { e.set_instruction_limit(-1); },
      "expected 0 or more, got -1"},
     {"a report that was not asked for", [](ScriptEngine& e) { e.sharding_report(); },
-     "ScriptEngineOptions::records_sharding"},
+     "ScriptEngineOptions::reports_sharding"},
     {"what an argument has not",
      [](ScriptEngine& e) {
        e.register_function("f",

@@ -138,9 +138,9 @@ Backward backward_of(const Variant& variant, at::ScalarType dtype, plan::TracedL
   plan::StepTrace trace = trace_step({std::move(options), std::move(examples)}, layout);
   CHECK(clock.n_gradients() == (variant.trains_adapters_only ? 2 * n_layers : 4 * n_layers + 1));
   int64_t before = 0;
-  for (int64_t i = 0; i < trace.record.log.n_before; ++i)
-    before += trace.record.log.allocations[size_t(i)].bytes;
-  return {clock.share_before_last_product(), peak_of(trace.record).bytes - before};
+  for (int64_t i = 0; i < trace.step.log.n_before; ++i)
+    before += trace.step.log.allocations[size_t(i)].bytes;
+  return {clock.share_before_last_product(), peak_of(trace.step).bytes - before};
 }
 
 }  // namespace

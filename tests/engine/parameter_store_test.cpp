@@ -104,7 +104,7 @@ TEST_CASE("one block at a time is whole, forward and backward") {
   on_threads({2, 2, 1, 1, 1, 1}, body);
 }
 
-TEST_CASE("a step that takes another way than the recorded one is right too") {
+TEST_CASE("a step that takes another way than the one before is right too") {
   at::Tensor x = at::arange(10, at::kDouble).reshape({2, 5}) / 10;
   std::vector<at::Tensor> plain = plain_weights();
   on_threads(2, 1, [&](const MeshPointer& mesh) {

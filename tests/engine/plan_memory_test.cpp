@@ -132,10 +132,10 @@ int64_t planned(const Step& step) {
       program_of(step, own),
       {.mesh = {}, .per_device_batch_size = n_rows, .n_accumulated = step.n_accumulated});
   int64_t before = 0;
-  for (const plan::Allocation& each : trace.record.log.allocations)
+  for (const plan::Allocation& each : trace.step.log.allocations)
     if (each.kind == plan::MemoryKind::parameters || each.kind == plan::MemoryKind::states)
       before += each.bytes;
-  plan::Peak peak = plan::peak_of(trace.record);
+  plan::Peak peak = plan::peak_of(trace.step);
   int64_t sum = 0;
   for (int64_t bytes : peak.kinds) sum += bytes;
   CHECK(sum == peak.bytes);
@@ -197,7 +197,7 @@ TEST_CASE("zero holds few whole gradients at a time") {
          return Tree::Dict{{"x", at::ones({int64_t(indices.size()), 1024})}};
        }}};
   auto peak = [&](int64_t zero) {
-    return plan::peak_of(trace_step(program, {.mesh = {.zero = n_devices}, .zero = zero}).record)
+    return plan::peak_of(trace_step(program, {.mesh = {.zero = n_devices}, .zero = zero}).step)
         .bytes;
   };
   // Gradients and parameters move in buckets of 25 MiB. At most nine exist at a time: parts, what
@@ -260,7 +260,7 @@ TEST_CASE("a planned step of two processes needs the memory of the step, with th
       trainer.train_step(examples, n_ids);
       int64_t expected = most - without;
       // The real run keeps a number of the step before.
-      CHECK(expected - plan::peak_of(trace.record).bytes == sizeof(int64_t));
+      CHECK(expected - plan::peak_of(trace.step).bytes == sizeof(int64_t));
     }
   });
 }

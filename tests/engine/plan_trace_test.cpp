@@ -208,13 +208,12 @@ TEST_CASE("a planned step sends what the step on threads sends") {
         }
 }
 
-TEST_CASE("the kind and the size of products are recorded") {
+TEST_CASE("the kind and the size of products are traced") {
   auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   std::map<std::string, std::pair<redco::ProductKind, int64_t>> found;
   for (const Model& model : models) {
     TracedLayout layout{.mesh = {1, 1}, .per_device_batch_size = 2};
-    for (const plan::Operator& call :
-         trace_step(program_of(model, own), layout).record.log.operators)
+    for (const plan::Operator& call : trace_step(program_of(model, own), layout).step.log.operators)
       if (call.flops > 0) found[call.name] = {call.kind, call.size};
   }
   using redco::ProductKind;
@@ -236,7 +235,7 @@ TEST_CASE("products with experts take time, by the sizes of their matrices") {
   const TracedProgram program = program_of({"experts", experts, experts_loss}, own);
   StepTrace planned = trace_step(program, {.mesh = {}, .per_device_batch_size = 2});
   double flops = 0;
-  for (const plan::Operator& call : planned.record.log.operators) {
+  for (const plan::Operator& call : planned.step.log.operators) {
     if (call.flops == 0) continue;
     CAPTURE(call.name);
     CHECK(call.size == 2 * length);  // the rows; features are more
@@ -254,9 +253,9 @@ TEST_CASE("cross-entropy runs as on the devices of the plan") {
     StepTrace planned =
         trace_step(program, {.mesh = {}, .library = library, .per_device_batch_size = 2});
     int64_t allocated = 0, inside = 0;
-    for (const auto& [number, block] : planned.record.blocks)
+    for (const auto& [number, block] : planned.step.blocks)
       if (block.operator_name == "redco::linear_cross_entropy") allocated += block.bytes;
-    for (const plan::Operator& call : planned.record.log.operators) inside += call.bytes_inside;
+    for (const plan::Operator& call : planned.step.log.operators) inside += call.bytes_inside;
     return std::pair(allocated, inside);
   };
   auto [on_cpu, inside_cpu] = of_library(plan::Library::gloo);
@@ -292,7 +291,7 @@ TEST_CASE("what a step gathers ahead ends with the step") {
     return Tree::Dict{{"loss", found.value}};
   };
   StepTrace planned = trace_step(program, layout, /*n_steps=*/3);
-  const plan::StepLog& log = planned.record.log;
+  const plan::StepLog& log = planned.step.log;
   plan::CostModel cost(ClusterSpec::from_text("1x A100-80G:2"));
   CHECK(cost.simulate(log).total > 0);
 }
@@ -305,10 +304,10 @@ TEST_CASE("what exists before a planned step exists after it, and nothing else")
         trace_step(program_of(model, own), {.mesh = {}, .per_device_batch_size = 2});
     int64_t before = 0, after = 0, parameters = 0;
     bool has_begun = false;
-    for (const auto& event : planned.record.log.sequence) {
+    for (const auto& event : planned.step.log.sequence) {
       has_begun |= event.what != plan::StepLog::What::allocation;
       if (event.what != plan::StepLog::What::allocation) continue;
-      const plan::Allocation& allocation = planned.record.log.allocations[size_t(event.index)];
+      const plan::Allocation& allocation = planned.step.log.allocations[size_t(event.index)];
       after += allocation.bytes;
       if (has_begun) continue;
       before += allocation.bytes;

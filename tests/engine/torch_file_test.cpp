@@ -51,7 +51,7 @@ std::string tensor(const std::string& stored, int64_t offset, const std::vector<
          "ccollections\nOrderedDict\n)RtR";
 }
 
-std::string dict(const std::vector<Record>& entries) {
+std::string dict(const std::vector<Member>& entries) {
   std::string bytes = "}(";
   for (const auto& [key, value] : entries) bytes += text(key) + value;
   return bytes + "u";
@@ -234,8 +234,8 @@ TEST_CASE("torch.save: functions are named and never run, damage and lies are re
   check_contains(message_of([&] { Weights weights(file.path); }), "more than the whole file");
   CHECK(peak_memory() - before < 32 << 20);
 
-  auto with = [&](const Record& record) {
-    return zip_of({{"archive/data.pkl", pickle(matrix)}, record});
+  auto with = [&](const Member& member) {
+    return zip_of({{"archive/data.pkl", pickle(matrix)}, member});
   };
   check_contains(file.error_of(with({"archive/data/1", ""})), "storage '0' is missing");
   check_contains(file.error_of(with({"archive/constants.pkl", ""})), "it is TorchScript");

@@ -31,15 +31,15 @@ torch::jit::Module make_module() {
   return module;
 }
 
-std::vector<Record> records_of(const std::string& bytes) {
+std::vector<Member> members_of(const std::string& bytes) {
   std::istringstream stream(bytes);
   caffe2::serialize::PyTorchStreamReader reader(&stream);
-  std::vector<Record> records;
+  std::vector<Member> members;
   for (const std::string& name : reader.getAllRecords()) {
     auto [data, size] = reader.getRecord(name);
-    records.emplace_back("archive/" + name, std::string(static_cast<char*>(data.get()), size));
+    members.emplace_back("archive/" + name, std::string(static_cast<char*>(data.get()), size));
   }
-  return records;
+  return members;
 }
 
 std::string saved() {
@@ -103,7 +103,7 @@ std::string damaged(std::string bytes, std::mt19937& random) {
 TEST_CASE("TorchScript: files of torch.jit.save are accepted, compressed code included") {
   File file;
   CHECK(file.loads(saved()));
-  CHECK(file.loads(zip_of(records_of(saved()))));
+  CHECK(file.loads(zip_of(members_of(saved()))));
   check_contains(file.error_of("text"), file.path + ": it has 4 bytes");
   check_contains(file.error_of(""), "too few for a zip archive");
   check_contains(file.error_of(zip_of({{"archive/version", "3"}})), "there is no data.pkl");
@@ -112,7 +112,7 @@ TEST_CASE("TorchScript: files of torch.jit.save are accepted, compressed code in
 TEST_CASE("TorchScript: a damaged file is refused, or its content has not changed") {
   File file;
   const std::string good = saved();
-  const auto records = records_of(good);
+  const auto members = members_of(good);
   std::mt19937 random(1);
   int n_refused = 0;
   for (int i = 0; i < 1000; ++i) {
@@ -122,17 +122,17 @@ TEST_CASE("TorchScript: a damaged file is refused, or its content has not change
       ++n_refused;
       continue;
     }
-    std::vector<Record> read;
+    std::vector<Member> read;
     try {
-      read = records_of(bytes);
+      read = members_of(bytes);
     } catch (const c10::Error&) {
       ++n_refused;  // LibTorch looks at more fields of zip64
       continue;
     }
-    REQUIRE(read.size() == records.size());
-    for (size_t k = 0; k < records.size(); ++k) {
-      CAPTURE(records[k].first);
-      CHECK(read[k] == records[k]);
+    REQUIRE(read.size() == members.size());
+    for (size_t k = 0; k < members.size(); ++k) {
+      CAPTURE(members[k].first);
+      CHECK(read[k] == members[k]);
     }
   }
   CHECK(n_refused > 500);  // the others hit fields such as times and padding
@@ -140,21 +140,21 @@ TEST_CASE("TorchScript: a damaged file is refused, or its content has not change
 
 TEST_CASE("TorchScript: wrong content with sums that fit does not end the process") {
   File file;
-  const auto good = records_of(saved());
+  const auto good = members_of(saved());
   std::mt19937 random(2);
   for (int i = 0; i < 1000; ++i) {
-    auto records = good;
-    Record& record = records[random() % records.size()];
+    auto members = good;
+    Member& member = members[random() % members.size()];
     if (i % 4 == 0)
-      std::swap(record.second, records[random() % records.size()].second);
+      std::swap(member.second, members[random() % members.size()].second);
     else
-      record.second = damaged(record.second, random);
+      member.second = damaged(member.second, random);
     CAPTURE(i);
-    file.loads(zip_of(records));
+    file.loads(zip_of(members));
   }
   // A storage in the pickle that is larger than its file.
-  auto records = good;
-  for (Record& record : records)
-    if (record.first == "archive/data/0") record.second.clear();
-  check_contains(file.error_of(zip_of(records)), "its file has 0: the archive is damaged");
+  auto members = good;
+  for (Member& member : members)
+    if (member.first == "archive/data/0") member.second.clear();
+  check_contains(file.error_of(zip_of(members)), "its file has 0: the archive is damaged");
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 /// The name and the bytes of a file in an archive.
-using Record = std::pair<std::string, std::string>;
+using Member = std::pair<std::string, std::string>;
 
 template <class T>
 void put(std::string& text, T value) {
@@ -17,9 +17,9 @@ void put(std::string& text, T value) {
 }
 
 /// The bytes of each file begin at a multiple of `alignment`, behind padding as of torch.save.
-inline std::string zip_of(const std::vector<Record>& records, size_t alignment = 1) {
+inline std::string zip_of(const std::vector<Member>& members, size_t alignment = 1) {
   std::string bytes, directory;
-  for (const auto& [name, data] : records) {
+  for (const auto& [name, data] : members) {
     auto size = uint32_t(data.size()), offset = uint32_t(bytes.size());
     auto crc = uint32_t(crc32(0, reinterpret_cast<const Bytef*>(data.data()), size));
     std::string common;  // what both headers have: from the version to the length of the name
@@ -42,7 +42,7 @@ inline std::string zip_of(const std::vector<Record>& records, size_t alignment =
     put(directory, offset);
     directory += name;
   }
-  auto begin = uint32_t(bytes.size()), n = uint32_t(records.size() << 16 | records.size());
+  auto begin = uint32_t(bytes.size()), n = uint32_t(members.size() << 16 | members.size());
   bytes += directory;
   put(bytes, uint32_t{0x06054b50});
   for (uint32_t each : {uint32_t(0), n, uint32_t(directory.size()), begin}) put(bytes, each);

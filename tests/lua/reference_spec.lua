@@ -20,7 +20,7 @@ end
 local internal = { "^redco%.native", "^redco%.functorch", "^redco%.registry", "^redco%.repl",
   "^spec%.", "^Weights", "^GgufFile", "^GgufWriter", "^ByteFile", "^RecordFile", "^TokenFile",
   "^ParquetFile", "^FitEvent", "^HttpServer", "^HttpRequest", "^StopListener", "^TokenTexts",
-  "^TokenGrammar", "^RecordedFunction", "^Calls", "^HttpClient", "^WaitingLock" }
+  "^TokenGrammar", "^CapturedFunction", "^Calls", "^HttpClient", "^WaitingLock" }
 
 local function is_internal(name)
   for _, pattern in ipairs(internal) do

@@ -50,9 +50,9 @@ struct ScriptEngineOptions {
   /// script with a ScriptError of the kind exited. If the script catches it with `pcall`, the next
   /// function of the library, or the end of the script, raises it again.
   bool exits_process = false;
-  /// Records the data for sharding_report. The processes of a run stay connected until the engine
+  /// Keeps the data for sharding_report. The processes of a run stay connected until the engine
   /// is destroyed.
-  bool records_sharding = false;
+  bool reports_sharding = false;
 };
 
 /// A Lua state with all Lua modules of this library. A process may have several engines; each is

@@ -115,18 +115,18 @@ void TorchFile::place(size_t storage, std::string_view bytes) {
 
 void TorchFile::open_archive(std::string_view bytes) {
   std::string where = path_ + ": ";
-  ZipRecords records = read_zip(where, bytes);
-  std::string folder = folder_of(where, records);
-  require(records.count(folder + "constants.pkl") == 0, where,
+  ZipMembers members = read_zip(where, bytes);
+  std::string folder = folder_of(where, members);
+  require(members.count(folder + "constants.pkl") == 0, where,
           "it is TorchScript, which torch.jit.load reads");
-  auto record = [&](const std::string& name) {
-    auto found = records.find(folder + name);
-    return found == records.end() ? nullptr : &found->second;
+  auto member = [&](const std::string& name) {
+    auto found = members.find(folder + name);
+    return found == members.end() ? nullptr : &found->second;
   };
-  const ZipRecord* order = record("byteorder");
+  const ZipMember* order = member("byteorder");
   require(order == nullptr || (order->size < 16 && order->text() == "little"), where,
           "its byteorder is not 'little': files of big-endian machines are not read");
-  const ZipRecord* pickle = record("data.pkl");
+  const ZipMember* pickle = member("data.pkl");
   require(pickle != nullptr, where, "there is no data.pkl in it: it was not written by torch.save");
   require(pickle->size <= max_pickle, where, "its data.pkl has ", pickle->size,
           " bytes, expected at most ", max_pickle);
@@ -138,7 +138,7 @@ void TorchFile::open_archive(std::string_view bytes) {
   take_tensors(unpickler);
   for (size_t i = 0; i < storages_.size(); ++i) {
     const std::string& key = storages_[i].key;
-    const ZipRecord* data = record("data/" + key);
+    const ZipMember* data = member("data/" + key);
     require(data != nullptr, where, "the file of the storage ", in_quotes(key), " is missing");
     require(!data->is_compressed, where, "the storage ", in_quotes(key),
             " is compressed, which torch.save does not do");

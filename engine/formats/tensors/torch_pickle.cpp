@@ -176,7 +176,7 @@ Value TorchUnpickler::add_tensor(const Values& args, at::ScalarType dtype) {
 Value TorchUnpickler::storage(const Value& id) {
   const Values& args =
       arguments(id, {Kind::text, Kind::dtype, Kind::text, Kind::text, Kind::integer});
-  check(args[0].text == "storage", "it refers to a record that is not a storage");
+  check(args[0].text == "storage", "it refers to something that is not a storage");
   check(args.size() == 5 || (args.size() == 6 && args[5].kind == Kind::none),
         "it refers to a part of a storage");
   std::string_view key = args[2].text;

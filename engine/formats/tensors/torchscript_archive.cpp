@@ -46,21 +46,21 @@ void check_nesting(const std::string& where, const std::string& code) {
 }
 
 void check_torchscript(const std::string& where, std::string_view bytes) {
-  ZipRecords records = read_zip(where, bytes);
-  for (const auto& [name, record] : records) record.check();
-  std::string folder = folder_of(where, records);
-  require(records.count(folder + "model.json") == 0, where,
+  ZipMembers members = read_zip(where, bytes);
+  for (const auto& [name, member] : members) member.check();
+  std::string folder = folder_of(where, members);
+  require(members.count(folder + "model.json") == 0, where,
           "it was written before PyTorch 1.4; save it again with a newer one");
   for (const char* name : {"data", "constants"}) {
-    auto found = records.find(folder + name + ".pkl");
-    require(found != records.end(), where, "there is no ", name,
+    auto found = members.find(folder + name + ".pkl");
+    require(found != members.end(), where, "there is no ", name,
             ".pkl in it: it was not written by torch.jit.save");
-    check_pickle(where + name + ".pkl: ", found->second.text(), folder + name + "/", records);
+    check_pickle(where + name + ".pkl: ", found->second.text(), folder + name + "/", members);
   }
-  for (const auto& [name, record] : records) {
+  for (const auto& [name, member] : members) {
     if (!name.starts_with(folder + "code/")) continue;
-    if (name.ends_with(".py")) check_nesting(where + name + ": ", record.text());
-    if (name.ends_with(".debug_pkl")) check_pickle(where + name + ": ", record.text(), "", records);
+    if (name.ends_with(".py")) check_nesting(where + name + ": ", member.text());
+    if (name.ends_with(".debug_pkl")) check_pickle(where + name + ": ", member.text(), "", members);
   }
 }
 

@@ -40,8 +40,8 @@ const std::vector<std::pair<std::string, Kind>>& lists_of_a_kind() {
 class Checker final : public PickleMachine {
  public:
   Checker(const std::string& where, std::string_view pickle, const std::string& folder,
-          const ZipRecords& records)
-      : PickleMachine(where, pickle, "torch.jit.save"), folder_(folder), records_(records) {}
+          const ZipMembers& members)
+      : PickleMachine(where, pickle, "torch.jit.save"), folder_(folder), members_(members) {}
 
   void check_all() {
     run();
@@ -112,22 +112,22 @@ class Checker final : public PickleMachine {
   Value storage(const Value& id) override {
     const Values& args =
         arguments(id, {Kind::text, Kind::dtype, Kind::text, Kind::text, Kind::integer});
-    check(args[0].text == "storage", "it refers to a record that is not a storage");
-    auto found = records_.find(folder_ + std::string(args[2].text));
+    check(args[0].text == "storage", "it refers to something that is not a storage");
+    auto found = members_.find(folder_ + std::string(args[2].text));
     storage_bytes(args[2].text, args[4].integer, args[1].dtype,
-                  found == records_.end() ? 0 : found->second.size);
+                  found == members_.end() ? 0 : found->second.size);
     return {.kind = Kind::storage, .integer = args[4].integer};
   }
 
   const std::string& folder_;
-  const ZipRecords& records_;
+  const ZipMembers& members_;
 };
 
 }  // namespace
 
 void check_pickle(const std::string& where, std::string_view pickle, const std::string& folder,
-                  const ZipRecords& records) {
-  Checker(where, pickle, folder, records).check_all();
+                  const ZipMembers& members) {
+  Checker(where, pickle, folder, members).check_all();
 }
 
 }  // namespace redco::io

@@ -67,9 +67,9 @@ class ZipReader {
  public:
   ZipReader(const std::string& where, std::string_view bytes) : where_(where), bytes_(bytes) {}
 
-  ZipRecords read() {
+  ZipMembers read() {
     find_directory();
-    ZipRecords records;
+    ZipMembers members;
     std::set<std::string> lower_names;
     uint64_t at = directory_, end = 0;
     std::vector<Entry> entries;
@@ -82,15 +82,15 @@ class ZipReader {
     std::ranges::sort(entries, {}, &Entry::offset);
     for (const Entry& entry : entries) {
       require(entry.offset >= end, where_, "the file ", in_quotes(entry.name), " overlaps another");
-      ZipRecord record = record_of(entry, end);
+      ZipMember member = member_of(entry, end);
       // LibTorch looks up names case-insensitively.
       std::string lower = entry.name;
       std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
-      require(lower_names.insert(lower).second && records.emplace(entry.name, record).second,
+      require(lower_names.insert(lower).second && members.emplace(entry.name, member).second,
               where_, "the file ", in_quotes(entry.name), " is there twice");
     }
     require(end <= directory_, where_, "the last file overlaps the directory");
-    return records;
+    return members;
   }
 
  private:
@@ -199,7 +199,7 @@ class ZipReader {
   }
 
   // Reads a file, whose own header must agree with the directory. Moves `end` behind it.
-  ZipRecord record_of(const Entry& entry, uint64_t& end) const {
+  ZipMember member_of(const Entry& entry, uint64_t& end) const {
     std::string where = where_ + "the file " + in_quotes(entry.name) + ": ";
     check_signature(entry.offset, local_signature, "file");
     auto name_size = number<uint16_t>(entry.offset + 26);
@@ -209,7 +209,7 @@ class ZipReader {
                    number<uint16_t>(entry.offset + 8) == entry.method && flags == entry.flags;
     require(is_same, where, "its header and the directory differ");
     uint64_t data = entry.offset + local_length + name_size + extra_size;
-    ZipRecord record{take(data, entry.stored), entry.size, entry.method == deflated_method,
+    ZipMember member{take(data, entry.stored), entry.size, entry.method == deflated_method,
                      entry.crc, where};
     end = data + entry.stored;
     if ((flags & has_descriptor) != 0) {
@@ -218,7 +218,7 @@ class ZipReader {
               "its CRC-32 is there twice and differs");
       end += descriptor_length;  // or 24 with zip64
     }
-    return record;
+    return member;
   }
 
   const std::string& where_;
@@ -228,7 +228,7 @@ class ZipReader {
 
 }  // namespace
 
-void ZipRecord::check() const {
+void ZipMember::check() const {
   uint64_t sum = 0;
   auto add = [&](std::string_view piece) {
     sum = crc32_z(sum, reinterpret_cast<const Bytef*>(piece.data()), piece.size());
@@ -242,7 +242,7 @@ void ZipRecord::check() const {
           ": the file is damaged");
 }
 
-std::string ZipRecord::text() const {
+std::string ZipMember::text() const {
   check();
   if (!is_compressed) return std::string(stored);
   std::string all;
@@ -250,15 +250,15 @@ std::string ZipRecord::text() const {
   return all;
 }
 
-ZipRecords read_zip(const std::string& where, std::string_view bytes) {
+ZipMembers read_zip(const std::string& where, std::string_view bytes) {
   return ZipReader(where, bytes).read();
 }
 
-std::string folder_of(const std::string& where, const ZipRecords& records) {
-  require(!records.empty(), where, "the archive is empty");
-  std::string folder = records.begin()->first;
+std::string folder_of(const std::string& where, const ZipMembers& members) {
+  require(!members.empty(), where, "the archive is empty");
+  std::string folder = members.begin()->first;
   folder.resize(folder.find('/') == std::string::npos ? 0 : folder.find('/') + 1);
-  for (const auto& [name, record] : records)
+  for (const auto& [name, member] : members)
     require(!folder.empty() && name.starts_with(folder), where,
             "its files are not all in one folder");
   return folder;

@@ -8,7 +8,7 @@
 namespace redco::io {
 
 /// A file of a zip archive; a view of the archive's bytes.
-struct ZipRecord {
+struct ZipMember {
   std::string_view stored;
   uint64_t size = 0;  ///< uncompressed
   bool is_compressed = false;
@@ -20,15 +20,15 @@ struct ZipRecord {
   /// The checked data.
   std::string text() const;
 };
-using ZipRecords = std::map<std::string, ZipRecord>;
+using ZipMembers = std::map<std::string, ZipMember>;
 
 /// Reads an archive as torch.save and torch.jit.save write it, and checks all sizes and offsets,
 /// but reads no file in it. Throws Error, beginning with `where`, for one that is damaged, or
 /// unusual: encrypted, in several parts, with a file listed twice or bytes shared by two.
-ZipRecords read_zip(const std::string& where, std::string_view bytes);
+ZipMembers read_zip(const std::string& where, std::string_view bytes);
 
 /// The folder in which torch.save puts all files of an archive, with "/" at the end. Throws Error
 /// if there is a file outside of it.
-std::string folder_of(const std::string& where, const ZipRecords& records);
+std::string folder_of(const std::string& where, const ZipMembers& members);
 
 }  // namespace redco::io

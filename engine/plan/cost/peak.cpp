@@ -7,8 +7,8 @@
 
 namespace redco::plan {
 
-Peak peak_of(const Recorder::Record& record) {
-  const std::vector<Allocation>& allocations = record.log.allocations;
+Peak peak_of(const Tracer::Step& step) {
+  const std::vector<Allocation>& allocations = step.log.allocations;
   Peak peak;
   int64_t bytes = 0;
   size_t length = 0;  // of the part of the log up to the peak
@@ -26,7 +26,7 @@ Peak peak_of(const Recorder::Record& record) {
       alive.erase(allocations[i].block);
   }
   for (const auto& [block, size] : alive) {
-    const BlockFacts& facts = record.blocks.at(block);
+    const BlockFacts& facts = step.blocks.at(block);
     peak.kinds[size_t(facts.kind)] += size;
     peak.largest.push_back(
         {size, name_of(facts.kind), facts.operator_name, facts.line, facts.is_backward});

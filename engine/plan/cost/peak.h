@@ -1,6 +1,6 @@
 #pragma once
 
-#include "../trace/recorder.h"
+#include "../trace/tracer.h"
 
 #include <redco/plan.h>
 
@@ -15,6 +15,6 @@ struct Peak {
   std::array<int64_t, n_memory_kinds> kinds = {};  ///< their sum is `bytes`
   std::vector<PlannedTensor> largest = {};         ///< at most ten, the largest first
 };
-REDCO_API Peak peak_of(const Recorder::Record& record);
+REDCO_API Peak peak_of(const Tracer::Step& step);
 
 }  // namespace redco::plan

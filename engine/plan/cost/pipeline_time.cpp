@@ -119,7 +119,7 @@ StepSeconds step_seconds(const CostModel& cost, const std::vector<TracedStage>& 
                          int64_t n_traced, int64_t n_batches) {
   const auto& work = traced.front().trace.stages;
   if (work.empty()) {
-    const StepLog& log = traced.front().trace.record.log;
+    const StepLog& log = traced.front().trace.step.log;
     return {cost.simulate(log), flops_of(log)};
   }
   struct Stage {
@@ -128,7 +128,7 @@ StepSeconds step_seconds(const CostModel& cost, const std::vector<TracedStage>& 
   };
   std::map<int64_t, Stage> known;
   for (const TracedStage& each : traced) {
-    const StepLog& log = each.trace.record.log;
+    const StepLog& log = each.trace.step.log;
     known[each.stage] = {&log, stage_seconds(cost, log)};
   }
   const auto& [slowest, most] = *std::ranges::max_element(

@@ -1,7 +1,7 @@
 // Operators whose parts LibTorch chooses by the device. Plans are made on CPU tensors without
 // values; these stand in for the choice on a GPU.
 
-#include "recorder.h"
+#include "tracer.h"
 
 #include <redco/detail/planned_device.h>
 #include <redco/plan.h>
@@ -41,7 +41,7 @@ TORCH_LIBRARY_FRAGMENT(redco, m) {
 }  // namespace
 
 const c10::OperatorHandle& planned_form(const c10::OperatorHandle& handle) {
-  if (planned_device() != c10::kCUDA || plan::Recorder::current() == nullptr) return handle;
+  if (planned_device() != c10::kCUDA || plan::Tracer::current() == nullptr) return handle;
   if (handle.operator_name().name != "aten::scaled_dot_product_attention") return handle;
   static const c10::OperatorHandle form =
       c10::Dispatcher::singleton().findSchemaOrThrow("redco::attention_on_gpu", "");

@@ -1,6 +1,6 @@
 // An allocator for the device meta that counts: its blocks have no memory, but a size and an end.
 
-#include "recorder.h"
+#include "tracer.h"
 
 #include <c10/core/Allocator.h>
 
@@ -11,15 +11,15 @@ namespace redco::plan {
 namespace {
 
 struct Block {
-  uint64_t recorder;
+  uint64_t tracer;
   int64_t number;
 };
 
 void end_block(void* context) {
   std::unique_ptr<Block> block(static_cast<Block*>(context));
-  // A block that ends on another thread, or after its recorder, no longer counts.
-  Recorder* recorder = Recorder::of_thread();
-  if (recorder && recorder->number() == block->recorder) recorder->freed(block->number);
+  // A block that ends on another thread, or after its tracer, no longer counts.
+  Tracer* tracer = Tracer::of_thread();
+  if (tracer && tracer->number() == block->tracer) tracer->freed(block->number);
 }
 
 void end_nothing(void*) {}
@@ -28,9 +28,9 @@ class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     const c10::Device device(c10::DeviceType::Meta);
-    Recorder* recorder = bytes > 0 ? Recorder::current() : nullptr;
-    if (recorder == nullptr) return {nullptr, nullptr, &end_nothing, device};
-    auto* block = new Block{recorder->number(), recorder->allocated(int64_t(bytes))};
+    Tracer* tracer = bytes > 0 ? Tracer::current() : nullptr;
+    if (tracer == nullptr) return {nullptr, nullptr, &end_nothing, device};
+    auto* block = new Block{tracer->number(), tracer->allocated(int64_t(bytes))};
     return {nullptr, block, &end_block, device};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &end_nothing; }

@@ -1,6 +1,6 @@
 // A script that is only planned.
 
-#include "recorder.h"
+#include "tracer.h"
 
 #include <redco/error.h>
 #include <redco/plan.h>
@@ -14,8 +14,8 @@ using namespace plan;
 
 struct PlanMode::Impl {
   std::shared_ptr<Mesh> mesh = mesh::make_imagined_mesh({});
-  Recorder recorder{mesh};
-  Recorder::Pause pause{recorder};
+  Tracer tracer{mesh};
+  Tracer::Pause pause{tracer};
 };
 
 namespace {
@@ -29,12 +29,12 @@ PlanMode::~PlanMode() { is_planning = false; }
 
 bool PlanMode::is_on() { return is_planning; }
 
-PlanMode::ScriptCall::ScriptCall() : outer_(Recorder::set_script_calling(true)) {}
-PlanMode::ScriptCall::~ScriptCall() { Recorder::set_script_calling(outer_); }
+PlanMode::ScriptCall::ScriptCall() : outer_(Tracer::set_script_calling(true)) {}
+PlanMode::ScriptCall::~ScriptCall() { Tracer::set_script_calling(outer_); }
 
 std::optional<int64_t> planned_bytes() {
-  const Recorder* recorder = Recorder::current();
-  return recorder ? std::optional(recorder->alive_bytes()) : std::nullopt;
+  const Tracer* tracer = Tracer::current();
+  return tracer ? std::optional(tracer->alive_bytes()) : std::nullopt;
 }
 
 std::shared_ptr<Deployer> PlanMode::make_deployer(DeployerOptions options) {

@@ -67,7 +67,7 @@ struct Operator {
   bool is_view() const { return flops == 0 && bytes_written == 0 && host_bytes_written == 0; }
 };
 
-/// The record of one device's training step: everything it allocates, computes and sends, in the
+/// The log of one device's training step: everything it allocates, computes and sends, in the
 /// order in which the host starts it. It begins with the allocation of what exists before the step
 /// (parameters, states), which stays allocated at the end.
 struct StepLog {

@@ -1,4 +1,4 @@
-// Runs training steps without values, and records one.
+// Runs training steps without values, and traces one.
 
 #include "step_trace.h"
 
@@ -53,7 +53,7 @@ int64_t n_collated_of(int64_t n, int64_t per_device) {
 
 // The work of the script for its batches is no part of the step.
 Tree collate(const Dataset& examples, std::vector<int64_t> indices) {
-  Recorder::Pause pause(*Recorder::of_thread());
+  Tracer::Pause pause(*Tracer::of_thread());
   for (int64_t& index : indices) index %= examples.size;
   return examples.collate(indices);
 }
@@ -148,22 +148,22 @@ class Phases {
     return std::strcmp(call.name(), name) == 0;
   }
   static std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& call) {
-    Recorder* recorder = Recorder::current();
-    if (!recorder) return nullptr;
-    if (is(call, "update")) recorder->set_updating(true);
+    Tracer* tracer = Tracer::current();
+    if (!tracer) return nullptr;
+    if (is(call, "update")) tracer->set_updating(true);
     if (is(call, "forward") || is(call, "backward")) {
-      recorder->begin_pass(is(call, "backward"));
+      tracer->begin_pass(is(call, "backward"));
       current->passes_.begin(is(call, "backward"));
     }
     return nullptr;
   }
   static void on_end(const at::RecordFunction& call, at::ObserverContext*) {
     if (is(call, "backward") || is(call, "join stages")) current->after_backward_();
-    Recorder* recorder = Recorder::current();
-    if (!recorder) return;
-    if (is(call, "update")) recorder->set_updating(false);
+    Tracer* tracer = Tracer::current();
+    if (!tracer) return;
+    if (is(call, "update")) tracer->set_updating(false);
     if (is(call, "forward") || is(call, "backward")) {
-      recorder->end_pass();
+      tracer->end_pass();
       current->passes_.end(is(call, "backward"));
     }
   }
@@ -176,9 +176,9 @@ class Phases {
 };
 thread_local Phases* Phases::current = nullptr;
 
-void label(Recorder& recorder, const Tree& tensors, MemoryKind kind) {
+void label(Tracer& tracer, const Tree& tensors, MemoryKind kind) {
   for_each_leaf(tensors, [&](const std::string&, const Tree& leaf) {
-    if (leaf.is_tensor() && leaf.tensor().defined()) recorder.label(memory_of(leaf.tensor()), kind);
+    if (leaf.is_tensor() && leaf.tensor().defined()) tracer.label(memory_of(leaf.tensor()), kind);
   });
 }
 
@@ -192,17 +192,17 @@ void add(Collectives& sum, const Collectives& more, int64_t times) {
     }
 }
 
-NotRecorded::NotRecorded() : was_on_(mesh::SpmdLog::get().is_on()), moves_(move_counters()) {
+Unlogged::Unlogged() : was_on_(mesh::SpmdLog::get().is_on()), moves_(move_counters()) {
   if (was_on_) mesh::SpmdLog::get().pause(true);
 }
 
-NotRecorded::~NotRecorded() {
+Unlogged::~Unlogged() {
   if (was_on_) mesh::SpmdLog::get().pause(false);
   move_counters() = std::move(moves_);
 }
 
 StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, int64_t n_steps) {
-  NotRecorded not_recorded;
+  Unlogged unlogged;
   WithPlannedDevice with_device(layout.library == Library::gloo ? c10::kCPU : c10::kCUDA);
   const Deployer& own = *program.options.deployer;
   std::shared_ptr<Mesh> mesh = mesh::make_imagined_mesh(layout.mesh, layout.library);
@@ -213,7 +213,7 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
   options.sequence_parallel = layout.sequence_parallel;
   options.verbose = false;
 
-  Recorder recorder(mesh);
+  Tracer tracer(mesh);
   StepTrace trace;
   trace.n_parameters = count_numbers(program.options.params);
   TrainerOptions of_trainer = program.options;
@@ -225,7 +225,7 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
   of_trainer.recompute = layout.recompute;
   if (of_trainer.train_step_fn) of_trainer.accumulate_grad_batches.reset();
   const WithHostMover mover([&](const at::Tensor& tensor) {
-    if (layout.library == Library::nccl) recorder.move_to_host(tensor);
+    if (layout.library == Library::nccl) tracer.move_to_host(tensor);
   });
   Trainer trainer(std::move(of_trainer));
 
@@ -235,12 +235,12 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
   trainer.setup_running_step(
       layout_examples(program.examples, n_micro, layout.per_device_batch_size),
       layout.per_device_batch_size);
-  label(recorder, trainer.state().params, MemoryKind::parameters);
-  label(recorder, trainer.state().opt_state, MemoryKind::states);
+  label(tracer, trainer.state().params, MemoryKind::parameters);
+  label(tracer, trainer.state().opt_state, MemoryKind::states);
   FirstPasses first_passes(*mesh);
   Phases phases(first_passes, [&] {
     for (const auto& [name, param] : named_tensors(trainer.state().params))
-      if (param.grad().defined()) recorder.label(memory_of(param.grad()), MemoryKind::gradients);
+      if (param.grad().defined()) tracer.label(memory_of(param.grad()), MemoryKind::gradients);
   });
   int64_t n_blocks = RecomputeBlocks::n_blocks();
   auto collect = [&before_batch = program.options.before_batch] {
@@ -248,18 +248,18 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
   };
   constexpr int64_t most_further_steps = 6;
   collect();
-  recorder.begin_step();
+  tracer.begin_step();
   for (int64_t step = 1; step <= n_steps + most_further_steps; ++step) {
-    const int64_t found = recorder.alive_bytes();
+    const int64_t found = tracer.alive_bytes();
     const Collectives before = counted(*mesh);
     first_passes.begin_step();
     trainer.train_step(examples, layout.per_device_batch_size);
     trace.collectives = difference(counted(*mesh), before);
     trace.of_micro_batch = first_passes.sent();
     collect();
-    trace.record = recorder.end_step();
-    // The garbage of several small steps is freed at once: the one that finds most is recorded.
-    if (step >= n_steps && recorder.alive_bytes() <= found) break;
+    trace.step = tracer.end_step();
+    // The garbage of several small steps is freed at once: the one that finds most is returned.
+    if (step >= n_steps && tracer.alive_bytes() <= found) break;
   }
   trace.has_blocks = RecomputeBlocks::n_blocks() > n_blocks;
   trace.decisions = trainer.sharding_decisions();

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "recorder.h"
+#include "tracer.h"
 
 #include <redco/moves.h>
 #include <redco/trainer.h>
@@ -33,7 +33,7 @@ Tree whole_on_meta(const Tree& tensors, const std::shared_ptr<Mesh>& mesh);
 using Collectives = std::map<std::string, Group::Counters>;  // by group
 
 struct StepTrace {
-  Recorder::Record record;
+  Tracer::Step step;
   Collectives collectives;     ///< of the step
   Collectives of_micro_batch;  ///< those of the first micro-batch's passes
   int64_t n_parameters = 0;    ///< elements of the whole model
@@ -47,12 +47,12 @@ void add(Collectives& sum, const Collectives& more, int64_t times);
 
 /// While it exists, nothing that this thread calls concerns the other processes of a run
 /// (REDCO_CHECK_SPMD), or its report.
-class NotRecorded {
+class Unlogged {
  public:
-  NotRecorded();
-  ~NotRecorded();
-  NotRecorded(const NotRecorded&) = delete;
-  NotRecorded& operator=(const NotRecorded&) = delete;
+  Unlogged();
+  ~Unlogged();
+  Unlogged(const Unlogged&) = delete;
+  Unlogged& operator=(const Unlogged&) = delete;
 
  private:
   bool was_on_;
@@ -60,8 +60,8 @@ class NotRecorded {
 };
 
 /// Runs steps of the program's Trainer on tensors without values, on an imagined mesh, and returns
-/// the record of the second, or of step `n_steps`. If Lua frees the garbage of several steps at
-/// once, it is the record of the step that begins with the most. Throws what the program throws.
+/// the second, or of step `n_steps`. If Lua frees the garbage of several steps at
+/// once, it is the step that begins with the most. Throws what the program throws.
 REDCO_API StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout,
                                int64_t n_steps = 2);
 

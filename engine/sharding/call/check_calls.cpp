@@ -1,4 +1,4 @@
-// Records operator calls, to check that all processes make the same ones.
+// Logs operator calls, to check that all processes make the same ones.
 
 #include "check_calls.h"
 
@@ -19,7 +19,7 @@ using namespace mesh;
 
 namespace {
 
-bool records_calls() {
+bool logs_calls() {
   static const bool asked = [] {
     const char* value = std::getenv("REDCO_CHECK_SPMD");
     return value != nullptr && std::strcmp(value, "1") == 0;
@@ -117,8 +117,7 @@ std::string story(const Call& call) {
 
 InCall::InCall(const Call& call) : outer_(std::exchange(current_operator(), call.op.name)) {
   // One process alone may print a tensor, which detaches it, or read a number.
-  if (records_calls() && call.op.name != "aten::detach" &&
-      call.op.name != "aten::_local_scalar_dense")
+  if (logs_calls() && call.op.name != "aten::detach" && call.op.name != "aten::_local_scalar_dense")
     SpmdLog::get().add(story(call));
 }
 

@@ -6,8 +6,8 @@
 
 namespace redco::sharding {
 
-/// Marks the running operator call: collectives are recorded under its name, and with
-/// REDCO_CHECK_SPMD=1 the call itself is recorded (see mesh/spmd_log.h).
+/// Marks the running operator call: collectives are logged under its name, and with
+/// REDCO_CHECK_SPMD=1 the call itself is logged (see mesh/spmd_log.h).
 class InCall {
  public:
   explicit InCall(const Call& call);

@@ -39,7 +39,7 @@ bool shares_elements(const at::Tensor& tensor) {
 }
 
 // Runs the operator on zeros in the geometry of the call's tensors. Draws advance only copies of
-// the generators, and are not recorded: another process may have this plan already.
+// the generators, and are not logged: another process may have this plan already.
 torch::jit::Stack called_on_zeros(const Call& call, c10::Device device) {
   torch::jit::Stack stack(call.arguments.begin(), call.arguments.end());
   std::vector<at::Tensor> tensors;
@@ -54,7 +54,7 @@ torch::jit::Stack called_on_zeros(const Call& call, c10::Device device) {
     if (value.isDevice()) value = device;
     if (value.isGenerator()) value = value.toGenerator().clone();
   }
-  LogDraws not_recorded(false);
+  LogDraws not_logged(false);
   std::optional<WithRng> with_rng;
   if (WithRng::current().defined()) with_rng.emplace(WithRng::current().clone());
   call.op.handle.callBoxed(&stack);

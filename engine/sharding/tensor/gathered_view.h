@@ -26,7 +26,7 @@ class GatheredView {
   /// Recomputes the view from the current base.
   at::Tensor taken_anew() const;
 
-  /// Writes the values of the view to the base. Returns the new record for the view.
+  /// Writes the values of the view to the base. Returns the GatheredView that it has from then on.
   std::shared_ptr<const GatheredView> written(ShardedTensorImpl& view) const;
 
  private:

@@ -49,7 +49,7 @@ void Zero3Store::rejoin() {
   }
   order_.clear();
   position_ = 0;
-  is_recorded_ = false;
+  knows_order_ = false;
 }
 
 void Zero3Store::release() {
@@ -58,7 +58,7 @@ void Zero3Store::release() {
     drop(block);
     if (block.wanted) block.wanted_before = std::exchange(block.wanted, std::nullopt);
   }
-  is_recorded_ |= !order_.empty();
+  knows_order_ |= !order_.empty();
   position_ = 0;
 }
 
@@ -107,7 +107,7 @@ int64_t Zero3Store::version_of(const Block& block) const {
 }
 
 void Zero3Store::move_to(size_t block, at::ScalarType type) {
-  if (!is_recorded_) {
+  if (!knows_order_) {
     if (!order_.empty() && order_.back() == block) return;
     if (!order_.empty()) drop(blocks_[order_.back()]);
     order_.push_back(block);
@@ -115,7 +115,7 @@ void Zero3Store::move_to(size_t block, at::ScalarType type) {
   }
   if (order_[position_] != block) {
     drop(blocks_[order_[position_]]);
-    // A pass that differs from the recorded one: find where it continues.
+    // A pass that differs from the known one: find where it continues.
     size_t next = position_ + 1;
     while (next < order_.size() && order_[next] != block) ++next;
     for (size_t i = 0; next == order_.size() && i < order_.size(); ++i)

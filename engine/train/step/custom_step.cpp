@@ -34,7 +34,7 @@ Tree TrainStep::run_custom(const Dataset& examples, std::span<const int64_t> ind
   Tree batch = batch_of(examples, indices);
   at::Generator rng = batch_rng(train_stream, 0, indices.size());
   WithRng with_rng(rng);
-  mesh::LogDraws record_draws;
+  mesh::LogDraws log_draws;
   const Precision::Region region = precision_.region(device().type());
   is_in_custom_ = true;
   auto left = c10::make_scope_exit([this] { is_in_custom_ = false; });

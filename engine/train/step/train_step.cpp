@@ -236,7 +236,7 @@ Loss TrainStep::loss_of(const Dataset& examples, std::span<const int64_t> indice
   {
     RECORD_USER_SCOPE("forward");
     WithRng with_rng(rng);
-    LogDraws record_draws;
+    LogDraws log_draws;
     const Precision::Region region = precision_.region(device().type());
     RecomputeBlocks recompute(is_training ? recompute_ : Recompute::none);
     StagedPass::Running running(pass);

@@ -359,7 +359,7 @@ begin and end on their own, and a row that ends makes room for the next.
     at most half of it. When the parameters change, call `forget`
   deployer: splits the rows over the processes that do not share a copy of the model. All processes
     add the same rows, and all get the tokens. Without it each process decodes all rows
-  cache_implementation: as in `Model.generate`. A new CUDA graph is recorded when the number of rows
+  cache_implementation: as in `Model.generate`. A new CUDA graph is captured when the number of rows
     changes, or the cache grows]],
 function(model, params, given)
   local where, o = "models.new_batch", options(given)

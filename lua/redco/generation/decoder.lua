@@ -2,7 +2,7 @@
 local fail = require "redco.fail"
 local native = require "redco.native"
 local new_cache = require "redco.models.cache"
-local recorded = require "redco.generation.recorded"
+local captured = require "redco.generation.captured"
 local torch = require "redco.torch"
 
 local Decoder = {}
@@ -123,7 +123,7 @@ function Decoder:scores(ids)
   return native.from_stage(self.model.logits(self.params, hidden:select(1, -1)):float())
 end
 
--- Makes steps alike: see Cache:fix. One GPU records the second step and replays it, so that the
+-- Makes steps alike: see Cache:fix. One GPU captures the second step and replays it, so that the
 -- host does not call its operators again.
 function Decoder:fix()
   if self.restart_length then
@@ -132,7 +132,7 @@ function Decoder:fix()
   end
   self.cache:fix(self.ids.device)
   self.new_ids = torch.zeros_like(self.ids:narrow(1, 0, 1))
-  self.next_scores = recorded(self.params, self.new_ids, function()
+  self.next_scores = captured(self.params, self.new_ids, function()
     return self:scores(self.new_ids)
   end)
 end

@@ -5,7 +5,7 @@ local fail = require "redco.fail"
 local native = require "redco.native"
 local new_cache = require "redco.models.cache"
 local new_kept = require "redco.generation.kept"
-local recorded = require "redco.generation.recorded"
+local captured = require "redco.generation.captured"
 local torch = require "redco.torch"
 
 local Slots = {}
@@ -61,13 +61,13 @@ local function scores_of(self, ids, starts, cache)
   return scores_of_model(self, ids, mask, cache)
 end
 
--- Makes steps alike (Cache:fix) until the cache gets other tensors. One GPU records the second.
+-- Makes steps alike (Cache:fix) until the cache gets other tensors. One GPU captures the second.
 local function fix(self)
   local cache, size = self.cache, self.size
   cache:fix(self.device)
   local ids = torch.zeros({ size, 1 }, { dtype = "int64", device = self.device })
   local starts, columns = ids:clone(), torch.arange(cache.capacity, { device = self.device })
-  local run = recorded(self.params, ids, function()
+  local run = captured(self.params, ids, function()
     return scores_of_model(self, ids, columns:ge(starts):to "int64", cache)
   end)
   function self.fixed_step(tokens)

@@ -16,7 +16,7 @@ end
 
 --- From now on a call of the model appends one token to each row, and computes with the keys and
 --- values of `capacity` tokens, of which masks hide those to come. No shape and no number of the
---- host differs between two calls, so that one can be recorded and run again: where the token goes
+--- host differs between two calls, so that one can be captured and replayed: where the token goes
 --- is in the tensor `place` [1].
 function Cache:fix(device)
   self.place = torch.full({ 1 }, self.length, { dtype = "int64", device = device })
@@ -103,7 +103,7 @@ local function map(self, group, f)
   for _, held in ipairs(group) do
     for i = 1, #held do
       local new = f(held[i])
-      -- A recorded call has the addresses of the old ones.
+      -- A captured call has the addresses of the old ones.
       held[i] = self.place and held[i]:copy_(new) or new
     end
   end

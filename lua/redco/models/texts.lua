@@ -132,7 +132,7 @@ decodes a row.
   cache: a cache of `redco.models.new_cache`, for a decoder with one row. Its tokens are the first of
     input_ids, and only the others are read. Afterwards it has all tokens but the last
   cache_implementation: "dynamic", or "static": the cache has max_length tokens from the start, and
-    all steps are alike. One GPU then records a step as a CUDA graph and replays it, which is
+    all steps are alike. One GPU then captures a step as a CUDA graph and replays it, which is
     faster with small batches; several processes and CPUs gain nothing. Models whose layers need
     the length of the text, as T5, raise an error. It is an option of the call alone]],
 

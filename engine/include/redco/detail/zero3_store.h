@@ -17,7 +17,7 @@ namespace redco {
 /// arXiv 1910.02054).
 ///
 /// An operator that reads a parameter gathers its whole block with one collective. The order in
-/// which blocks are used is recorded; from then on, while a block is used, the next one is being
+/// which blocks are used is remembered; from then on, while a block is used, the next one is being
 /// gathered and the previous one is released. Autograd saves only the parts, so backward gathers
 /// again.
 class REDCO_API Zero3Store : public std::enable_shared_from_this<Zero3Store> {
@@ -30,7 +30,7 @@ class REDCO_API Zero3Store : public std::enable_shared_from_this<Zero3Store> {
                                           const std::vector<size_t>& blocks,
                                           const std::vector<std::vector<Mesh::Dim>>& dims);
 
-  /// Releases all gathered tensors, at the end of a step. The next one starts the recorded order.
+  /// Releases all gathered tensors, at the end of a step. The next one starts that order again.
   void release();
 
   /// The mesh dimensions over which a parameter is gathered.
@@ -71,7 +71,7 @@ class REDCO_API Zero3Store : public std::enable_shared_from_this<Zero3Store> {
   std::vector<Block> blocks_;
   std::vector<size_t> order_;  // the order in which blocks are used
   size_t position_ = 0;        // in order_
-  bool is_recorded_ = false;
+  bool knows_order_ = false;
   int64_t reconnects_ = 0;  // the mesh's count at the last check
 };
 

@@ -29,33 +29,33 @@ struct BlockFacts {
 /// and collectives. While it exists, it is the thread's Execution: operators run on meta tensors,
 /// and everything but the values is as in a run. Large tensors that a script makes have no values
 /// either; they are whole tensors on `mesh`.
-class Recorder final : public sharding::Execution, public mesh::CollectiveObserver {
+class Tracer final : public sharding::Execution, public mesh::CollectiveObserver {
  public:
-  explicit Recorder(std::shared_ptr<const Mesh> mesh);
-  ~Recorder() override;
-  Recorder(const Recorder&) = delete;
-  Recorder& operator=(const Recorder&) = delete;
+  explicit Tracer(std::shared_ptr<const Mesh> mesh);
+  ~Tracer() override;
+  Tracer(const Tracer&) = delete;
+  Tracer& operator=(const Tracer&) = delete;
 
-  /// The recorder of this thread; null if it has none, or something runs that is not part of the
+  /// The tracer of this thread; null if it has none, or something runs that is not part of the
   /// step, such as the search for a layout.
-  static Recorder* current();
+  static Tracer* current();
   /// Says whether the thread's script calls an operator: outside of a step, only tensors that a
   /// script makes have no values. Returns what was said before.
   static bool set_script_calling(bool is_calling);
-  /// The recorder of this thread, whatever runs.
-  static Recorder* of_thread();
+  /// The tracer of this thread, whatever runs.
+  static Tracer* of_thread();
   uint64_t number() const { return number_; }  ///< unique in the process
 
-  /// While it exists, nothing is recorded: what runs is not part of the step.
+  /// While it exists, nothing is traced: what runs is not part of the step.
   class Pause {
    public:
-    explicit Pause(Recorder& recorder) : recorder_(recorder) { ++recorder_.n_pauses_; }
-    ~Pause() { --recorder_.n_pauses_; }
+    explicit Pause(Tracer& tracer) : tracer_(tracer) { ++tracer_.n_pauses_; }
+    ~Pause() { --tracer_.n_pauses_; }
     Pause(const Pause&) = delete;
     Pause& operator=(const Pause&) = delete;
 
    private:
-    Recorder& recorder_;
+    Tracer& tracer_;
   };
 
   bool has_values() const override { return false; }
@@ -75,17 +75,17 @@ class Recorder final : public sharding::Execution, public mesh::CollectiveObserv
   void enter() override { ++n_collectives_; }
   void leave() override { --n_collectives_; }
 
-  /// Starts the record anew, with the blocks that exist now.
+  /// Starts anew, with the blocks that exist now.
   void begin_step();
-  /// Ends the record and returns it; `blocks` are numbered as the log's.
-  struct Record {
+  /// Ends the step and returns it; `blocks` are numbered as the log's.
+  struct Step {
     StepLog log;
     std::map<int64_t, BlockFacts> blocks;
     std::map<std::string, int64_t> values_read;     ///< operators that returned values, by line
     std::map<std::string, int64_t> without_shapes;  ///< operators that ran on zeros, calls
     int64_t host_bytes = 0;                         ///< of blocks that are not on the device
   };
-  Record end_step();
+  Step end_step();
 
   void begin_pass(bool is_backward);
   void end_pass();
@@ -115,7 +115,7 @@ class Recorder final : public sharding::Execution, public mesh::CollectiveObserv
   static bool drop_values(const c10::OperatorHandle& handle, torch::jit::Stack& stack);
 
   uint64_t number_;
-  Recorder* outer_;
+  Tracer* outer_;
   sharding::WithExecution installed_;
   c10::impl::IncludeDispatchKeyGuard sees_plain_calls_;
   sharding::PlainCalls outer_calls_;
@@ -136,8 +136,8 @@ class Recorder final : public sharding::Execution, public mesh::CollectiveObserv
   bool is_updating_ = false;
 };
 
-/// Counts the blocks of the device meta for the recorders of all threads. Called once per process,
-/// by the first recorder; LibTorch's allocators are process-wide.
+/// Counts the blocks of the device meta for the tracers of all threads. Called once per process,
+/// by the first tracer; LibTorch's allocators are process-wide.
 void count_meta_memory();
 /// The number of the block that holds a tensor; -1 if it is not counted.
 int64_t block_of(const at::Tensor& tensor);

@@ -9,12 +9,12 @@
 
 namespace redco::lua {
 
-/// Records the runs of a state for sharding_report. It outlives their objects, which the collector
+/// The runs of a state, for sharding_report. It outlives their objects, which the collector
 /// may free at any time.
-class RunRecord : public std::enable_shared_from_this<RunRecord> {
+class ReportedRuns : public std::enable_shared_from_this<ReportedRuns> {
  public:
   void add(std::shared_ptr<const Mesh> mesh) { meshes_.push_back(std::move(mesh)); }
-  /// Wraps a Trainer so that its memory is recorded when it is destroyed.
+  /// Wraps a Trainer so that its memory is known after it is destroyed.
   std::shared_ptr<Trainer> watched(std::unique_ptr<Trainer> trainer);
   /// Returns redco::sharding_report; empty on all processes of a run except process 0.
   std::string report() const;

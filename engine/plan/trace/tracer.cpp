@@ -1,6 +1,6 @@
-// Runs the operators of a planned step on meta tensors, and records what they do.
+// Runs the operators of a planned step on meta tensors, and logs what they do.
 
-#include "recorder.h"
+#include "tracer.h"
 
 #include "../../sharding/call/map_tensors.h"
 #include "../../sharding/call/meta_kernels.h"
@@ -31,11 +31,10 @@ using torch::jit::Stack;
 
 namespace {
 
-thread_local Recorder* of_this_thread = nullptr;
+thread_local Tracer* of_this_thread = nullptr;
 thread_local bool is_script_calling = false;
 
-// Takes a tensor that the script made, which has values, without them. The copy is no allocation of
-// the step.
+// Returns a tensor without values like one that the script made. It is no allocation of the step.
 at::Tensor uncounted_on_meta(const at::Tensor& tensor) {
   WithExecution not_counted(nullptr);
   return on_meta(tensor);
@@ -112,7 +111,7 @@ uint64_t next_number() {
 
 }  // namespace
 
-Recorder::Recorder(std::shared_ptr<const Mesh> mesh)
+Tracer::Tracer(std::shared_ptr<const Mesh> mesh)
     : number_(next_number()),
       outer_(std::exchange(of_this_thread, this)),
       installed_(this),
@@ -123,32 +122,32 @@ Recorder::Recorder(std::shared_ptr<const Mesh> mesh)
   add_meta_kernels();
 }
 
-Recorder::~Recorder() {
+Tracer::~Tracer() {
   plain_calls() = outer_calls_;
   of_this_thread = outer_;
 }
 
-Recorder* Recorder::of_thread() { return of_this_thread; }
+Tracer* Tracer::of_thread() { return of_this_thread; }
 
-Recorder* Recorder::current() {
-  Recorder* recorder = of_this_thread;
-  bool records = recorder && !recorder->n_pauses_ && &execution() == recorder;
-  return records ? recorder : nullptr;
+Tracer* Tracer::current() {
+  Tracer* tracer = of_this_thread;
+  bool traces = tracer && !tracer->n_pauses_ && &execution() == tracer;
+  return traces ? tracer : nullptr;
 }
 
-bool Recorder::set_script_calling(bool is_calling) {
+bool Tracer::set_script_calling(bool is_calling) {
   return std::exchange(is_script_calling, is_calling);
 }
 
-bool Recorder::take_over(const c10::OperatorHandle& handle, Stack& stack) {
-  Recorder* recorder = of_this_thread;
-  if (!recorder || &execution() != recorder) return false;
-  return recorder->make_tensor(handle, stack) || drop_values(handle, stack);
+bool Tracer::take_over(const c10::OperatorHandle& handle, Stack& stack) {
+  Tracer* tracer = of_this_thread;
+  if (!tracer || &execution() != tracer) return false;
+  return tracer->make_tensor(handle, stack) || drop_values(handle, stack);
 }
 
 // A whole parameter is a plain tensor without values. What the script has, and uses with it, is
 // taken without values, too.
-bool Recorder::drop_values(const c10::OperatorHandle& handle, Stack& stack) {
+bool Tracer::drop_values(const c10::OperatorHandle& handle, Stack& stack) {
   const c10::FunctionSchema& schema = handle.schema();
   size_t n = schema.arguments().size(), first = stack.size() - n;
   Stack given(stack.begin() + std::ptrdiff_t(first), stack.end());
@@ -171,7 +170,7 @@ bool Recorder::drop_values(const c10::OperatorHandle& handle, Stack& stack) {
   return true;
 }
 
-bool Recorder::make_tensor(const c10::OperatorHandle& handle, Stack& stack) {
+bool Tracer::make_tensor(const c10::OperatorHandle& handle, Stack& stack) {
   const bool is_of_step = n_pauses_ == 0;
   if (!is_of_step && !is_script_calling) return false;
   auto place = device_of_factory(handle.schema());
@@ -199,7 +198,7 @@ bool Recorder::make_tensor(const c10::OperatorHandle& handle, Stack& stack) {
   return true;
 }
 
-void Recorder::run(const Call& call, const CallPlan& plan, Stack& local) {
+void Tracer::run(const Call& call, const CallPlan& plan, Stack& local) {
   operator_name_ = call.op.name;
   // Without a wrapper LibTorch adds up the gradients of a tensor in place, unless the first is a
   // view; see freed.
@@ -216,33 +215,33 @@ void Recorder::run(const Call& call, const CallPlan& plan, Stack& local) {
   }
   // Memory that the operator writes to or reads, to tell its results from views.
   std::set<const void*> given;
-  Operator record{.name = call.op.name, .is_recomputed = Recomputing::is_on()};
+  Operator logged{.name = call.op.name, .is_recomputed = Recomputing::is_on()};
   auto is_on_host = [&](const at::Tensor& tensor) {
     return !on_host_.empty() && on_host_.contains(block_of(tensor));
   };
   bool is_first = true;
   for_each_tensor(c10::ArrayRef<c10::IValue>(local), [&](const at::Tensor& tensor) {
     if (tensor.has_storage()) given.insert(tensor.storage().unsafeGetStorageImpl());
-    (is_on_host(tensor) ? record.host_bytes_read : record.bytes_read) += bytes_of(tensor);
-    if (std::exchange(is_first, false)) record.dtype = tensor.scalar_type();
+    (is_on_host(tensor) ? logged.host_bytes_read : logged.bytes_read) += bytes_of(tensor);
+    if (std::exchange(is_first, false)) logged.dtype = tensor.scalar_type();
   });
   for (size_t i = 0; i < local.size(); ++i)
     if (call.op.is_written[i])
       for_each_tensor(c10::ArrayRef<c10::IValue>(local[i]), [&](const at::Tensor& tensor) {
-        (is_on_host(tensor) ? record.host_bytes_written : record.bytes_written) += bytes_of(tensor);
+        (is_on_host(tensor) ? logged.host_bytes_written : logged.bytes_written) += bytes_of(tensor);
       });
   const OperatorFacts& facts = call.op.facts;
   const GpuCost cost = planned_device() == c10::kCUDA ? facts.gpu : GpuCost();
-  record.passes = cost.passes;
-  record.starts = cost.starts;
-  if (cost.inside != nullptr) record.bytes_inside = cost.inside(local, {});
+  logged.passes = cost.passes;
+  logged.starts = cost.starts;
+  if (cost.inside != nullptr) logged.bytes_inside = cost.inside(local, {});
   const Stack arguments = cost.workspace != nullptr ? local : Stack();
   std::optional<train::FlopCounter> counter;
   Recomputing counted(false);  // it takes time, too
   if (facts.flops || facts.is_product) {
-    counter.emplace(record.flops);
-    record.kind = facts.kind;
-    record.size = product_size(record.kind, local);
+    counter.emplace(logged.flops);
+    logged.kind = facts.kind;
+    logged.size = product_size(logged.kind, local);
   }
   try {
     if (plan.run) {
@@ -261,17 +260,17 @@ void Recorder::run(const Call& call, const CallPlan& plan, Stack& local) {
     at::empty({cost.workspace(arguments, local)}, at::device(c10::kMeta).dtype(at::kByte));
   for_each_tensor(c10::ArrayRef<c10::IValue>(local), [&](const at::Tensor& tensor) {
     bool is_new = !tensor.has_storage() || !given.contains(tensor.storage().unsafeGetStorageImpl());
-    if (is_new) record.bytes_written += bytes_of(tensor);
+    if (is_new) logged.bytes_written += bytes_of(tensor);
   });
-  if (n_pauses_ == 0) log_.add(std::move(record));
+  if (n_pauses_ == 0) log_.add(std::move(logged));
 }
 
-void Recorder::after(const Call&, const CallPlan&, c10::ArrayRef<c10::IValue>) {
+void Tracer::after(const Call&, const CallPlan&, c10::ArrayRef<c10::IValue>) {
   operator_name_.clear();
   adds_gradients_in_place_ = false;
 }
 
-void Recorder::begin_step() {
+void Tracer::begin_step() {
   log_ = {};
   ended_.clear();
   values_read_.clear();
@@ -285,31 +284,31 @@ void Recorder::begin_step() {
   log_.n_before = int64_t(log_.allocations.size());
 }
 
-Recorder::Record Recorder::end_step() {
-  Record record{std::move(log_), std::move(ended_), std::move(values_read_),
-                std::move(without_shapes_)};
-  for (const auto& [number, bytes] : on_host_) record.host_bytes += bytes;
-  for (const auto& [number, block] : alive_) record.blocks[number] = block.facts;
+Tracer::Step Tracer::end_step() {
+  Step step{std::move(log_), std::move(ended_), std::move(values_read_),
+            std::move(without_shapes_)};
+  for (const auto& [number, bytes] : on_host_) step.host_bytes += bytes;
+  for (const auto& [number, block] : alive_) step.blocks[number] = block.facts;
   // A kind may be known only after the allocation.
-  for (Allocation& allocation : record.log.allocations)
-    allocation.kind = record.blocks.at(allocation.block).kind;
+  for (Allocation& allocation : step.log.allocations)
+    allocation.kind = step.blocks.at(allocation.block).kind;
   begin_step();
-  return record;
+  return step;
 }
 
-void Recorder::begin_pass(bool is_backward) {
+void Tracer::begin_pass(bool is_backward) {
   n_before_pass_ = n_operators_;
   log_.passes.push_back({is_backward, log_.sequence.size(), log_.sequence.size()});
 }
 
-void Recorder::end_pass() { log_.passes.back().end = log_.sequence.size(); }
+void Tracer::end_pass() { log_.passes.back().end = log_.sequence.size(); }
 
-void Recorder::label(const at::Tensor& tensor, MemoryKind kind) {
+void Tracer::label(const at::Tensor& tensor, MemoryKind kind) {
   auto found = alive_.find(block_of(tensor));
   if (found != alive_.end()) found->second.facts.kind = kind;
 }
 
-void Recorder::move_to_host(const at::Tensor& tensor) {
+void Tracer::move_to_host(const at::Tensor& tensor) {
   auto found = alive_.find(block_of(tensor));
   if (found == alive_.end()) return;
   on_host_[found->first] = found->second.facts.bytes;
@@ -317,7 +316,7 @@ void Recorder::move_to_host(const at::Tensor& tensor) {
   alive_.erase(found);
 }
 
-MemoryKind Recorder::kind_now() const {
+MemoryKind Tracer::kind_now() const {
   switch (Moving::cause_now()) {
     case Move::parameters:
       return MemoryKind::gathered;
@@ -328,7 +327,7 @@ MemoryKind Recorder::kind_now() const {
   }
 }
 
-int64_t Recorder::allocated(int64_t bytes) {
+int64_t Tracer::allocated(int64_t bytes) {
   int64_t number = n_blocks_++;
   Block block{{bytes, kind_now(), operator_name_, {}, false},
               n_operators_,
@@ -348,7 +347,7 @@ int64_t Recorder::allocated(int64_t bytes) {
   return number;
 }
 
-void Recorder::freed(int64_t number) {
+void Tracer::freed(int64_t number) {
   on_host_.erase(number);
   auto found = alive_.find(number);
   if (found == alive_.end()) return;
@@ -371,20 +370,20 @@ void Recorder::freed(int64_t number) {
   alive_.erase(found);
 }
 
-std::optional<int64_t> Recorder::started(const Collective& collective) {
+std::optional<int64_t> Tracer::started(const Collective& collective) {
   if (current() != this) return std::nullopt;
   return log_.start(collective);
 }
 
-void Recorder::waited(int64_t collective) {
+void Tracer::waited(int64_t collective) {
   if (current() == this) log_.wait(collective);
 }
 
-void Recorder::ran_on_zeros(const std::string& name) {
+void Tracer::ran_on_zeros(const std::string& name) {
   if (current() == this) ++without_shapes_[name];
 }
 
-void Recorder::read_value() {
+void Tracer::read_value() {
   if (current() != this) return;
   std::string line = call_site();
   ++values_read_[line.empty() ? "outside of the script" : line];

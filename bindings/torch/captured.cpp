@@ -1,4 +1,4 @@
-// Functions whose work on a GPU is recorded once and replayed.
+// Functions whose work on a GPU is captured once and replayed.
 
 #include "torch.h"
 
@@ -6,7 +6,7 @@
 #include "state/object.h"
 #include "state/tensor.h"
 
-#include <redco/detail/recorded_calls.h>
+#include <redco/detail/captured_calls.h>
 
 #include <memory>
 
@@ -14,28 +14,28 @@ namespace redco::lua {
 
 namespace {
 
-struct RecordedFunction : RecordedCalls {
-  static constexpr const char* lua_name = "RecordedFunction";
-  using RecordedCalls::RecordedCalls;
+struct CapturedFunction : CapturedCalls {
+  static constexpr const char* lua_name = "CapturedFunction";
+  using CapturedCalls::CapturedCalls;
 };
 
 int run(lua_State* L) {
-  push_tensor(L, (*check_object<RecordedFunction>(L, 1, "RecordedFunction:run"))());
+  push_tensor(L, (*check_object<CapturedFunction>(L, 1, "CapturedFunction:run"))());
   return 1;
 }
 
 }  // namespace
 
-void make_recorded_type(lua_State* L) {
-  make_object_type<RecordedFunction>(
-      L, "RecordedFunction {}\nA function whose work on a GPU is recorded once and replayed.",
+void make_captured_type(lua_State* L) {
+  make_object_type<CapturedFunction>(
+      L, "CapturedFunction {}\nA function whose work on a GPU is captured once and replayed.",
       {{"run", run, "run() -> Tensor\nReturns the function's result."}});
 }
 
-int recorded(lua_State* L) {
+int captured(lua_State* L) {
   const at::Device device = check_tensor(L, 1).device();
   const Ref function(L, 2);
-  push_object(L, std::make_shared<RecordedFunction>(device, [function] {
+  push_object(L, std::make_shared<CapturedFunction>(device, [function] {
                 lua_State* state = function.state();
                 function.push();
                 call(state, 0, 1);

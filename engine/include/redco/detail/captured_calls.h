@@ -13,21 +13,21 @@ namespace redco {
 class CudaGraph;
 
 /// Calls of a function whose work on a GPU is the same each time: it reads and writes the same
-/// tensors, and nothing on the host depends on their values. The second call records a CUDA graph,
+/// tensors, and nothing on the host depends on their values. The second call captures a CUDA graph,
 /// which later calls replay without calling the function. On other devices each call calls it.
-class REDCO_API RecordedCalls {
+class REDCO_API CapturedCalls {
  public:
-  RecordedCalls(c10::Device device, std::function<at::Tensor()> function);
-  ~RecordedCalls();
-  RecordedCalls(const RecordedCalls&) = delete;
-  RecordedCalls& operator=(const RecordedCalls&) = delete;
+  CapturedCalls(c10::Device device, std::function<at::Tensor()> function);
+  ~CapturedCalls();
+  CapturedCalls(const CapturedCalls&) = delete;
+  CapturedCalls& operator=(const CapturedCalls&) = delete;
 
   /// Returns the function's result. Calls that replay write into the same tensor. Throws Error if
-  /// the work cannot be recorded, as when it reads a value of the GPU.
+  /// the work cannot be captured, as when it reads a value of the GPU.
   at::Tensor operator()();
 
  private:
-  void record();
+  void capture();
 
   c10::Device device_;
   std::function<at::Tensor()> function_;

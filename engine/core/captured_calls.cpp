@@ -1,4 +1,4 @@
-#include <redco/detail/recorded_calls.h>
+#include <redco/detail/captured_calls.h>
 
 #include "cuda_graph.h"
 #include "cuda_library.h"
@@ -15,12 +15,12 @@
 
 namespace redco {
 
-RecordedCalls::RecordedCalls(c10::Device device, std::function<at::Tensor()> function)
+CapturedCalls::CapturedCalls(c10::Device device, std::function<at::Tensor()> function)
     : device_(device), function_(std::move(function)) {}
 
-RecordedCalls::~RecordedCalls() = default;
+CapturedCalls::~CapturedCalls() = default;
 
-void RecordedCalls::record() {
+void CapturedCalls::capture() {
   static const auto entry =
       reinterpret_cast<CudaGraphEntry>(function_of_cuda_library(cuda_graph_entry, "CUDA graphs"));
   const c10::impl::VirtualGuardImpl streams(device_.type());
@@ -35,14 +35,14 @@ void RecordedCalls::record() {
     // Also of a script's function, whose errors are not LibTorch's.
     const std::string text = error.what();
     if (text.find("captur") == text.npos) throw;
-    fail("cannot record a CUDA graph, probably because the host reads a value of the GPU: ", text);
+    fail("cannot capture a CUDA graph, probably because the host reads a value of the GPU: ", text);
   }
 }
 
-at::Tensor RecordedCalls::operator()() {
-  // The first call compiles kernels and chooses algorithms, which cannot be recorded.
+at::Tensor CapturedCalls::operator()() {
+  // The first call compiles kernels and chooses algorithms, which cannot be captured.
   if (!device_.is_cuda() || !std::exchange(was_called_, true)) return function_();
-  if (graph_ == nullptr) record();
+  if (graph_ == nullptr) capture();
   graph_->replay();
   return result_;
 }

@@ -1,6 +1,6 @@
-// Records the runs of a state for sharding_report.
+// Keeps the runs of a state for sharding_report.
 
-#include "run_record.h"
+#include "reported_runs.h"
 
 #include <redco/sharding_report.h>
 
@@ -8,9 +8,9 @@
 
 namespace redco::lua {
 
-std::shared_ptr<Trainer> RunRecord::watched(std::unique_ptr<Trainer> trainer) {
+std::shared_ptr<Trainer> ReportedRuns::watched(std::unique_ptr<Trainer> trainer) {
   auto note_and_delete = [weak = weak_from_this()](Trainer* gone) {
-    if (auto record = weak.lock()) record->of_gone_trainers_.push_back(gone->memory());
+    if (auto runs = weak.lock()) runs->of_gone_trainers_.push_back(gone->memory());
     delete gone;
   };
   std::shared_ptr<Trainer> shared(trainer.release(), note_and_delete);
@@ -18,7 +18,7 @@ std::shared_ptr<Trainer> RunRecord::watched(std::unique_ptr<Trainer> trainer) {
   return shared;
 }
 
-std::string RunRecord::report() const {
+std::string ReportedRuns::report() const {
   int64_t rank = meshes_.empty() ? find_processes().rank : meshes_.back()->processes().rank;
   if (rank != 0) return "";
   std::vector<TrainerMemory> memories = of_gone_trainers_;
