@@ -1,8 +1,9 @@
 // Reports a deleted current folder. MKL would end the process with a misleading message while
 // LibTorch is loaded, before main; functions in .preinit_array run before any library's.
 //
-// Seen with the MKL in LibTorch 2.11.0; no report of it is known to us.
-// tests/program/workdir_spec.lua fails when MKL no longer needs this.
+// Seen with the MKL in LibTorch 2.11.0, and by others:
+// https://github.com/InternLM/lmdeploy/issues/2258. tests/program/workdir_spec.lua fails when MKL
+// no longer needs this.
 
 #include "is_off.h"
 

@@ -87,9 +87,9 @@ REDCO_API at::Tensor rotary(const at::Tensor& x, const at::Tensor& cos, const at
 REDCO_API at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up);
 
 /// Sets each element to 0 with probability p, by a draw of `rng`, and multiplies the others by
-/// 1 / (1 - p), rounded to x's dtype. One pass with a CounterGenerator; several operators with another
-/// generator, and inside functorch's transformations. Throws Error if p is no probability, and if x
-/// is not of a floating-point dtype.
+/// 1 / (1 - p), rounded to x's dtype. One pass with a CounterGenerator; several operators with
+/// another generator, and inside functorch's transformations. Throws Error if p is no probability,
+/// and if x is not of a floating-point dtype.
 REDCO_API at::Tensor dropout(const at::Tensor& x, double p, const at::Generator& rng);
 
 /// Dropout of the softmax of scores [..., n] * scale + mask over their last dimension: what
