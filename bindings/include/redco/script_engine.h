@@ -59,9 +59,7 @@ struct ScriptEngineOptions {
 /// used by one thread at a time. Errors are thrown as Error, those of scripts as ScriptError. Dots
 /// in names of globals denote fields of tables. The library does not print, does not end the
 /// process, and does not change signal handlers or the locale. TORCH_CPP_LOG_LEVEL controls
-/// LibTorch's log of connections. For that log LibTorch resolves addresses to names, which takes
-/// seconds if no name server answers; a program can avoid that as
-/// program/workarounds/numeric_addresses.cpp does.
+/// LibTorch's log of connections.
 class REDCO_API ScriptEngine {
  public:
   using UntypedFunction = std::function<std::vector<Tree>(const std::vector<Tree>&)>;
