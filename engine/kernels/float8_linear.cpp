@@ -9,6 +9,7 @@
 #include <redco/error.h>
 #include <redco/float8.h>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/functorch/DynamicLayer.h>
