@@ -299,6 +299,61 @@ test("RT-DETR: the losses of all layers, and padding", function()
   expect_equal(#states, 3)
 end)
 
+-- The numbers of tests/tools/make_denoising_case.py, whose draws are all 0.75.
+test("RT-DETR: a training step finds objects among noisy ones, as in transformers", function()
+  local denoising, dir = require "redco.models.rt_detr_denoising", "denoising_case"
+  local uniform, expected = denoising.uniform, torch.load(dir .. "/expected.safetensors")
+  denoising.uniform = function(like) return torch.full_like(like, 0.75) end
+  local model = redco.models.from_pretrained(dir)
+  local inputs = { labels = expected.labels, boxes = expected.boxes,
+    pixel_values = (torch.arange(2 * 3 * 64 * 64):float() % 101 / 50 - 1):view { 2, 3, 64, 64 } }
+  local trained = {}
+  for name, parameter in pairs(model.params) do
+    if not model.family.buffers[name] and not nn.is_running_statistic(name) then
+      trained[name] = parameter
+    end
+  end
+  local ok, loss, gradients = pcall(redco.value_and_grad(function(params)
+    local all = setmetatable({}, { __index = model.params })
+    for name, parameter in pairs(params) do all[name] = parameter end
+    return (model.loss(all, inputs, { train = true }))
+  end), trained)
+  denoising.uniform = uniform
+  assert(ok, loss)
+  expect_close(loss, expected.loss, 1e-5)
+  for name, gradient in pairs(expected) do
+    local parameter = name:match "^grad%.(.*)"
+    if parameter then
+      expect_close(gradients[parameter], gradient, 1e-3, 1e-5 * gradient:norm():item())
+    end
+  end
+  assert((model.loss(model.params, inputs) - loss):abs():item() > 1)  -- not in training
+end)
+
+test("RT-DETR: noise of boxes and classes", function()
+  local denoising = require "redco.models.rt_detr_denoising"
+  local c = { num_labels = 10, num_denoising = 100, num_queries = 3, auxiliary_loss = true,
+    label_noise_ratio = 0.5, box_noise_scale = 1 }
+  local params = { ["model.denoising_class_embed.weight"] = torch.arange(11):float():unsqueeze(1) }
+  local labels = torch.tensor { { 4, 7 }, { 2, -100 } }
+  local inputs = { labels = labels, boxes = torch.full({ 2, 2, 4 }, 0.4) }
+  local found = denoising.queries(c, params, inputs, { train = true, rng = torch.Generator(1) })
+  expect_equal(found.n, 200)
+  local classes = found.x:squeeze(-1):view { 2, 50, 2, 2 }
+  assert(classes[1]:select(-1, 1):eq(10):all():item())  -- padding
+  local share = classes:ne(labels:view { 2, 1, 1, 2 }:float())[0]:float():mean():item()
+  assert(share > 0.12 and share < 0.33, share)  -- a quarter, of which a tenth is drawn as it was
+  local centres, extents = unpack(found.boxes:view { 2, 50, 2, 2, 4 }[0]:chunk(2, -1))
+  local offsets = (torch.cat({ centres - extents / 2, centres + extents / 2 }, -1)
+    - torch.tensor { 0.2, 0.2, 0.6, 0.6 }):abs() / 0.2
+  assert(offsets:select(1, 0):max():item() <= 1.001 and offsets:select(1, 1):min():item() >= 0.999)
+  assert(offsets:select(1, 0):mean():item() > 0.4)
+  local sees = found.mask
+  assert(sees[0]:narrow(0, 0, 4):all():item() and not sees[0][4]:item() and sees[0][202]:item())
+  assert(not sees[202]:narrow(0, 0, 200):any():item() and sees[202][200]:item())
+  assert(not denoising.queries(c, params, inputs, { train = false }))
+end)
+
 test("RT-DETR: what is refused", function()
   local function expect_refused(key, value, ...)
     local given = {}
@@ -397,6 +452,25 @@ test("SAM 2: folders of models of videos open without their memory", function()
   local inputs = { pixel_values = pixels(1, 3, 16, 16) }
   expect_close(opened(opened.params, inputs), model(model.params, inputs), 0, 0)
   os.execute(("rm -r '%s'"):format(dir))
+end)
+
+test("SAM 2: points and boxes of an image of another size", function()
+  local model = new(sam_config())
+  local inputs = { pixel_values = pixels(2, 3, 16, 16), input_boxes = torch.tensor
+    { { { 1, 2, 9, 8 } }, { { 0, 4, 16, 12 } } }, input_points = torch.tensor
+    { { { { 3, 4 }, { 8, 8 } } }, { { { 5, 1 }, { 0, 0 } } } },
+    input_labels = torch.tensor { { { 1, 0 } }, { { 1, -10 } } } }
+  local expected = { model(model.params, inputs) }
+  local sizes = torch.tensor { { 32, 64 }, { 16, 8 } }  -- heights and widths
+  local scale = torch.tensor { { 4, 2 }, { 0.5, 1 } }
+  inputs.original_sizes = sizes
+  inputs.input_points = inputs.input_points * scale:view { 2, 1, 1, 2 }
+  inputs.input_boxes = inputs.input_boxes * torch.cat({ scale, scale }, -1):view { 2, 1, 4 }
+  for i, found in ipairs { model(model.params, inputs) } do
+    expect_close(found, expected[i], 1e-5, 1e-6)
+  end
+  inputs.original_sizes = sizes:narrow(0, 0, 1)
+  expect_error(function() model(model.params, inputs) end, where, "original_sizes", "1 images")
 end)
 
 test("SAM 2: what is refused", function()

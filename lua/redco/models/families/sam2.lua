@@ -24,7 +24,7 @@ local sam = {
   task = "mask_generation",
   base_model_prefix = "sam2",
   inputs = { "pixel_values", "image_embeddings", "input_points", "input_labels", "input_boxes",
-    "input_masks", "multimask_output" },
+    "input_masks", "multimask_output", "original_sizes" },
   labels = {},
   nullable = { "vision_config", "prompt_encoder_config", "mask_decoder_config" },
   defaults = { vision_config = {}, prompt_encoder_config = {}, mask_decoder_config = {},

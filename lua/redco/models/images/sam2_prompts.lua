@@ -131,7 +131,7 @@ end
 
 local patterns = { input_points = "batch, objects, points, 2",
   input_labels = "batch, objects, points", input_boxes = "batch, objects, 4",
-  input_masks = "batch, 1, height, width" }
+  input_masks = "batch, 1, height, width", original_sizes = "batch, 2" }
 
 local function check_inputs(inputs, n_images)
   for name, pattern in pairs(patterns) do
@@ -157,13 +157,24 @@ local function check_inputs(inputs, n_images)
   end
 end
 
+-- Returns places [B, ..., 2] in images of the sizes [B, 2], height and width, as those in the
+-- square that the model reads; without sizes they are in the square.
+local function in_square(c, places, sizes)
+  if not places or not sizes then return places end
+  local scale = c.image_size / sizes:flip { 1 }:to(blocks.wide_dtype(places))
+  return (places:reshape { places:size(0), places:size(1), -1, 2 } * scale:view { -1, 1, 1, 2 })
+    :reshape(places.shape)
+end
+
 --- Returns function(params, directions, inputs, like) -> tokens [B, P, N, size], and [B or 1, size,
 --- side, side] or [1, size, 1, 1], which is added to the image; `like` is one of B images.
 function prompts.new(c)
   local activation = blocks.activation("sam2", c.hidden_act)
   return function(params, directions, inputs, like)
     check_inputs(inputs, like:size(0))
-    local points, labels, boxes = inputs.input_points, inputs.input_labels, inputs.input_boxes
+    local sizes, labels = inputs.original_sizes, inputs.input_labels
+    local points = in_square(c, inputs.input_points, sizes)
+    local boxes = in_square(c, inputs.input_boxes, sizes)
     if not points and not boxes then
       points = torch.zeros({ like:size(0), 1, 1, 2 }, { device = like.device })
       labels = torch.full_like(points:select(-1, 0), no_point, { dtype = "int64" })

@@ -4,6 +4,7 @@
 local backbone = require "redco.models.images.rt_detr_backbone"
 local batch_norm = require "redco.models.layers.batch_norm"
 local blocks = require "redco.models.layers.blocks"
+local denoising = require "redco.models.rt_detr_denoising"
 local deformable = require "redco.models.layers.deformable_attention"
 local detection = require "redco.models.tasks.detection"
 local encoder = require "redco.models.images.rt_detr_encoder"
@@ -47,6 +48,8 @@ local defaults = {
   decoder_activation_function = "relu",
   attention_dropout = 0.0,
   num_denoising = 100,
+  label_noise_ratio = 0.5,
+  box_noise_scale = 1.0,
   matcher_alpha = 0.25,
   matcher_gamma = 2.0,
   matcher_class_cost = 2.0,
@@ -183,12 +186,13 @@ local function rows_of(t, places)
   return t:gather(1, places:unsqueeze(-1):expand { -1, -1, t:size(2) })
 end
 
--- Returns function(params, i, x, boxes, memory, sizes, o) that applies layer i of the decoder.
+-- Returns function(params, i, x, boxes, memory, sizes, mask, o) that applies layer i of the
+-- decoder. `mask` [Q, Q] says which queries see which, or is nil.
 local function new_layer(c, scale)
   local n_heads = c.decoder_attention_heads
   local activation = blocks.activation(c.model_type, c.decoder_activation_function)
   local look = deformable.new(n_heads, c.num_feature_levels, c.decoder_n_points, scale)
-  return function(params, i, x, boxes, memory, sizes, o)
+  return function(params, i, x, boxes, memory, sizes, mask, o)
     local layer = layer_name(i)
     local function linear(name, y) return blocks.linear(params, layer .. name, y, o) end
     local function drop(y) return blocks.dropout(y, c.dropout, o) end
@@ -201,7 +205,7 @@ local function new_layer(c, scale)
     local places = mlp(params, "model.decoder.query_pos_head", 2, boxes, o)
     local at = x + places
     local y = blocks.attention(heads("q_proj", at), heads("k_proj", at), heads("v_proj", x),
-      { dropout = c.attention_dropout }, o)
+      { mask = mask, dropout = c.attention_dropout }, o)
     x = added("self_attn_layer_norm", drop(linear("self_attn.out_proj", y)))
     y = look(params, layer .. "encoder_attn.", x + places, memory, sizes, boxes, o)
     x = added("encoder_attn_layer_norm", drop(y))
@@ -236,8 +240,9 @@ local function new_functions(facts, c)
     return torch.cat(rows, 1), sizes
   end
 
-  -- Returns the list of { logits, boxes } of the best places and of all layers, and the states of
-  -- the queries; appends those of all layers to `kept`.
+  -- Returns the list of { logits, boxes } of the best places and of all layers, with `denoised` and
+  -- n_groups as detection.focal_loss has them, and the states of the queries; appends those of all
+  -- layers to `kept`.
   local function run(params, inputs, o, kept)
     local memory, sizes = places_of(params, inputs, o)
     local guess, is_within = guesses(sizes, memory)
@@ -255,12 +260,27 @@ local function new_functions(facts, c)
     logits = rows_of(logits, best)
     local list = { { logits = rows_of(classes, best), boxes = logits:sigmoid() } }
     local x, boxes = rows_of(rated, best):detach(), logits:detach():sigmoid()
+    local more = not kept and denoising.queries(c, params, inputs, o)
+    if more then
+      x = torch.cat({ more.x:to(x.dtype), x }, 1)
+      boxes = torch.cat({ logit(more.boxes:to(x.dtype)):sigmoid(), boxes }, 1)
+      list.denoised, list.n_groups = {}, more.n_groups
+    end
+    local function add(found)
+      local first = more and more.n or 0
+      local function part(start, n)
+        return { logits = found.logits:narrow(1, start, n),
+          boxes = found.boxes:narrow(1, start, n) }
+      end
+      list[#list + 1] = part(first, c.num_queries)
+      if more then list.denoised[#list.denoised + 1] = part(0, first) end
+    end
     for i = 0, c.decoder_layers - 1 do
       if kept then kept[#kept + 1] = x end
-      x = nn.block(decode, params, i, x, boxes, memory, sizes, o)
+      x = nn.block(decode, params, i, x, boxes, memory, sizes, more and more.mask or nil, o)
       local refined = (mlp(params, "model.decoder.bbox_embed." .. i, 3, x, o) + logit(boxes))
         :sigmoid()
-      list[#list + 1] = { boxes = refined,
+      add { boxes = refined,
         logits = blocks.linear(params, "model.decoder.class_embed." .. i, x, o) }
       boxes = refined:detach()
     end
@@ -289,8 +309,8 @@ return function(row)
   local family = {
     model_type = row.model_type,
     models = row.models,
-    remarks = "gives logits and boxes; `labels` and `boxes` are those of objects; trains without "
-      .. "denoising queries; the norms of the ResNet get no gradient",
+    remarks = "gives logits and boxes; `labels` and `boxes` are those of objects; the norms of the "
+      .. "ResNet get no gradient",
     architecture = row.class .. "ForObjectDetection",
     task = "object_detection",
     base_model_prefix = "model",
@@ -302,7 +322,7 @@ return function(row)
     -- The places of anchor_image_size are those of the images.
     optional = { "backbone", "backbone_config", "backbone_kwargs", "use_timm_backbone", "id2label",
       "label2id", "num_labels", "problem_type", "use_pretrained_backbone", "eos_coefficient",
-      "label_noise_ratio", "box_noise_scale", "anchor_image_size", "eval_size",
+      "anchor_image_size", "eval_size",
       "disable_custom_kernels", "initializer_bias_prior_prob", "is_encoder_decoder",
       "matcher_class_cost" },
     only = { freeze_backbone_batch_norms = true, learn_initial_query = false,
@@ -332,7 +352,8 @@ return function(row)
 
   function family.compare(model, params, inputs, o)
     local list = model.all_layers(params, inputs, o)
-    return model.config.auxiliary_loss and list or { list[#list] }
+    if not model.config.auxiliary_loss then return { list[#list] } end
+    return list
   end
 
   family.loss = detection.focal_loss

@@ -5,6 +5,7 @@
 local arguments = require "redco.arguments"
 local assignment = require "redco.models.tasks.assignment"
 local blocks = require "redco.models.layers.blocks"
+local denoising = require "redco.models.rt_detr_denoising"
 local fail = require "redco.fail"
 local native = require "redco.native"
 local registry = require "redco.registry"
@@ -126,10 +127,10 @@ end
 
 -- Returns the boxes of objects' queries, and those of the objects, both [B, N, 4]. Where there is
 -- padding both are the same box, so that it adds 0 to the loss.
-local function matched(boxes, inputs, queries, has_query)
+local function matched(boxes, known_boxes, queries, has_query)
   local is_padding = has_query:logical_not():unsqueeze(-1)
   return boxes:gather(1, queries:unsqueeze(-1):expand { -1, -1, 4 }):masked_fill(is_padding, 0.5),
-    inputs.boxes:to(boxes.dtype):masked_fill(is_padding, 0.5)
+    known_boxes:to(boxes.dtype):masked_fill(is_padding, 0.5)
 end
 
 --- Of logits [B, Q, C + 1] and boxes [B, Q, 4]. inputs.labels [B, N] are the classes of objects,
@@ -145,18 +146,16 @@ function detection.loss(c, found, inputs)
   local loss = (by_class * weights):sum() / weights:sum()
 
   local n = inputs.labels:ge(0):sum():clamp_min(1)
-  local own, target = matched(boxes, inputs, queries, has_query)
+  local own, target = matched(boxes, inputs.boxes, queries, has_query)
   local distances = (own - target):abs():sum() / n
   local shapes = (1 - similarity(own, target)):sum() / n
   return loss + distances * c.bbox_loss_coefficient + shapes * c.giou_loss_coefficient
 end
 
--- The loss of one pair of logits [B, Q, C] and boxes [B, Q, 4], by objects: a class is as certain
--- as its box fits (Zhang et al., 2021).
-local function varifocal_loss(c, logits, boxes, inputs)
-  local queries, has_query, classes = torch.no_grad(matches, c, logits, boxes, inputs,
-    focal_costs_of)
-  local own, target = matched(boxes, inputs, queries, has_query)
+-- The loss of one pair of logits [B, Q, C] and boxes [B, Q, 4]: a class is as certain as its box
+-- fits (Zhang et al., 2021). The others are the results of `matches`, and the boxes of objects.
+local function varifocal_loss(c, logits, boxes, queries, has_query, classes, known_boxes)
+  local own, target = matched(boxes, known_boxes, queries, has_query)
   local score, is_class, weights
   torch.no_grad(function()
     local _, overlap = similarity(own, target)
@@ -173,14 +172,23 @@ local function varifocal_loss(c, logits, boxes, inputs)
     + (1 - (similarity(own, target))):sum() * c.weight_loss_giou
 end
 
---- Of a list of { logits = [B, Q, C], boxes = [B, Q, 4] }, whose losses are added. A class has no
---- place for none.
+--- Of a list of { logits = [B, Q, C], boxes = [B, Q, 4] }, whose losses are added, with
+--- list.denoised, another or nil, of the queries of list.n_groups (rt_detr_denoising.lua). A class
+--- has no place for none.
 function detection.focal_loss(c, list, inputs)
   local sum = 0
   for _, found in ipairs(list) do
     local dtype = blocks.wide_dtype(found.logits)
     check_labels(c, found.logits, inputs)
-    sum = sum + varifocal_loss(c, found.logits:to(dtype), found.boxes:to(dtype), inputs)
+    local logits, boxes = found.logits:to(dtype), found.boxes:to(dtype)
+    local queries, has_query, classes = torch.no_grad(matches, c, logits, boxes, inputs,
+      focal_costs_of)
+    sum = sum + varifocal_loss(c, logits, boxes, queries, has_query, classes, inputs.boxes)
+  end
+  for _, found in ipairs(list.denoised or {}) do
+    local dtype = blocks.wide_dtype(found.logits)
+    sum = sum + varifocal_loss(c, found.logits:to(dtype), found.boxes:to(dtype),
+      denoising.matches(c, inputs, list.n_groups)) / list.n_groups
   end
   return sum / inputs.labels:ge(0):sum():clamp_min(1)
 end
