@@ -8,9 +8,9 @@ local sizes = require "redco.models.config_sizes"
 local json = {}
 
 -- Patterns of keys whose numbers are real, where no file says it.
-local reals = { "^init", "_multiplier$", "_noise$", "_scaling$", "_theta$", "coef$", "cutoff$",
-  "drop$", "dropout", "_eps$", "^eps$", "epsilon$", "factor$", "freq$", "^mscale", "penalty$",
-  "^clip_qkv$", "^temperature$", "_p$", "_pct$", "_prob$", "softcapping$", "_std$" }
+local reals = { "^beta_", "^init", "_multiplier$", "_noise$", "_scaling$", "_theta$", "coef$",
+  "cutoff$", "drop$", "dropout", "_eps$", "^eps$", "epsilon$", "factor$", "freq$", "^mscale",
+  "penalty$", "^clip_qkv$", "^temperature$", "_p$", "_pct$", "_prob$", "softcapping$", "_std$" }
 
 local function is_real(key)
   if sizes[key] then return false end

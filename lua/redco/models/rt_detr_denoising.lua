@@ -69,8 +69,8 @@ function denoising.queries(c, params, inputs, o)
   }
 end
 
---- Returns what `matches` of detection.lua does, for these queries: the places of objects in the
---- groups [B, G N], whether each is one, and the classes [B, D]; and the objects' boxes [B, G N, 4].
+--- Returns what `matches` of detection.lua does for these queries: the places of objects in the
+--- groups [B, G N], whether each is one, and the classes [B, D]; and their boxes [B, G N, 4].
 function denoising.matches(c, inputs, n_groups)
   local labels = inputs.labels
   local n_images, n = labels:size(0), labels:size(1)

@@ -51,10 +51,16 @@ function clap.check(c)
   end
 end
 
+-- Returns what says how the projections are initialised.
+local function of_projections(c)
+  return { hidden_size = c.text_config.hidden_size, initializer_factor = c.initializer_factor,
+    num_hidden_layers = c.text_config.num_hidden_layers + #c.audio_config.depths }
+end
+
 function clap.add_parameters(c, add)
   for key, part in pairs(parts) do
     tower.add_parameters(part, c[key], add)
-    part.projection.add(c[key], add)
+    part.projection.add(c[key], add, of_projections(c))
   end
   for _, name in ipairs { "logit_scale_a", "logit_scale_t" } do
     add(name, {}, blocks.constant(math.log(c.logit_scale_init_value)))

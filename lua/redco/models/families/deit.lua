@@ -24,5 +24,6 @@ return new_family {
     qkv_bias = true,
   },
   tokens = { "cls_token", "distillation_token" },
+  starts_with_zeros = true,
   has_pooler = true,
 }

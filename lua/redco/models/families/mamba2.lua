@@ -51,6 +51,7 @@ function mamba2.mixer(c)
     n_states = c.state_size, kernel = c.conv_kernel, conv_bias = c.use_conv_bias,
     in_bias = c.use_bias, out_bias = c.use_bias, activation = c.hidden_act,
     eps = c.layer_norm_epsilon, least = least, most = most, norm = "gated", dt_init = steps.init(c),
+    inits = steps.inits(c),
   })
   return function() return mixer end
 end

@@ -33,7 +33,7 @@ return new_family {
     return {
       norm = norms.rms_plain, first_norm = "norm", head_norms = "head", turns_first = true,
       turn = turn_back, mlp_names = { "fc1", "fc2" }, qkv_bias = c.attention_bias,
-      o_bias = c.attention_bias,
+      o_bias = c.attention_bias, o_range = c.initializer_range * (2 * c.num_hidden_layers) ^ -0.5,
     }
   end,
 }

@@ -7,6 +7,7 @@ local grouped_experts = require "redco.models.layers.grouped_experts"
 local mamba2_layer = require "redco.models.states.mamba2_layer"
 local new_family = require "redco.models.kinds.mamba_like"
 local new_mlp = require "redco.models.layers.llama_mlp"
+local steps = require "redco.models.states.steps"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 
@@ -36,6 +37,9 @@ local nemotron = {
     use_conv_bias = true,
     use_bias = false,
     time_step_min = 0.001,
+    time_step_max = 0.1,
+    time_step_floor = 1e-4,
+    rescale_prenorm_residual = true,
     n_routed_experts = 8,
     n_shared_experts = 1,
     moe_intermediate_size = 7688,
@@ -110,7 +114,9 @@ end
 function nemotron.mixer(c)
   local own = setmetatable({ hidden_act = c.mlp_hidden_act, n_group = 1, topk_group = 1 },
     { __index = c })
-  local names = { "up_proj", "down_proj" }
+  local names, normal = { "up_proj", "down_proj" }, blocks.normal(c.initializer_range)
+  local inits = { conv = normal,
+    out = c.rescale_prenorm_residual and steps.inits(c).out or normal }
   local makers = {
     mamba = function()
       return mamba2_layer(c, {
@@ -118,7 +124,7 @@ function nemotron.mixer(c)
         n_groups = c.n_groups, n_states = c.ssm_state_size, kernel = c.conv_kernel,
         conv_bias = c.use_conv_bias, in_bias = c.use_bias, out_bias = c.use_bias,
         activation = c.mamba_hidden_act, eps = c.layer_norm_epsilon, norm = "gated",
-        least = c.time_step_min, most = math.huge,
+        least = c.time_step_min, most = math.huge, dt_init = steps.init(c), inits = inits,
       })
     end,
     attention = function() return new_attention(c) end,

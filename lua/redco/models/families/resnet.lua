@@ -6,9 +6,11 @@ local layers = require "redco.models.images.resnet_layers"
 local new_family = require "redco.models.kinds.images_family"
 local nn = require "redco.nn"
 
--- As PyTorch's linear layers are initialised.
-local function of_fan_in(t, generator)
-  return nn.init.kaiming_uniform_(t, { a = math.sqrt(5), generator = generator })
+-- Initialises the bias of a layer of n inputs as PyTorch does.
+local function bias_of(n)
+  return function(t, generator)
+    return nn.init.uniform_(t, { a = -n ^ -0.5, b = n ^ -0.5, generator = generator })
+  end
 end
 
 local function pooled() return function(_, x) return x:mean { 2, 3 } end end
@@ -48,5 +50,8 @@ return new_family {
     end
   end,
   new_features = pooled,
-  classified = function(c) return c.hidden_sizes[#c.hidden_sizes], of_fan_in, pooled() end,
+  classified = function(c)
+    local size = c.hidden_sizes[#c.hidden_sizes]
+    return size, blocks.of_fan_in, pooled(), bias_of(size)
+  end,
 }

@@ -36,9 +36,9 @@ function text.check(c) blocks.check_multiple(c, "hidden_size", "num_attention_he
 
 function text.add_parameters(c, add)
   local size = c.hidden_size
-  add("embeddings.token_embedding.weight", { c.vocab_size, size }, inits.embedding(c.vocab_size))
+  add("embeddings.token_embedding.weight", { c.vocab_size, size }, inits.embedding(size))
   add("embeddings.position_embedding.weight", { c.max_position_embeddings, size },
-    inits.embedding(c.max_position_embeddings))
+    inits.embedding(size))
   layers.add_parameters(c, add, inits.layers)
   blocks.add_layer_norm(add, "final_layer_norm", size)
   blocks.add_linear(add, "head", size, c.projection_size, inits.lecun(size))

@@ -44,6 +44,9 @@ return new_family {
   end,
   facts = function(c)
     local turn = c.rope_interleave and rotary.turn_neighbours or nil
-    return { attention = latent_attention, turn = turn }
+    return {
+      attention = latent_attention, turn = turn,
+      embedding_range = c.embedding_initializer_range or 2 * c.initializer_range,
+    }
   end,
 }

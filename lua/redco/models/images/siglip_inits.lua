@@ -4,8 +4,8 @@ local nn = require "redco.nn"
 
 local inits = {}
 
---- Of an embedding: the deviation is that of a product over its rows.
-function inits.embedding(n_rows) return blocks.normal(n_rows ^ -0.5) end
+--- Of an embedding [n, size].
+function inits.embedding(size) return blocks.normal(size ^ -0.5) end
 
 --- Of a weight with so many inputs. The normal distribution is cut at two deviations, and wider so
 --- that the deviation is that of the whole.

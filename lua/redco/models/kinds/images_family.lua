@@ -39,9 +39,9 @@ end
 ---   new_features(c): function(params, hidden, o) -> [B, size], of the class without a head, with
 ---   add_pooler(c, add), complete_model(c) and new_if_missing, or nil
 ---   classifier: the name of the last layer, by default "classifier"
----   classified(c): the size of what the classifier reads, its initialiser, and a function(params,
----   hidden, o) that returns it; params are those of the encoder. Without it there is only the
----   class without a head
+---   classified(c): the size of what the classifier reads, its initialiser, a function(params,
+---   hidden, o) that returns it, where params are those of the encoder, and the initialiser of the
+---   classifier's bias, by default zeros. Without it there is only the class without a head
 return function(row)
   local prefix = row.prefix .. "."
   local shared = {
@@ -63,8 +63,8 @@ return function(row)
 
   function family.add_parameters(c, add)
     row.add_parameters(c, blocks.add_with_prefix(add, prefix))
-    local size, init = row.classified(c)
-    blocks.add_linear(add, classifier, size, c.num_labels, init)
+    local size, init, _, init_bias = row.classified(c)
+    blocks.add_linear(add, classifier, size, c.num_labels, init, init_bias)
   end
 
   function family.head() return classifier .. ".weight", classifier .. ".bias" end

@@ -23,6 +23,7 @@ local llama = {
   qkv_bias = false,
   o_bias = false,
   o_name = "o_proj",
+  o_range = nil,  -- the deviation of its new weights, if not initializer_range
   mlp_bias = false,
   head_bias = false,
   joins_qkv = false,  -- whether q, k and v are one projection
@@ -40,6 +41,7 @@ local llama = {
   head_norm = nil,  -- their kind, if another
   head_norm_names = { "q_norm", "k_norm" },
   turns_first = false,  -- whether norms of heads are after the positions
+  embedding_range = nil,  -- the deviation of new ones, if not initializer_range
   embedding_scale = 1,
   rounds_embedding_scale = false,  -- to the dtype of the embeddings
   residual_scale = 1,
@@ -108,7 +110,7 @@ local function add_parameters(c, facts, add)
   end
   local function norm(name, norm_sizes, kind) (kind or facts.norm).add(add, name, norm_sizes) end
   add("model.embed_tokens.weight", { c.vocab_size, width },
-    blocks.normal_but_padding(c, c.initializer_range), "embedding")
+    blocks.normal_but_padding(c, facts.embedding_range or c.initializer_range), "embedding")
   for i = 0, c.num_hidden_layers - 1 do
     local layer, mlp = ("model.layers.%d."):format(i), mlp_of(i)
     local mixer = mixer_of(i)

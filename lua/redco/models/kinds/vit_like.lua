@@ -10,6 +10,7 @@ local torch = require "redco.torch"
 -- The facts of ViT, unless a row has others.
 local vit = {
   tokens = { "cls_token" },  -- before the patches, with positions
+  starts_with_zeros = false,  -- whether new tokens and positions are zeros
   registers = nil,  -- the key of the number of tokens without positions between these and patches
   norms = { "layernorm_before", "layernorm_after" },
   -- The names of the feed-forward layer's projections, its inner size, and whether the first one is
@@ -43,13 +44,14 @@ end
 
 local function add_embeddings(c, facts, add)
   local size, normal = c.hidden_size, normal_of(c)
-  for _, name in ipairs(facts.tokens) do add("embeddings." .. name, { 1, 1, size }, normal) end
+  local init = facts.starts_with_zeros and blocks.zeros or normal
+  for _, name in ipairs(facts.tokens) do add("embeddings." .. name, { 1, 1, size }, init) end
   if c.use_mask_token then add("embeddings.mask_token", { 1, size }, blocks.zeros) end
   if facts.registers then
     add("embeddings.register_tokens", { 1, c[facts.registers], size }, blocks.zeros)
   end
   add("embeddings.position_embeddings",
-    { 1, math.floor(c.image_size / c.patch_size) ^ 2 + #facts.tokens, size }, normal)
+    { 1, math.floor(c.image_size / c.patch_size) ^ 2 + #facts.tokens, size }, init)
   blocks.add_convolution(add, "embeddings.patch_embeddings.projection",
     { size, c.num_channels, c.patch_size, c.patch_size }, normal)
 end

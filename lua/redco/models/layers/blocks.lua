@@ -15,6 +15,11 @@ function blocks.normal(std)
   return function(t, generator) return nn.init.normal_(t, { std = std, generator = generator }) end
 end
 
+--- An initialiser for layers and convolutions, as PyTorch's are initialised.
+function blocks.of_fan_in(t, generator)
+  return nn.init.kaiming_uniform_(t, { a = math.sqrt(5), generator = generator })
+end
+
 function blocks.zeros(t) return nn.init.zeros_(t) end
 
 function blocks.ones(t) return nn.init.ones_(t) end

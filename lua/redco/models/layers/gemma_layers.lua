@@ -75,7 +75,7 @@ end
 function gemma.add_inputs_of_layers(c, linear, norm, add)
   local n = c.num_hidden_layers * c.hidden_size_per_layer_input
   add("model.embed_tokens_per_layer.weight", { c.vocab_size_per_layer_input, n },
-    blocks.normal(c.initializer_range), "embedding")
+    blocks.normal_but_padding(c, c.initializer_range), "embedding")
   linear("model.per_layer_model_projection", c.hidden_size, n)
   norm("model.per_layer_projection_norm", { c.hidden_size_per_layer_input })
 end

@@ -32,7 +32,8 @@ function attention.add_parameters(c, facts, name, linear, norm, add)
   for k = 1, facts.head_norms and 2 or 0 do
     norm(name .. "." .. facts.head_norm_names[k], norm_sizes[facts.head_norms](k), facts.head_norm)
   end
-  linear(name .. "." .. facts.o_name, sizes[1], width, facts.o_bias)
+  blocks.add_linear(add, name .. "." .. facts.o_name, sizes[1], width,
+    blocks.normal(facts.o_range or c.initializer_range), facts.o_bias)
   if facts.has_sinks then
     add(name .. ".sinks", { c.num_attention_heads }, blocks.normal(c.initializer_range))
   end

@@ -36,9 +36,9 @@ function encoder.check(c)
   end
 end
 
-local function uniform(bound)
+local function uniform(bound, low)
   return function(t, generator)
-    return nn.init.uniform_(t, { a = -bound, b = bound, generator = generator })
+    return nn.init.uniform_(t, { a = low or -bound, b = bound, generator = generator })
   end
 end
 
@@ -47,14 +47,15 @@ local function has_norm(c, i) return c.feat_extract_norm == "layer" or i == 1 en
 
 local function masks_spans(c) return c.mask_time_prob > 0 or c.mask_feature_prob > 0 end
 
-local function add_convolutions(c, add)
+local function add_convolutions(facts, c, add)
   local n_in = 1
   for i, n_out in ipairs(c.conv_dim) do
     local name, kernel = ("feature_extractor.conv_layers.%d."):format(i - 1), c.conv_kernel[i]
     add(name .. "conv.weight", { n_out, n_in, kernel },
       blocks.normal(math.sqrt(2 / (n_in * kernel))))
     if c.conv_bias then
-      add(name .. "conv.bias", { n_out }, uniform(math.sqrt(1 / (n_in * kernel))))
+      add(name .. "conv.bias", { n_out },
+        facts.has_plain_inits and blocks.zeros or uniform(math.sqrt(1 / (n_in * kernel))))
     end
     if has_norm(c, i) then blocks.add_layer_norm(add, name .. "layer_norm", n_out) end
     n_in = n_out
@@ -66,14 +67,14 @@ end
 function encoder.add_parameters(facts, c, add)
   local size, normal = c.hidden_size, blocks.normal(c.initializer_range)
   local function linear(name, n_in, n_out) blocks.add_linear(add, name, n_in, n_out, normal) end
-  local n_in = add_convolutions(c, add)
+  local n_in = add_convolutions(facts, c, add)
   if facts.has_feature_norm(c) then
     blocks.add_layer_norm(add, "feature_projection.layer_norm", n_in)
   end
-  local bound = math.sqrt(1 / n_in)
-  blocks.add_linear(add, "feature_projection.projection", n_in, size, uniform(bound),
-    uniform(bound))
-  if masks_spans(c) then add("masked_spec_embed", { size }, uniform(1)) end
+  local bound = uniform(math.sqrt(1 / n_in))
+  blocks.add_linear(add, "feature_projection.projection", n_in, size,
+    facts.has_plain_inits and normal or bound, facts.has_plain_inits and blocks.zeros or bound)
+  if masks_spans(c) then add("masked_spec_embed", { size }, uniform(1, 0)) end
   local kernel, groups = c.num_conv_pos_embeddings, c.num_conv_pos_embedding_groups
   local std = 2 * math.sqrt(1 / (kernel * size))
   add(norm_of_weight .. "0", { 1, 1, kernel }, blocks.constant(std * size / math.sqrt(groups)))

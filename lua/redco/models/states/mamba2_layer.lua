@@ -23,24 +23,24 @@ end
 --- kernel (of the convolution); conv_bias, in_bias, out_bias; activation (its name); eps; least and
 --- most (a step), or nil; dt_init; norm: "gated" if the gate comes before the norm, "then_gated" if
 --- after, "none" if there is no norm; in_scale and scales { gate, x, B, C, dt }, of the input and
---- the projections, or nil.
+--- the projections, or nil; inits, as steps.inits returns them, or nil.
 return function(c, given)
   local n_groups, inner = given.n_groups, given.inner
   local n_each, of_states = given.n_heads / n_groups, n_groups * given.n_states
   local activation = blocks.activation(c.model_type, given.activation)
-  local mixer = { name = given.name }
+  local mixer, normal = { name = given.name }, blocks.normal(c.initializer_range)
+  local inits = given.inits or { conv = normal, out = normal }
 
   function mixer.add_parameters(name, linear, _, add)
     linear(name .. ".in_proj", c.hidden_size, 2 * inner + 2 * of_states + given.n_heads,
       given.in_bias)
-    add(name .. ".conv1d.weight", { inner + 2 * of_states, 1, given.kernel },
-      blocks.normal(c.initializer_range))
+    add(name .. ".conv1d.weight", { inner + 2 * of_states, 1, given.kernel }, inits.conv)
     if given.conv_bias then add(name .. ".conv1d.bias", { inner + 2 * of_states }, blocks.zeros) end
     add(name .. ".dt_bias", { given.n_heads }, given.dt_init or blocks.ones)
     add(name .. ".A_log", { given.n_heads }, log_of_numbers)
     add(name .. ".D", { given.n_heads }, blocks.ones)
     if given.norm ~= "none" then add(name .. ".norm.weight", { inner }, blocks.ones) end
-    linear(name .. ".out_proj", inner, c.hidden_size, given.out_bias)
+    blocks.add_linear(add, name .. ".out_proj", inner, c.hidden_size, inits.out, given.out_bias)
   end
 
   -- Returns the gate [B, T, H P], x, B and C [B, T, ...] after the convolution, and dt [B, T, H].

@@ -17,24 +17,26 @@ local function norm_name(name, i) return ("%s.%s_layernorm"):format(name, normal
 
 --- Returns a mixer of llama_like.lua. given: name; inner (D); rank (of the step); n_states (N);
 --- kernel (of the convolution); conv_bias; bias (of the projections); activation (its name); norms,
---- or nil: a kind of norms.lua for the step, B and C; eps; step_init (of dt_proj's bias), or nil.
+--- or nil: a kind of norms.lua for the step, B and C; eps; step_init (of dt_proj's bias), or nil;
+--- inits, as steps.inits returns them, or nil.
 return function(c, given)
   local inner, rank, n_states = given.inner, given.rank, given.n_states
   local activation = blocks.activation(c.model_type, given.activation)
-  local mixer = { name = given.name }
+  local mixer, normal = { name = given.name }, blocks.normal(c.initializer_range)
+  local inits = given.inits or { conv = normal, out = normal, step = normal }
 
   function mixer.add_parameters(name, linear, _, add)
     linear(name .. ".in_proj", c.hidden_size, 2 * inner, given.bias)
-    add(name .. ".conv1d.weight", { inner, 1, given.kernel }, blocks.normal(c.initializer_range))
+    add(name .. ".conv1d.weight", { inner, 1, given.kernel }, inits.conv)
     if given.conv_bias then add(name .. ".conv1d.bias", { inner }, blocks.zeros) end
     linear(name .. ".x_proj", inner, rank + 2 * n_states, false)
-    linear(name .. ".dt_proj", rank, inner, given.step_init)
+    blocks.add_linear(add, name .. ".dt_proj", rank, inner, inits.step, given.step_init)
     add(name .. ".A_log", { inner, n_states }, log_of_numbers)
     add(name .. ".D", { inner }, blocks.ones)
     for i, size in ipairs { rank, n_states, n_states } do
       if given.norms then given.norms.add(add, norm_name(name, i), { size }) end
     end
-    linear(name .. ".out_proj", inner, c.hidden_size, given.bias)
+    blocks.add_linear(add, name .. ".out_proj", inner, c.hidden_size, inits.out, given.bias)
   end
 
   function mixer.forward(params, name, input, _, mask, o)

@@ -1,5 +1,7 @@
 --- What Mamba's configurations share: how steps are initialised, the keys, and the facts of layers.
+local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
+local nn = require "redco.nn"
 local torch = require "redco.torch"
 
 local steps = {}
@@ -13,6 +15,29 @@ function steps.init(c)
       return t:copy_(dt + (-torch.expm1(-dt)):log())
     end)
   end
+end
+
+-- Returns the initialiser of the weight of dt_proj.
+local function of_step_weights(c)
+  local std = steps.rank(c, "time_step_rank") ^ -0.5 * (c.time_step_scale or 1)
+  if c.time_step_init_scheme == "constant" then return blocks.constant(std) end
+  return function(t, generator)
+    return nn.init.uniform_(t, { a = -std, b = std, generator = generator })
+  end
+end
+
+--- Returns the initialisers of the weights of Mamba's layers that are not normal: { conv, out, step
+--- (of dt_proj) }.
+function steps.inits(c)
+  local scale = c.rescale_prenorm_residual and c.num_hidden_layers ^ -0.5 or 1
+  return {
+    conv = blocks.of_fan_in,
+    out = function(t, generator)
+      blocks.of_fan_in(t, generator)
+      return torch.no_grad(function() return t:mul_(scale) end)
+    end,
+    step = of_step_weights(c),
+  }
 end
 
 --- Returns the rank of the steps by a key, which may be nil or "auto".
@@ -48,7 +73,7 @@ function steps.facts(c)
     name = "mixer", inner = c.intermediate_size or math.floor(c.expand * c.hidden_size),
     rank = steps.rank(c, "time_step_rank"), n_states = c.state_size, kernel = c.conv_kernel,
     conv_bias = c.use_conv_bias, bias = c.use_bias, activation = c.hidden_act,
-    step_init = steps.init(c),
+    step_init = steps.init(c), inits = steps.inits(c),
   }
 end
 
