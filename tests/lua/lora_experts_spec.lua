@@ -236,6 +236,41 @@ test("what adapters of experts cannot have", function()
   end, "adapters are for linear layers; target_parameters takes \"input_linear.weight\"")
 end)
 
+test("experts that are layers open adapters of version 5, where they are stacks", function()
+  local model, r = new_model "mixtral", 2
+  local name = "model.layers.0.block_sparse_moe.experts."
+  local inner, size = unpack(model.params[name .. "0.w1.weight"].shape)
+  local n = model.config.num_local_experts
+  local function random(...) return torch.randn({ ... }, { generator = torch.Generator(3) }) end
+  local module, tensors = "base_model.model.model.layers.0.mlp.experts.", {}
+  tensors[module .. "base_layer.lora_A.weight"] = random(n * r, size)
+  tensors[module .. "base_layer.lora_B.weight"] = random(2 * inner, n * r)
+  tensors[module .. "lora_A.weight"] = random(n * r, inner)
+  tensors[module .. "lora_B.weight"] = random(size, n * r)
+  local config = { peft_type = "LORA", r = r, lora_alpha = 6, target_modules = {},
+    target_parameters = { "layers.0.mlp." .. gates, "layers.0.mlp." .. down } }
+  native.save_weights(scratch .. "/version_5", tensors, { stem = "adapter_model",
+    texts = { ["adapter_config.json"] = native.json_encode("", config) } })
+  local found = lora.from_pretrained(scratch .. "/version_5", model.params)
+  local merged = lora.merge(found)
+  -- Expert e has the rows e r to (e + 1) r of A, and every n-th column of B from e.
+  local function change(prefix, e)
+    local a = tensors[module .. prefix .. "lora_A.weight"]:narrow(0, e * r, r)
+    local b = tensors[module .. prefix .. "lora_B.weight"]:view { -1, r, n }:select(2, e)
+    return b:matmul(a) * (6 / r)
+  end
+  for e = 0, n - 1 do
+    local function expect(part, expected)
+      local key = name .. e .. "." .. part .. ".weight"
+      testing.expect_close(merged[key] - model.params[key], expected, 1e-4, 1e-5)
+    end
+    local gate, up = unpack(change("base_layer.", e):chunk(2, 0))
+    expect("w1", gate)
+    expect("w3", up)
+    expect("w2", change("", e))
+  end
+end)
+
 test("damaged folders", function()
   local model = new_model "gpt_oss"
   lora.save_pretrained(scratch .. "/whole",
@@ -257,9 +292,6 @@ test("damaged folders", function()
   expect(function(tensors) tensors[key] = torch.zeros { 8, 16 } end, "has lora_A [8, 16]")
   expect(function(tensors) tensors[key] = torch.zeros { 12 } end, "has lora_A [12]")
   expect(function(_, own) own.target_parameters = nil end, "there is no layer")
-  local others = new_model("mixtral").params
-  expect_error(function() lora.from_pretrained(scratch .. "/whole", others) end,
-    "there is no layer", "experts that are layers have adapters of layers")
   expect(function(_, own) own.use_dora = true end, "adapters cannot have use_dora")
   expect(function(_, own) own.lora_dropout = 0.5 end, "adapters cannot have lora_dropout = 0.5")
   expect(function(_, own) own.target_parameters = "x" end, "target_parameters")

@@ -113,20 +113,20 @@ function choose.parameters(where, params, endings, except)
 end
 
 -- Returns the last parts of names, which `ending` matches, if all layers with that ending have an
--- adapter, else whole names. `name_of(layer)` is nil for those that do not count.
-local function targets(all, ending, name_of)
+-- adapter of this kind, else whole names. `key` is that of the names, and `is_stack` the kind.
+local function targets(all, ending, key, is_stack)
   local is_whole, names, seen = {}, {}, {}
+  local function has_adapter(layer) return layer:is_stack() == is_stack and layer:has_adapter() end
   for _, layer in ipairs(all) do
-    local name = name_of(layer)
-    local last = name and name:match(ending)
-    if last then is_whole[last] = is_whole[last] ~= false and layer:has_adapter() end
+    local is_module = layer:is_stack() == is_stack or layer.parameter:find "%.weight$"
+    local last = is_module and layer[key]:match(ending)
+    if last then is_whole[last] = is_whole[last] ~= false and has_adapter(layer) end
   end
   for _, layer in ipairs(all) do
-    local whole = name_of(layer)
-    local last = whole and whole:match(ending)
+    local whole = layer[key]
+    local last = whole:match(ending)
     local name = is_whole[last] and last or whole
-    if name and layer:has_adapter() and not seen[name] then names[#names + 1] = name end
-    if name then seen[name] = seen[name] or layer:has_adapter() end
+    if has_adapter(layer) and not seen[name] then names[#names + 1], seen[name] = name, true end
   end
   return names
 end
@@ -135,12 +135,8 @@ local empty_list = native.json_decode("", "[]")
 
 --- Returns target_modules and target_parameters that choose the layers of the list with adapters.
 function choose.targets_of(all)
-  local modules = targets(all, "[^.]*$", function(layer)
-    return not layer:is_stack() and layer.name or nil
-  end)
-  local parameters = targets(all, "[^.]*%.[^.]*$", function(layer)
-    return layer:is_stack() and layer.parameter or nil
-  end)
+  local modules = targets(all, "[^.]*$", "name", false)
+  local parameters = targets(all, "[^.]*%.[^.]*$", "parameter", true)
   return modules[1] and modules or empty_list, parameters[1] and parameters or nil
 end
 

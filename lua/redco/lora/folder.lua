@@ -6,6 +6,7 @@ local choose = require "redco.lora.choose"
 local data = require "redco.data"
 local fail = require "redco.fail"
 local initial = require "redco.lora.initial"
+local layered_stacks = require "redco.lora.layered_stacks"
 local layers = require "redco.lora.layers"
 local native = require "redco.native"
 local ordered_table = require "redco.ordered_table"
@@ -13,6 +14,7 @@ local saved = require "redco.lora.saved"
 local stacks = require "redco.lora.stacks"
 local tied = require "redco.lora.tied"
 local torch = require "redco.torch"
+local version_4_name = require "redco.lora.version_5"
 
 local folder = {}
 
@@ -228,7 +230,7 @@ local function place(layer, keys, fan_in_fan_out, path, config, weights)
   for _, name in ipairs(names) do
     if not keys[name] then fail("%s: %s has no %s", weights.path, layer.name, name) end
   end
-  local r, scaling = settings_of(path, config, layer.name)
+  local r, scaling = settings_of(path, config, keys.name)
   check_shapes(weights.path, layer, weights:shape(keys[names[1]]), weights:shape(keys[names[2]]), r,
     fan_in_fan_out or is_embedding)
   for _, name in ipairs(names) do
@@ -249,6 +251,18 @@ local function place(layer, keys, fan_in_fan_out, path, config, weights)
   if initial.changes_base(config.init_lora_weights) then
     initial.restore(path, layer, config.init_lora_weights, config.loftq_config, r, scaling)
   end
+end
+
+-- Gives the adapters that `sort_tensors` found the names of the layers, which have others in
+-- version 5 of transformers. `name` of an adapter is that in the file.
+local function rename(stored, all)
+  local exists, found = {}, {}
+  for _, layer in ipairs(all) do exists[layer.name] = true end
+  for name, keys in pairs(stored) do
+    keys.name = name
+    found[version_4_name(name, exists) or name] = keys
+  end
+  return found
 end
 
 -- Replaces a tensor of the tree, wherever it is.
@@ -297,9 +311,12 @@ function folder.load(dir, params)
   check(path, config)
   local stored, whole = sort_tensors(weights)
   tied.open(params, stored, whole, config.ensure_weight_tying)
-  local names = stacks.names_of_targets(layers.with_stacks(params), config.target_parameters)
-  place_stacks(names, stored, path, config, weights)
   local all, of_conv1d = layers.of(params), false
+  local with_stacks = layers.with_stacks(params)
+  for _, stack in ipairs(layered_stacks(all)) do with_stacks[#with_stacks + 1] = stack end
+  local names = stacks.names_of_targets(with_stacks, config.target_parameters)
+  place_stacks(names, stored, path, config, weights)
+  stored = rename(stored, all)
   for _, layer in ipairs(all) do
     of_conv1d = of_conv1d or stored[layer.name] ~= nil and layer:is_conv1d()
   end
@@ -312,9 +329,7 @@ function folder.load(dir, params)
   end
   local rest = next(stored)
   if rest then
-    fail("%s: there is no layer %s in the parameters%s", weights.path, rest,
-      config.target_parameters and "; experts that are layers have adapters of layers, as version "
-        .. "4 of transformers makes them" or "")
+    fail("%s: there is no layer %s in the parameters", weights.path, rest)
   end
   place_whole(params, whole, path, weights)
 end

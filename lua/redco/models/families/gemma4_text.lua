@@ -1,7 +1,6 @@
 --- The text model of Gemma 4 (Google, 2026), as Hugging Face's `Gemma4ForCausalLM`: heads of
 --- several sizes, values that may be keys, embeddings for each layer, experts beside the
 --- feed-forward layer, and last layers that use the keys and values of earlier ones.
-local adapter = require "redco.lora.adapter"
 local blocks = require "redco.models.layers.blocks"
 local experts = require "redco.models.layers.experts"
 local fail = require "redco.fail"
@@ -144,7 +143,6 @@ local function rms(c, params, name, x) return norms.rms.apply(params, name, x, c
 local function new_mixture(c)
   local own = setmetatable({ hidden_act = c.hidden_activation }, { __index = c })
   local function route(params, name, x, o)
-    adapter.refuse(params, name .. ".router.proj")
     x = norms.rms_plain.apply(params, nil, x, c.rms_norm_eps) * params[name .. ".router.scale"]
     -- Each model shard chooses among all experts.
     local logits = native.whole_on_shards(

@@ -1,7 +1,6 @@
 --- Phi-3.5-MoE (Microsoft, 2024), as Hugging Face's `PhimoeForCausalLM`: mixtures whose router
 --- draws the two experts of a token one after the other in training, as SparseMixer (Liu et al.,
 --- 2023, arXiv 2310.00811).
-local adapter = require "redco.lora.adapter"
 local blocks = require "redco.models.layers.blocks"
 local experts = require "redco.models.layers.experts"
 local fail = require "redco.fail"
@@ -42,7 +41,6 @@ end
 
 local function new_route(noise)
   return function(params, name, x, o)
-    adapter.refuse(params, name .. ".gate")
     -- Each model shard chooses among all experts.
     local logits = native.whole_on_shards(blocks.linear(params, name .. ".gate", x, o))
     local scores = logits:to(blocks.wide_dtype(x))
