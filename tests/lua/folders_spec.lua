@@ -175,6 +175,18 @@ test("EXAONE 3 is LLaMA with other names", function()
   assert(exaone.config.auto_map == nil and exaone.config.model_type == "llama")
 end)
 
+test("an unknown type is told with the nearest one", function()
+  for name, near in pairs { qwen3_6 = "qwen3", mistral4 = "mistral", lama = "llama" } do
+    expect_error(function() redco.models.from_config { model_type = name } end,
+      ("unknown model_type '%s', did you mean '%s'?"):format(name, near),
+      ("config = { model_type = '%s' }"):format(near))
+  end
+  for _, name in ipairs { "longformer", "rwkv7" } do
+    local message = testing.refusal(redco.models.from_config, { model_type = name })
+    assert(message:find("unknown model_type '" .. name .. "'; the supported", 1, true), message)
+  end
+end)
+
 -- ---- weights that are not used ----
 
 -- Adds weights to those of a folder.

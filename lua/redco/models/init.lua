@@ -37,9 +37,20 @@ local function reads_text_part(config, task)
   return text_part.has_family(config)
 end
 
+-- Returns the type with which an unknown name begins, or one that looks like it, or nil.
+local function nearest_type(name)
+  local found = ""
+  for _, known in ipairs(model_types) do
+    if #known > #found and name:sub(1, #known) == known then found = known end
+  end
+  if #found > 2 then return found end
+  local near = native.nearest(name, model_types)
+  return near and near:sub(1, 2) == name:sub(1, 2) and near or nil
+end
+
 -- Returns what to say of an unknown type.
 local function hint(name)
-  local near = native.nearest(name, model_types)
+  local near = nearest_type(name)
   return near and (", did you mean '%s'? A folder of a model that is built so opens with config = "
     .. "{ model_type = '%s' }"):format(near, near) or ""
 end
