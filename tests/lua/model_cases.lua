@@ -121,6 +121,19 @@ function cases.output(model, params, inputs, options)
   return torch.cat(found, 1)
 end
 
+--- The same, but for boxes, which stand behind the logits.
+function cases.called(model, params, inputs, options)
+  if model.family.task ~= "object_detection" then
+    return cases.output(model, params, inputs, options)
+  end
+  return torch.cat({ model(params, inputs, options) }, -1)
+end
+
+--- Returns the name of a parameter in files.
+function cases.file_name(model, name)
+  return model.family.file_name and model.family.file_name(name) or name
+end
+
 --- The loss and its count; of features the mean of their squares.
 function cases.loss(model, params, inputs, options)
   if model.output and not model.family.loss then
@@ -154,6 +167,16 @@ function cases.training_inputs(case, prefix, is_ready)
   next_ones:narrow(1, 0, length):copy_(inputs.labels:narrow(1, 1, length))
   inputs.labels = next_ones
   return inputs
+end
+
+--- The inputs of a loss in the file of a random model.
+function cases.random_inputs(inputs, model)
+  local is_decoder = not model.is_encoder_decoder and inputs.input_ids and not model.family.task
+  local prefixed = {}
+  for name, tensor in pairs(inputs) do
+    if not name:find ".%." then prefixed["batch." .. name] = tensor end
+  end
+  return cases.training_inputs({ arrays = prefixed }, "batch", not is_decoder)
 end
 
 function cases.expect_near(what, actual, expected, relative)

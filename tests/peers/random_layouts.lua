@@ -19,15 +19,6 @@ local function sorted_keys(map)
   return keys
 end
 
-local function batch_of(model, folder)
-  local inputs, prefixed = torch.load(folder .. "/inputs.safetensors"), {}
-  for name, tensor in pairs(inputs) do
-    if not name:find ".%." then prefixed["batch." .. name] = tensor end
-  end
-  local is_decoder = not model.is_encoder_decoder and inputs.input_ids and not model.family.task
-  return cases.training_inputs({ arrays = prefixed }, "batch", not is_decoder)
-end
-
 -- Some are zero except for rounding, which grows with the others.
 local function expect_gradients(found, expected)
   local largest = 0
@@ -49,7 +40,7 @@ local function check(folder)
   for _, name in ipairs(sorted_keys(model.params)) do
     whole[name] = model.params[name]:full():clone()
   end
-  local batch = batch_of(model, folder)
+  local batch = cases.random_inputs(torch.load(folder .. "/inputs.safetensors"), model)
   local pooling = redco.data.json(folder .. "/case.json").pooling
   local options = pooling and { pooling = pooling }
   local function loss_of(params, given) return (cases.loss(model, params, given, options)) end

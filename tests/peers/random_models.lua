@@ -14,27 +14,8 @@ local function with_prefix(tensors, prefix)
   return found
 end
 
--- The inputs of a loss: those of a decoder predict the next token.
-local function training_inputs(inputs, model)
-  local is_decoder = not model.is_encoder_decoder and inputs.input_ids and not model.family.task
-  local prefixed = {}
-  for name, tensor in pairs(inputs) do
-    if not name:find ".%." then prefixed["batch." .. name] = tensor end
-  end
-  return cases.training_inputs({ arrays = prefixed }, "batch", not is_decoder)
-end
-
--- Returns the name of a parameter in files.
-local function file_name(model, name)
-  return model.family.file_name and model.family.file_name(name) or name
-end
-
--- Calls the model. Boxes stand behind the logits.
 local function called(model, batch, options)
-  if model.family.task ~= "object_detection" then
-    return cases.output(model, model.params, batch, options)
-  end
-  return torch.cat({ model(model.params, batch, options) }, -1)
+  return cases.called(model, model.params, batch, options)
 end
 
 local function train(model, inputs, result, options)
@@ -51,7 +32,7 @@ local function train(model, inputs, result, options)
       if not result.loss then
         result.loss = loss:detach()
         for name, gradient in pairs(gradients) do
-          result["grad." .. file_name(model, name)] = gradient
+          result["grad." .. cases.file_name(model, name)] = gradient
         end
       end
       return { loss = loss, norm = defaults.apply_gradients(gradients) }
@@ -59,7 +40,7 @@ local function train(model, inputs, result, options)
   }
   for _ = 1, 3 do trainer:train { examples = { 1 }, per_device_batch_size = 1 } end
   for name, tensor in pairs(trainer.params) do
-    result["after." .. file_name(model, name)] = tensor
+    result["after." .. cases.file_name(model, name)] = tensor
   end
   return trainer.params
 end
@@ -81,7 +62,7 @@ local function run(folder)
   local case = redco.data.json(folder .. "/case.json")
   local inputs, result = torch.load(folder .. "/inputs.safetensors"), {}
   local model = redco.models.from_pretrained(folder)
-  local batch = training_inputs(inputs, model)
+  local batch = cases.random_inputs(inputs, model)
   local options = case.pooling and { pooling = case.pooling }
   torch.no_grad(function()
     result.logits = called(model, batch, options)

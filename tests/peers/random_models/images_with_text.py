@@ -50,8 +50,9 @@ def gemma_3(draw):
     side = draw.randint(1, 2)
     vision.update(num_channels=3, vision_use_head=False)
     vision["image_size"] = vision["patch_size"] * side * draw.randint(1, 2) + draw.randint(0, 1)
-    # Version 4 lets the tokens of an image see each other beyond a window, version 5 does not.
-    text["sliding_window"] = max(text["sliding_window"], side ** 2)
+    # Version 4 lets the tokens of images, here of adjacent ones, see each other beyond a window,
+    # version 5 does not.
+    text["sliding_window"] = max(text["sliding_window"], 4 * side ** 2)
     return dict(
         text_config=text, vision_config=vision, mm_tokens_per_image=side ** 2,
         image_token_index=draw.token(text["vocab_size"] - 6) + 6,

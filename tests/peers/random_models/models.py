@@ -91,15 +91,26 @@ def fill(draw, model):
 
 
 def new_model(draw, family):
+    """A configuration, its model with random weights, and the number of tokens."""
+    config, made, vocab_size = new_config(draw, family)
+    return config, fill(draw, initialised(made, family)).eval(), vocab_size
+
+
+def initialised(made, family):
+    """A model as the library initialises it."""
+    return getattr(transformers, FAMILIES[family][1])(made)
+
+
+def new_config(draw, family):
     """The first configuration that the library takes: version 5 refuses some sizes."""
     while True:
         try:
-            return model_of(draw, family)
+            return config_of(draw, family)
         except getattr(errors, "StrictDataclassError", ()):
             continue
 
 
-def model_of(draw, family):
+def config_of(draw, family):
     config = FAMILIES[family][0](draw)
     labelled(draw, config, family.partition(".")[2])
     text = config.get("decoder", config["text_config"] if family in IMAGE_TEXT else {})
@@ -123,5 +134,4 @@ def model_of(draw, family):
         made = getattr(transformers, FAMILIES[family][1]).config_class(**given)
     for key, value in implementations_of(family).items():
         setattr(made, "_" + key, value)
-    model = getattr(transformers, FAMILIES[family][1])(made)
-    return config, fill(draw, model).eval(), vocab_size
+    return config, made, vocab_size
