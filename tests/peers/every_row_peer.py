@@ -17,6 +17,7 @@ import math
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -118,8 +119,8 @@ def save_adapter(model, folder):
 
 
 def save_tied(model, folder, family):
-    """The model from a folder that ties its head and has one of its own, or None if the head is
-    tied or there is none."""
+    """The model from a folder that ties its head and has one of its own, or None: if there is none,
+    and if the library ties it already or refuses to."""
     has_head = hasattr(model, "get_output_embeddings") and model.get_output_embeddings() is not None
     if not has_head or model.config.get_text_config().tie_word_embeddings or (
             model.get_output_embeddings().weight is model.get_input_embeddings().weight):
@@ -132,8 +133,12 @@ def save_tied(model, folder, family):
     (place / "config.json").write_text(json.dumps(config))
     for file in folder.glob("model*"):
         (place / file.name).symlink_to(file)
-    return type(model).from_pretrained(place, dtype=torch.float32,
-                                       **families.implementations_of(family)).eval()
+    try:
+        return type(model).from_pretrained(place, dtype=torch.float32,
+                                           **families.implementations_of(family)).eval()
+    except Exception:
+        shutil.rmtree(place)
+        return None
 
 
 def write_row(folder, family, seed):
