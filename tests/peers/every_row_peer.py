@@ -48,15 +48,13 @@ INCIDENTAL = {"rope_parameters", "rope_scaling", "rope_theta", "layer_types", "a
 # The names of parameters that are computed, not used, or those of others.
 NOT_IN_FILES = ["embed_positions.weight", "shared_embedding.positional_embedding",
                 "encoder.pooler.dense.weight", "encoder.pooler.dense.bias"]
-# New models are those of version 4, where it has their type: version 5 initialises some otherwise.
-SINCE_VERSION_5 = set("""cwm exaone exaone_moe gemma4_text glm4_moe_lite gte hyperclovax internlm3
-    iquestcoder jais2 lfm2_moe minimax_m2 ministral3 nanochat nemotron_h nomic_bert
-    qwen3_5_moe_text qwen3_5_text solar_open youtu""".split())
 # Nemotron's norms add one to their weights, which the library starts at one all the same. It draws
 # norms of images in RT-DETR as if they were layers, and in version 4 those of Falcon-H1 and its D;
-# there it does not initialise SAM 2's encoder alone, nor MegatronBERT's row of padding.
-OTHERWISE = {"nemotron", "rt_detr", "rt_detr_v2"} | set(() if IS_NEW else (
-    "falcon_h1", "sam2_hiera_det_model", "megatron-bert"))
+# there it does not initialise SAM 2's encoder alone, nor MegatronBERT's row of padding. Version 5
+# initialises others otherwise than version 4, as which redco-lua does.
+OTHERWISE = {"nemotron", "rt_detr", "rt_detr_v2"} | set(
+    ("deberta-v2", "paligemma", "wavlm") if IS_NEW
+    else ("falcon_h1", "sam2_hiera_det_model", "megatron-bert"))
 # It draws these convolutions in copies, so that they stay as PyTorch made them.
 LEFT = "pos_conv_embed"
 
@@ -293,8 +291,7 @@ def wrong(folder, family):
         return
     found, expected = (load_file(folder / f"{name}.safetensors") for name in ("found", "expected"))
     model_type = family.partition(".")[0]
-    is_compared = model_type not in OTHERWISE and (not IS_NEW or model_type in SINCE_VERSION_5)
-    yield from wrong_new(found, expected, is_compared)
+    yield from wrong_new(found, expected, model_type not in OTHERWISE)
     yield from wrong_adapters(folder)
     arrays = load_file(folder / "inputs.safetensors")
     yield from wrong_outputs(found, expected, arrays.get("attention_mask"))
