@@ -113,13 +113,13 @@ end
 audio.projection = projection.new "audio_projection"
 local add_projection = audio.projection.add
 
-function audio.projection.add(c, add)
+function audio.projection.add(c, add, whole)
   local size = stages.size(facts_of(c))
   if c.hidden_size ~= size then
     fail("clap_audio_model: hidden_size is %d, expected the size of the last stage, %d",
       c.hidden_size, size)
   end
-  add_projection(c, add)
+  add_projection(c, add, whole)
 end
 
 local function check_features(c, features)
