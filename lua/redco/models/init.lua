@@ -45,7 +45,7 @@ local function nearest_type(name)
   end
   if #found > 2 then return found end
   local near = native.nearest(name, model_types)
-  return near and near:sub(1, 2) == name:sub(1, 2) and near or nil
+  return near and near:sub(1, 1) == name:sub(1, 1) and near or nil
 end
 
 -- Returns what to say of an unknown type.
