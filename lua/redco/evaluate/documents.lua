@@ -33,10 +33,11 @@ local readers = {
   tsv = function(path) return with_numbers(data.csv(path)) end,
 }
 
-local function open(path)
+local function open(where, path)
   local ending = path:gsub("%.gz$", ""):match "%.(%w+)$" or ""
   local read = readers[ending:lower()]
-    or fail("%s: expected a file .jsonl, .json, .csv, .tsv or .parquet", path)
+    or fail("%s: expected a file .jsonl, .json, .csv, .tsv or .parquet, got %s", where, path)
+  if not native.file_exists(path) then fail("%s: there is no file %s", where, path) end
   return read(path)
 end
 
@@ -44,7 +45,7 @@ end
 --- names, place }: all documents, the set of their names, and place(i), where document i is from.
 --- `change(document)`, or nil, returns what takes its place.
 return function(where, source, change)
-  local set = type(source) == "string" and open(source) or source
+  local set = type(source) == "string" and open(where, source) or source
   if type(set) ~= "table" and type(set) ~= "userdata" then
     fail("%s: expected a path or a list of documents, got %s", where, native.describe(source))
   end

@@ -359,6 +359,11 @@ return function(o)
     fail("evaluate: model: expected a decoder that writes text, got a %s",
       model.family.architecture)
   end
+  for name in pairs(o.params and model.params or {}) do
+    if o.params[name] == nil then
+      fail("evaluate: params: expected parameters of the model, got a table without '%s'", name)
+    end
+  end
   local prefix = tokenizer.bos_token_id or tokenizer.eos_token_id
   if not prefix then
     fail "evaluate: tokenizer: it has neither bos_token nor eos_token, with which a text begins"

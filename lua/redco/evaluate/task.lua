@@ -41,11 +41,11 @@ local defaults = { description = "", doc_to_text = "", fewshot_config = {},
 
 -- Returns the table of a file .toml or .lua.
 local function read(path)
-  if path:find "%.toml$" then return native.toml_decode(path) end
-  if not path:find "%.lua$" then
+  if not path:find "%.toml$" and not path:find "%.lua$" then
     fail("tasks: expected files .toml or .lua, like those of examples/evaluation, got %s", path)
   end
-  if not native.file_exists(path) then fail("cannot read '%s'", path) end
+  if not native.file_exists(path) then fail("tasks: there is no file %s", path) end
+  if path:find "%.toml$" then return native.toml_decode(path) end
   local chunk, message = loadfile(path)
   if not chunk then fail("%s", message) end
   local row = chunk()

@@ -7,6 +7,7 @@ local models = require "redco.models"
 local native = require "redco.native"
 local new_stops = require "redco.talk.stops"
 local torch = require "redco.torch"
+local without_position = require "redco.without_position"
 
 local adapter_config = "/adapter_config.json"
 
@@ -34,6 +35,27 @@ local function has_tokenizer(dir)
     or native.file_exists(dir .. "/tokenizer.json")
 end
 
+-- Returns the tokenizer of a model's folder or file. The error for a model without one says what
+-- kind of model that is.
+local function tokenizer_of(path)
+  local ok, found = pcall(native.read_tokenizer, path)
+  if ok then return found end
+  local is_json, config = pcall(data.json, path .. "/config.json")
+  for _, row in ipairs(is_json and models.families() or {}) do
+    if row.model_type == config.model_type and (row.kind == "images" or row.kind == "sound") then
+      fail("%s; %s is a model of %s", without_position(found), config.model_type, row.kind)
+    end
+  end
+  error(found, 0)
+end
+
+local function reads_tokens(family)
+  for _, name in ipairs(family.inputs) do
+    if name == "input_ids" then return true end
+  end
+  return false
+end
+
 local Writer = {}
 Writer.__index = Writer
 
@@ -54,7 +76,7 @@ local function open(path, o)
   local own = is_adapter and has_tokenizer(path)
   return setmetatable({
     path = base, adapters = is_adapter and path, options = o,
-    tokenizer = native.read_tokenizer(own and path or base),
+    tokenizer = tokenizer_of(own and path or base),
   }, Writer)
 end
 
@@ -62,8 +84,11 @@ function Writer:load()
   local o = self.options
   self.model = models.from_pretrained(self.path, { dtype = o.dtype })
   self.params = self.model.params
-  if self.model.family.task then
-    fail("%s is a %s, which writes no text", self.path, self.model.family.architecture)
+  local family = self.model.family
+  if family.task then fail("%s is a %s, which writes no text", self.path, family.architecture) end
+  if not reads_tokens(family) then
+    fail("%s is a %s, which reads %s and no text: a script can call its model.generate", self.path,
+      family.architecture, family.inputs[1])
   end
   if self.adapters then
     self.params = lora.merge(lora.from_pretrained(self.adapters, self.params))
