@@ -432,6 +432,12 @@ end)
 test("what a sampler refuses", function()
   local function refuse(text, more) testing.expect_error(function() sampler_of(more) end, text) end
   refuse("num_generations is 1, but advantages = 'grpo'", { num_generations = 1 })
+  refuse("model: expected a model of redco.models, got number 1", { model = 1 })
+  for name, what in pairs { bert = "BertForMaskedLM",
+    t5_relu_tied = "T5ForConditionalGeneration, which has an encoder" } do
+    refuse("model: expected a decoder that writes text, got a " .. what,
+      { model = redco.models.from_pretrained(source .. "/tests/cases/" .. name) })
+  end
   refuse("rewards: expected a table {name = function}, got an empty one", { rewards = {} })
   refuse("rewards.a: expected a function, got number 1", { rewards = { a = 1 } })
   refuse("num_workers", { num_workers = -1 })

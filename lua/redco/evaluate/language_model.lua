@@ -1,5 +1,6 @@
 --- A model as an evaluation asks it: log-likelihoods of texts, and generated texts. Prompts that
 --- are too long lose their beginnings, as in lm-evaluation-harness.
+local check_decoder = require "redco.generation.check_decoder"
 local fail = require "redco.fail"
 local native = require "redco.native"
 local padding_collate = require "redco.data.padding_collate"
@@ -352,13 +353,7 @@ end
 --- o.max_length.
 return function(o)
   local model, tokenizer = o.model, o.tokenizer
-  if type(model) ~= "table" or not model.family or not model.generate then
-    fail("evaluate: model: expected a model of redco.models, got %s", native.describe(model))
-  end
-  if model.family.task or model.is_encoder_decoder then
-    fail("evaluate: model: expected a decoder that writes text, got a %s",
-      model.family.architecture)
-  end
+  check_decoder("evaluate", model)
   for name in pairs(o.params and model.params or {}) do
     if o.params[name] == nil then
       fail("evaluate: params: expected parameters of the model, got a table without '%s'", name)

@@ -1,6 +1,7 @@
 --- Continuous batching: rows that begin when they come, are decoded together, and end one by one.
 local arguments = require "redco.arguments"
 local check_choice = require "redco.check_choice"
+local check_decoder = require "redco.generation.check_decoder"
 local check_integer = require "redco.check_integer"
 local fail = require "redco.fail"
 local generation_options = require "redco.generation.options"
@@ -363,15 +364,7 @@ begin and end on their own, and a row that ends makes room for the next.
     changes, or the cache grows]],
 function(model, params, given)
   local where, o = "models.new_batch", options(given)
-  if type(model) ~= "table" or type(model.family) ~= "table" or model.family.task
-    or not model.generate or not model.logits then
-    fail("%s: model: expected a language model of redco.models, got %s", where,
-      native.describe(model))
-  end
-  if model.is_encoder_decoder then
-    fail("%s: model: a %s has an encoder; model.generate continues its texts", where,
-      model.config.model_type)
-  end
+  check_decoder(where, model)
   if type(params) ~= "table" then
     fail("%s: params: expected a table of tensors, got %s", where, native.describe(params))
   end

@@ -3,6 +3,7 @@
 local advantages_of = require "redco.rl.language.advantages"
 local arguments = require "redco.arguments"
 local check_choice = require "redco.check_choice"
+local check_decoder = require "redco.generation.check_decoder"
 local check_integer = require "redco.check_integer"
 local new_calls = require "redco.rl.language.calls"
 local checks = require "redco.preference.checks"
@@ -165,10 +166,7 @@ local options = arguments(where, {
   "repetition_penalty", "eos_token_id" })
 
 local function check(o)
-  if type(o.model) ~= "table" or type(o.model.family) ~= "table" or not o.model.logprobs then
-    fail("%s: model: expected a language model of redco.models, got %s", where,
-      native.describe(o.model))
-  end
+  check_decoder(where, o.model)
   if (type(o.examples) ~= "table" and type(o.examples) ~= "userdata") or #o.examples == 0 then
     fail("%s: examples: expected a list or a data set of tables with a prompt, got %s", where,
       type(o.examples) == "table" and "an empty list" or native.describe(o.examples))
