@@ -9,11 +9,10 @@ local o = redco.options {
   model_dir = "",  -- the folder of an encoder to start from; "": a new BERT of this shape
   workdir = "workdir",
   resume = false,  -- continue from the newest checkpoint of workdir, if there is one
-  seed = 42,
-  n_model_shards = 1, zero = 0,
+  seed = 42, n_model_shards = 1, zero = 0,
   n_epochs = 6,
   max_steps = 0,  -- more than 0 ends the run early
-  -- Each text is compared with those of the whole global batch; the other size costs memory only.
+  -- Each text is compared with those of the global batch; the other size costs memory only.
   global_batch_size = 128, per_device_batch_size = 128,
   max_length = 64,  -- in tokens; what is longer is cut off
   held_out_every = 10,  -- each tenth pair is held out
@@ -31,16 +30,13 @@ local deployer = redco.Deployer {
   seed = o.seed, n_model_shards = o.n_model_shards, zero = o.zero, workdir = o.workdir }
 local is_new = o.model_dir == ""
 local tokenizer = redco.Tokenizer.from_pretrained(is_new and verses .. "tokenizer" or o.model_dir)
-local function new_model()
-  return redco.models.from_config({
-    model_type = "bert", vocab_size = #tokenizer, pad_token_id = tokenizer.pad_token_id,
-    hidden_size = o.hidden_size, num_hidden_layers = o.num_hidden_layers,
-    num_attention_heads = o.num_attention_heads, intermediate_size = o.intermediate_size,
-    max_position_embeddings = math.max(o.max_length, 64),
-    hidden_dropout_prob = o.dropout, attention_probs_dropout_prob = o.dropout,
-  }, { task = "features", generator = deployer:gen_rng() })
-end
-local model = is_new and new_model()
+local model = is_new and redco.models.from_config({
+  model_type = "bert", vocab_size = #tokenizer, pad_token_id = tokenizer.pad_token_id,
+  hidden_size = o.hidden_size, num_hidden_layers = o.num_hidden_layers,
+  num_attention_heads = o.num_attention_heads, intermediate_size = o.intermediate_size,
+  max_position_embeddings = math.max(o.max_length, 64),
+  hidden_dropout_prob = o.dropout, attention_probs_dropout_prob = o.dropout,
+}, { task = "features", generator = deployer:gen_rng() })
   or redco.models.from_pretrained(o.model_dir, { task = "features" })
 if not model.sentence_pooling then
   model.set_sentence_pooling { pooling = "mean", max_seq_length = o.max_length }
@@ -109,12 +105,16 @@ local trainer = redco.Trainer {
 local predictor = trainer:get_default_predictor { pred_fn = function(rng, params, batch)
   return { vectors_of(rng, params, batch, false) }
 end }
+-- Logs the scores, and the document that the first held-out query finds.
 local function log_scores(when)
-  local scores = score(nil, predictor:predict { examples = held_out, params = trainer.params,
-    per_device_batch_size = o.per_device_batch_size })
-  local size = o.matryoshka_dims[1]
-  deployer:log_info(("%s the training: recall@1 %.3f, MRR@10 %.3f, nDCG@10 %.3f"):format(when,
-    scores["recall_at_1_" .. size], scores["mrr_" .. size], scores["ndcg_" .. size]))
+  local preds = predictor:predict { examples = held_out, params = trainer.params,
+    per_device_batch_size = o.per_device_batch_size }
+  local scores, size, documents = score(nil, preds), o.matryoshka_dims[1], {}
+  for i, pred in ipairs(preds) do documents[i] = pred[2] / pred[2]:norm() end
+  local found = torch.stack(documents):matmul(preds[1][1]):argmax():item() + 1
+  deployer:log_info(("%s the training: recall@1 %.3f, MRR@10 %.3f, nDCG@10 %.3f\n  %s\n  -> %s")
+    :format(when, scores["recall_at_1_" .. size], scores["mrr_" .. size], scores["ndcg_" .. size],
+    held_out[1][o.query_key], held_out[found][o.document_key]))
 end
 
 log_scores "Before"

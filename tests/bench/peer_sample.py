@@ -14,7 +14,7 @@ torch.set_num_threads(threads)
 torch.manual_seed(seed)
 model = AutoModelForCausalLM.from_pretrained(folder).eval()
 ends = torch.tensor(model.config.eos_token_id)
-prompts = torch.randint(100, model.config.vocab_size, (n_prompts, length))
+prompts = torch.randint(len(ends) + 1, model.config.vocab_size, (n_prompts, length))
 settings = dict(do_sample=True, num_return_sequences=n, top_k=0, pad_token_id=0,
                 eos_token_id=ends.tolist(), attention_mask=torch.ones_like(prompts))
 with torch.no_grad():

@@ -1,26 +1,28 @@
 -- Tokens a second of sampling 64 prompts x 8 completions of different lengths, as a step of GRPO
 -- does, beside transformers' `generate` of the same model: --python= one with transformers. Prints
--- one JSON line.
+-- one JSON line. SmolLM2-135M has --layers=30 --hidden=576 --intermediate=1536 --heads=9
+-- --kv_heads=3 --vocab=49152.
 local clock = require "clock"
 local redco = require "redco"
 local torch = redco.torch
 
 local o = redco.options {
   prompts = 64, n = 8, prompt = 32, new = 128, max_rows = 128, rounds = 3, threads = 2, python = "",
-  layers = 4, hidden = 256, heads = 4, vocab = 4096, n_ends = 128,
+  layers = 4, hidden = 256, intermediate = 1024, heads = 4, kv_heads = 4, vocab = 4096, mean = 32,
 }
 torch.set_num_threads(o.threads)
 
--- Of random weights; as many tokens end a row as make completions of 32 tokens on average.
+-- Of random weights; as many tokens end a row as make completions of `mean` tokens on average.
 local ends = {}
-for i = 1, o.n_ends do ends[i] = i end
+for i = 1, o.vocab / o.mean do ends[i] = i end
 local model = redco.models.from_config({
   model_type = "llama", vocab_size = o.vocab, hidden_size = o.hidden,
-  intermediate_size = 4 * o.hidden, num_hidden_layers = o.layers, num_attention_heads = o.heads,
+  intermediate_size = o.intermediate, num_hidden_layers = o.layers,
+  num_attention_heads = o.heads, num_key_value_heads = o.kv_heads,
   max_position_embeddings = o.prompt + o.new, eos_token_id = ends,
 }, { generator = torch.Generator(0) })
 model.generation_config = { eos_token_id = ends }
-local prompts = torch.randint(100, o.vocab, { o.prompts, o.prompt },
+local prompts = torch.randint(#ends + 1, o.vocab, { o.prompts, o.prompt },
   { generator = torch.Generator(1) }):tolist()
 
 local function sample(seed)

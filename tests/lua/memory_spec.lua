@@ -178,6 +178,20 @@ local function cycles(f)
   return n
 end
 
+test("log-probabilities hold no logits, those of a capped head neither", function()
+  local ids = torch.randint(0, 70000, { 2, 130 })
+  local inputs = { input_ids = ids, labels = ids:clone() }
+  local model = redco.models.from_config { model_type = "gemma2", vocab_size = 70000,
+    hidden_size = 8, intermediate_size = 8, num_hidden_layers = 1, num_attention_heads = 2,
+    num_key_value_heads = 1, head_dim = 4, max_position_embeddings = 256 }
+  for _, p in pairs(model.params) do p:requires_grad_() end
+  local before = settled_mb()
+  local each = model.logprobs(model.params, inputs, { shift = true })
+  local held = settled_mb() - before
+  assert(held < 10, ("%.0f MB are held; the logits have 69"):format(held))
+  each:sum():backward()
+end)
+
 testing.test("the collector works for memory of the CPU, not for meta tensors and views", function()
   local function repeated(n, f) return function() for _ = 1, n do f() end end end
   collectgarbage()

@@ -240,6 +240,38 @@ test("model.logprobs: adapters on the head, encoder-decoders, models without tok
     "inputs.labels is missing")
 end)
 
+test("model.logprobs: many logits of a capped head, and of one with an adapter", function()
+  local ids = torch.randint(0, 70000, { 2, 130 }, { generator = torch.Generator(2) })
+  local inputs = { input_ids = ids, labels = torch.roll(ids, { 1 }, { 1 }) }
+  inputs.labels[{ 1, { 0, 90 } }] = -100
+  for _, kind in ipairs { "gemma2", "llama" } do
+    local large = redco.models.from_config({ model_type = kind, vocab_size = 70000,
+      hidden_size = 8, intermediate_size = 8, num_hidden_layers = 1, num_attention_heads = 2,
+      num_key_value_heads = 1, head_dim = 4, max_position_embeddings = 256,
+      initializer_range = 0.5 }, { generator = torch.Generator(1) })
+    local params = kind == "gemma2" and large.params
+      or lora.add(large.params, { target_modules = { "lm_head" }, r = 2 })
+    local leaves = {}
+    for name, value in pairs(params) do
+      if torch.is_tensor(value) then
+        params[name] = value:data():clone():requires_grad_()
+        leaves[#leaves + 1] = params[name]
+      end
+    end
+    local each, _, entropies = large.logprobs(params, inputs, { temperature = 0.7, entropy = true })
+    local whole = (large(params, inputs) / 0.7):log_softmax(-1)
+    local wanted = whole:gather(-1, inputs.labels:clamp(0):unsqueeze(-1)):squeeze(-1)
+    wanted = wanted:masked_fill(inputs.labels:eq(-100), 0)
+    expect_close(each, wanted, 1e-5, 1e-5)
+    expect_close(entropies, -(whole:exp() * whole):sum(-1), 1e-4, 1e-4)
+    local found = torch.autograd.grad(each:sum(), leaves)
+    local expected = torch.autograd.grad(wanted:sum(), leaves)
+    for i, grad in ipairs(found) do
+      expect_close(grad, expected[i], 1e-4, 1e-4 * expected[i]:abs():max():item())
+    end
+  end
+end)
+
 test("logprobs and linear_logprobs are the terms of cross_entropy", function()
   local x, weight = torch.randn({ 2, 300, 4 }), torch.randn { 9000, 4 }
   local bias, labels = torch.randn { 9000 }, torch.randint(0, 9000, { 2, 300 })

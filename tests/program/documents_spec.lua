@@ -166,5 +166,21 @@ for file in files:lines() do
   end
 end
 testing.test("there are blocks", function() assert(n_runs >= 20, n_runs) end)
+
+testing.test("docs/post_training.md counts the lines of code of examples", function()
+  local n_examples = 0
+  local page = io.open(source .. "/docs/post_training.md"):read "*a"
+  for count, path in page:gmatch "%[(%d+)%]%(%.%./(examples/[%w_/]+%.lua)%)" do
+    local n_lines, n_code = 0, 0
+    for line in io.lines(source .. "/" .. path) do
+      n_lines = n_lines + 1
+      if line:find "%S" and not line:find "^%s*%-%-" then n_code = n_code + 1 end
+    end
+    testing.expect_equal(n_code, tonumber(count))
+    assert(n_lines < 130, path)
+    n_examples = n_examples + 1
+  end
+  testing.expect_equal(n_examples, 4)
+end)
 program.remove_folder()
 testing.finish()

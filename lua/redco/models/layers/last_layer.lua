@@ -34,5 +34,11 @@ return function(family, config)
     return not (cap or p[name .. ".lora_A.weight"] or p[name .. ".weight_type"])
   end
 
+  --- Whether an adapter of the layer has dropout.
+  function layer.has_dropout(p)
+    local _, _, name = layer.parameters(p)
+    return (p[name .. ".lora_dropout"] or 0) ~= 0
+  end
+
   return layer
 end

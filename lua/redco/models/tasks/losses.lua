@@ -2,6 +2,7 @@
 local arguments = require "redco.arguments"
 local experts = require "redco.models.layers.experts"
 local fail = require "redco.fail"
+local native = require "redco.native"
 local next_labels = require "redco.models.tasks.next_labels"
 local nn = require "redco.nn"
 local torch = require "redco.torch"
@@ -15,7 +16,7 @@ local logprobs_options = arguments("model.logprobs", { train = false, ignore_ind
 
 -- Returns the logits divided by the temperature.
 local function cooled(t, temperature)
-  return t and temperature and temperature ~= 1 and t / temperature or t
+  return t and temperature ~= 1 and t / temperature or t
 end
 
 -- Returns function(inputs, o) -> labels. Decoders predict the next token; the labels of others are
@@ -37,29 +38,46 @@ local function new_labels(model, family, config)
   end
 end
 
--- Calls `fused` with the input of the last layer, or `of_logits` with the logits if that layer is
--- not only a product. `temperature`, or nil, divides the logits.
-local function with_labels(layer, p, hidden, labels, o, settings, fused, of_logits, temperature)
+local function loss_of(layer, p, hidden, labels, o)
+  local settings = { ignore_index = o.ignore_index, label_smoothing = o.label_smoothing }
   if not layer.is_product(p) then
-    return of_logits(cooled(layer.logits(p, hidden, o), temperature), labels, settings)
+    return nn.cross_entropy(layer.logits(p, hidden, o), labels, settings)
   end
   local weight, bias = layer.parameters(p)
-  settings.bias = cooled(bias, temperature)
-  return fused(cooled(hidden, temperature), weight, labels, settings)
+  settings.bias = bias
+  return nn.linear_cross_entropy(hidden, weight, labels, settings)
 end
 
--- The entropies [B, T] of the next tokens, without gradient, from the logits of a few places at a
--- time.
-local function entropies_of(layer, p, hidden, o)
+-- Returns f(hidden, labels) [B, T], in which `f` computes logits. If there are many, it is called
+-- for a few places at a time by call(f, ...), so that not all logits are held.
+local function by_places(layer, p, hidden, labels, o, f, call)
   local length, vocab_size = hidden:size(1), layer.parameters(p):size(0)
-  local n = math.max(1, math.floor(2 ^ 22 / (hidden:size(0) * vocab_size)))
+  local n = math.max(1, math.floor(2 ^ 24 / (hidden:size(0) * vocab_size)))
+  -- Dropout must not depend on the places.
+  if n >= length or o.train and layer.has_dropout(p) then return f(hidden, labels) end
   local parts = {}
   for first = 0, length - 1, n do
-    local x = hidden:narrow(1, first, math.min(n, length - first))
-    local logprobs = (widened(layer.logits(p, x, o)) / o.temperature):log_softmax(-1)
-    parts[#parts + 1] = -(logprobs:exp() * logprobs):sum(-1)
+    local size = math.min(n, length - first)
+    parts[#parts + 1] = call(f, hidden:narrow(1, first, size), labels:narrow(1, first, size))
   end
   return torch.cat(parts, 1)
+end
+
+-- Returns the log-probabilities of the labels, for a last layer that is not only a product.
+-- Backward computes the logits again if there are many.
+local function logprobs_of_logits(layer, p, hidden, labels, o)
+  return by_places(layer, p, hidden, labels, o, function(x, y)
+    return nn.logprobs(cooled(layer.logits(p, x, o), o.temperature), y,
+      { ignore_index = o.ignore_index })
+  end, native.checkpoint)
+end
+
+-- Returns the entropies [B, T] of the next tokens, without gradient.
+local function entropies_of(layer, p, hidden, labels, o)
+  return by_places(layer, p, hidden, labels, o, function(x)
+    local logprobs = (widened(layer.logits(p, x, o)) / o.temperature):log_softmax(-1)
+    return -(logprobs:exp() * logprobs):sum(-1)
+  end, torch.no_grad)
 end
 
 --- Adds them to a model. layer: of last_layer.lua, or nil; input_of(p, inputs, o): the input of
@@ -76,9 +94,7 @@ return function(model, family, config, layer, input_of, complete)
     inputs = complete(inputs)
     local hidden, routers = input_of(p, inputs, o)
     if family.loss then return family.loss(config, layer.logits(p, hidden, o), inputs, o) end
-    local loss, count = with_labels(layer, p, hidden, labels_of(inputs, o), o,
-      { ignore_index = o.ignore_index, label_smoothing = o.label_smoothing },
-      nn.linear_cross_entropy, nn.cross_entropy)
+    local loss, count = loss_of(layer, p, hidden, labels_of(inputs, o), o)
     if not routers or not routers[1] then return loss, count end
     local mask = inputs.attention_mask
     local metrics = torch.is_grad_enabled() and experts.metrics(routers, mask) or nil
@@ -99,10 +115,16 @@ return function(model, family, config, layer, input_of, complete)
     if inputs.labels == nil then fail "model.logprobs: inputs.labels is missing" end
     inputs = complete(inputs)
     local labels, hidden = labels_of(inputs, o), (input_of(p, inputs, o))
-    local each = with_labels(layer, p, hidden, labels, o, { ignore_index = o.ignore_index },
-      nn.linear_logprobs, nn.logprobs, o.temperature)
-    return each, labels, o.entropy and torch.no_grad(entropies_of, layer, p, hidden, o) or nil,
-      o.hidden_states and hidden or nil
+    local each
+    if layer.is_product(p) then
+      local weight, bias = layer.parameters(p)
+      each = nn.linear_logprobs(cooled(hidden, o.temperature), weight, labels,
+        { ignore_index = o.ignore_index, bias = cooled(bias, o.temperature) })
+    else
+      each = logprobs_of_logits(layer, p, hidden, labels, o)
+    end
+    return each, labels, o.entropy and torch.no_grad(entropies_of, layer, p, hidden, labels, o)
+      or nil, o.hidden_states and hidden or nil
   end
 
   function model.loss_fn(rng, _, p, batch, is_training)
