@@ -25,12 +25,12 @@ model.generation_config = { eos_token_id = ends }
 local prompts = torch.randint(#ends + 1, o.vocab, { o.prompts, o.prompt },
   { generator = torch.Generator(1) }):tolist()
 
-local function sample(seed)
+local function sample(seed, n_prompts)
   local batch = redco.models.new_batch(model, model.params, { max_rows = o.max_rows })
   local rows = {}
-  for _, prompt in ipairs(prompts) do
+  for i = 1, n_prompts do
     for _ = 1, o.n do
-      rows[#rows + 1] = batch:add(prompt, { max_new_tokens = o.new, seed = seed + #rows })
+      rows[#rows + 1] = batch:add(prompts[i], { max_new_tokens = o.new, seed = seed + #rows })
     end
   end
   batch:run()
@@ -56,11 +56,11 @@ if o.python ~= "" then
   end
 end
 
-sample(0)
+sample(0, 1)
 local own, others = {}, {}
 for round = 1, o.rounds do
   local start = clock.now()
-  local tokens = sample(round * 1000)
+  local tokens = sample(round * 1000, o.prompts)
   own[round] = tokens / (clock.now() - start)
   if peer then
     local seconds, n = peer(round)

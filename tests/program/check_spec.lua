@@ -80,7 +80,9 @@ local examples = {
   { "text_to_text/train.lua", "--n-sentences=2000" }, { "image_to_text/train.lua", "--n-emoji=20" },
   { "speech_to_text/train.lua", "--n-sequences=200" }, { "zero_shot/train.lua" },
   { "text_to_image/train.lua", "--vae-steps=2" }, { "meta_learning/train.lua" },
-  { "private_training/train.lua" }, { "reinforcement_learning/ppo.lua" },
+  { "meta_learning/train.lua", "--task=sines" }, { "private_training/train.lua" },
+  { "private_training/train.lua", "--data=digits" }, { "reinforcement_learning/ppo.lua" },
+  { "reinforcement_learning/ppo.lua", "--environment=Pendulum-v1" },
   { "reinforcement_learning/ddpg.lua" },
   { "reinforcement_learning/sums.lua", "--solved-steps=20" }, { "retrieval/train.lua" },
 }
@@ -113,6 +115,19 @@ test("nothing is found in chat/finetune and chat/preferences", function()
   expect_equal(names(result), "")
   expect_has(result.shown[1].text, "chosen: ", "«the sea")
   expect_has(result.shown[2].text, "rejected: ", "«no")
+end)
+
+test("no example that trains is forgotten here", function()
+  local is_listed = { ["chat/finetune/train.lua"] = true, ["chat/preferences/train.lua"] = true,
+    ["cpp_embed/model.lua"] = true }  -- its host trains
+  for _, words in ipairs(examples) do is_listed[words[1]] = true end
+  local list, n = io.popen(("cd '%s/examples' && grep -rl 'redco.Trainer {' --include='*.lua' .")
+    :format(source)), 0
+  for path in list:lines() do
+    n = n + 1
+    assert(is_listed[path:sub(3)], path)
+  end
+  assert(n > 15, n)
 end)
 
 local function fit(model, train, collate_fn)
