@@ -128,7 +128,12 @@ local cases = {
   { loss_type = "ppo", vf_coef = 1, cliprange_value = 0.05 },
 }
 local layouts = { { n_model_shards = 1 }, { n_model_shards = 2 }, { n_model_shards = 1, zero = 3 },
-  { n_model_shards = 2, zero = 3 } }
+  { n_model_shards = 2, zero = 3 }, { n_pipeline_stages = 2 } }
+
+local function name_of(deployer, options)
+  return ("%dx%d with zero %d, %d stages"):format(deployer.mesh.dp, deployer.mesh.mp,
+    options.zero or 0, options.n_pipeline_stages or 1)
+end
 
 do
   local counts = {}
@@ -138,8 +143,7 @@ do
   for _, options in ipairs(layouts) do
     options.seed, options.verbose = 1, false
     local deployer = redco.Deployer(options)
-    testing.test(("tools on %dx%d with zero %d"):format(deployer.mesh.dp, deployer.mesh.mp,
-      options.zero or 0), function()
+    testing.test("tools on " .. name_of(deployer, options), function()
       local own = {}
       testing.expect_equal(converse(deployer, {}, 2), expected)
       testing.expect_equal(converse(deployer, own), expected)
@@ -161,9 +165,8 @@ for _, loss in ipairs(cases) do
     options.seed, options.verbose = 1, false
     local deployer = redco.Deployer(options)
     local n_micro = i % 2 + 1
-    local layout = ("%dx%d with zero %d, %d micro-batches"):format(deployer.mesh.dp,
-      deployer.mesh.mp, options.zero or 0, n_micro)
-    testing.test(loss.loss_type .. " on " .. layout, function()
+    testing.test(("%s on %s, %d micro-batches"):format(loss.loss_type,
+      name_of(deployer, options), n_micro), function()
       local found = run(deployer, loss, n_micro, i % 2)
       testing.expect_equal(found.texts, expected.texts)
       for step, row in ipairs(expected.metrics) do

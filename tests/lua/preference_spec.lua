@@ -435,26 +435,33 @@ test("a Predictor computes the reference's log-probabilities ahead", function()
   expect_close(loss, doubles(math.log(2)), 1e-6)
 end)
 
-test("the parameters of a reference are frozen beside those of the policy", function()
-  local params = { policy = model.params,
-    reference = redco.tree.map(function(p) return p:clone() end, model.params) }
-  local trainer = redco.Trainer {
-    deployer = redco.Deployer { seed = 1, verbose = false }, params = params,
-    collate_fn = function(rows) return preference.collate(rows) end,
-    loss_fn = function(_, _, p, batch)
+test("the parameters of a reference, a copy or a quantized one, are frozen", function()
+  local folder, policy = source .. "/tests/cases/llama", { dtype = "float64" }
+  for _, other in ipairs { redco.models.from_pretrained(folder, policy),
+    redco.models.from_pretrained(folder, with(policy, { quantize = "nf4" })) } do
+    local function loss_of(params, batch)
       local ref = torch.no_grad(function()
-        return (preference.sequence_logprobs(model, p.reference, batch))
+        return (preference.sequence_logprobs(other, params.reference, batch))
       end)
-      return preference.dpo { logps = preference.sequence_logprobs(model, p.policy, batch),
+      return preference.dpo { logps = preference.sequence_logprobs(model, params.policy, batch),
         ref_logps = ref }
-    end,
-    optimizer = redco.optim.freeze(redco.optim.adamw { learning_rate = 1e-3 }, "reference.*"),
-    compute_dtype = "float64",
-  }
-  local first = metrics_of_step(trainer, examples, 4)
-  local second = metrics_of_step(trainer, examples, 4)
-  expect_close(torch.tensor(first.loss), torch.tensor(math.log(2)), 1e-6)
-  assert(second.loss < first.loss and second["rewards/margins"] > 0)
+    end
+    local params = { policy = model.params, reference = other.params }
+    local start = loss_of(params, preference.collate(examples)):item()
+    local trainer = redco.Trainer {
+      deployer = redco.Deployer { seed = 1, verbose = false }, params = params,
+      collate_fn = function(rows) return preference.collate(rows) end,
+      loss_fn = function(_, _, p, batch) return loss_of(p, batch) end,
+      optimizer = redco.optim.freeze(redco.optim.adamw { learning_rate = 1e-3 }, "reference.*"),
+      compute_dtype = "float64",
+    }
+    local first = metrics_of_step(trainer, examples, 4)
+    local second = metrics_of_step(trainer, examples, 4)
+    expect_close(torch.tensor(first.loss), torch.tensor(start), 1e-6)
+    assert(second.loss < first.loss and second["rewards/margins"] > first["rewards/margins"])
+    local is_quantized = params.reference["model.layers.0.mlp.up_proj.weight_type"] ~= nil
+    expect_equal(math.abs(start - math.log(2)) > 1e-6, is_quantized)
+  end
 end)
 
 test("a metric that is a sum and a count adds up over micro-batches", function()
