@@ -3,8 +3,10 @@
 What a user sees is compared with whole screens, in which times are masked.
 """
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -548,6 +550,46 @@ def test_terminal_after_a_death():
     expect(terminal.ended(), (137, None))
     assert "failed first: was ended by signal 9" in terminal.text()
     assert {"echo", "icanon", "isig", "echoctl"} <= set(terminal.text().split())
+
+
+def chat_folder(home):
+    """A copy of a tiny model with a chat template, whose answers take long."""
+    folder = home + "/model"
+    shutil.copytree(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../cases/llama"), folder)
+    for name, settings in (
+            ("config.json", {"max_position_embeddings": 100000}),
+            ("tokenizer_config.json", {"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"})):
+        with open(f"{folder}/{name}") as file:
+            settings = {**json.load(file), **settings}
+        with open(f"{folder}/{name}", "w") as file:
+            json.dump(settings, file)
+    return "model"
+
+
+def test_chat():
+    """Ctrl-C ends an answer, /exit and Ctrl-D the chat."""
+    home = tempfile.mkdtemp()
+    terminal = Terminal("chat", chat_folder(home), "--max-new-tokens=90000", home=home)
+
+    def prompt():
+        terminal.wait(lambda: terminal.row() == ">", "prompt")
+
+    prompt()
+    assert terminal.text().startswith("/reset forgets the conversation, /exit or Ctrl-D ends."), terminal.text()
+    terminal.send("the sea\r")
+    terminal.wait(lambda: len(terminal.raw.split(b"the sea\r\n")[-1]) > 200, "answer")
+    start = time.time()
+    terminal.send("\x03")
+    prompt()
+    assert time.time() - start < 5
+    terminal.send("/reset\r")
+    terminal.wait(lambda: terminal.text().endswith("> /reset\n>"), "prompt")
+    terminal.send("/exit\r")
+    expect(terminal.ended(), (0, None))
+    terminal = Terminal("chat", "model", home=home)
+    prompt()
+    terminal.send("\x04")
+    expect(terminal.ended(), (0, None))
 
 
 def main():
