@@ -164,6 +164,17 @@ test("numbers do not depend on the batch size", function()
   end
 end)
 
+test("adapters merged into quantized weights", function()
+  local dir = source .. "/tests/cases/"
+  local quantized = redco.models.from_pretrained(dir .. "llama", { quantize = "nf4" })
+  local options = { deployer = deployer, model = quantized, tasks = { tasks .. "arc_easy.toml" },
+    tokenizer = redco.Tokenizer.from_pretrained(dir .. "llama"), bootstrap_iters = 0 }
+  local before = redco.evaluate(options).results.arc_easy["acc,none"]
+  options.params = redco.lora.merge(
+    redco.lora.from_pretrained(dir .. "lora_llama", quantized.params))
+  assert(redco.evaluate(options).results.arc_easy["acc,none"] ~= before)
+end)
+
 test("overlapping windows condition on more, and predict each token once", function()
   local task = { task = "pages", data = tasks .. "data/wikitext.jsonl", doc_to_target = "page",
     output_type = "loglikelihood_rolling" }

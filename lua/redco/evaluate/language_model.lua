@@ -349,15 +349,22 @@ function LanguageModel:generate(requests, o, desc)
   return found
 end
 
+-- Whether a table has a name of the model's parameters. It may lack others: those of quantized
+-- weights, if adapters are merged into them.
+local function has_names_of(params, own)
+  for name in pairs(type(params) == "table" and own or {}) do
+    if params[name] ~= nil then return true end
+  end
+  return false
+end
+
 --- Returns the language model of o.model, o.params, o.tokenizer, o.deployer, o.batch_size and
 --- o.max_length.
 return function(o)
   local model, tokenizer = o.model, o.tokenizer
   check_decoder("evaluate", model)
-  for name in pairs(o.params and model.params or {}) do
-    if o.params[name] == nil then
-      fail("evaluate: params: expected parameters of the model, got a table without '%s'", name)
-    end
+  if o.params and not has_names_of(o.params, model.params or o.params) then
+    fail("evaluate: params: expected parameters of the model, got %s", native.describe(o.params))
   end
   local prefix = tokenizer.bos_token_id or tokenizer.eos_token_id
   if not prefix then
