@@ -319,6 +319,26 @@ test("PPO learns a reward; its critic learns the returns", function()
   end
 end)
 
+test("a critic, a policy or a reference model that returns something else is named", function()
+  local function refuse(more, ...)
+    local sampler, trainer = ppo_of(more, {}, true)
+    testing.expect_error(function() fit(sampler, trainer, 1) end, "rl_language_spec.lua:", ...)
+  end
+  local function critic(change)
+    return { value = function(all, hidden)
+      return change(redco.nn.linear(all.value, hidden))
+    end }
+  end
+  refuse(critic(function() end), "value: its result: expected a tensor of the shape of labels",
+    "got nil")
+  refuse(critic(function(values) return values end), "value: its result: expected the shape of",
+    ", 1]")
+  local expected = ": expected parameters of the model, got "
+  refuse({ policy = function() end }, "policy" .. expected .. "nil")
+  refuse({ policy = false }, "policy" .. expected .. "table")
+  refuse({ reference = function(all) return all end }, "reference" .. expected .. "table")
+end)
+
 test("the divergence is subtracted from rewards of samples, too", function()
   local sampler, trainer = ppo_of({ advantages = "dr_grpo", num_prompts = 2, num_generations = 4,
     value = false, kl_coef = 0.5, kl_estimator = "k3" }, { loss_type = "rloo" }, true)

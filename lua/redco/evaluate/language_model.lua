@@ -1,6 +1,7 @@
 --- A model as an evaluation asks it: log-likelihoods of texts, and generated texts. Prompts that
 --- are too long lose their beginnings, as in lm-evaluation-harness.
 local check_decoder = require "redco.generation.check_decoder"
+local check_params = require "redco.generation.check_params"
 local fail = require "redco.fail"
 local native = require "redco.native"
 local padding_collate = require "redco.data.padding_collate"
@@ -349,23 +350,12 @@ function LanguageModel:generate(requests, o, desc)
   return found
 end
 
--- Whether a table has a name of the model's parameters. It may lack others: those of quantized
--- weights, if adapters are merged into them.
-local function has_names_of(params, own)
-  for name in pairs(type(params) == "table" and own or {}) do
-    if params[name] ~= nil then return true end
-  end
-  return false
-end
-
 --- Returns the language model of o.model, o.params, o.tokenizer, o.deployer, o.batch_size and
 --- o.max_length.
 return function(o)
   local model, tokenizer = o.model, o.tokenizer
   check_decoder("evaluate", model)
-  if o.params and not has_names_of(o.params, model.params or o.params) then
-    fail("evaluate: params: expected parameters of the model, got %s", native.describe(o.params))
-  end
+  if o.params then check_params("evaluate: params", model, o.params) end
   local prefix = tokenizer.bos_token_id or tokenizer.eos_token_id
   if not prefix then
     fail "evaluate: tokenizer: it has neither bos_token nor eos_token, with which a text begins"

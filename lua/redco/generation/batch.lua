@@ -3,6 +3,7 @@ local arguments = require "redco.arguments"
 local check_choice = require "redco.check_choice"
 local check_decoder = require "redco.generation.check_decoder"
 local check_integer = require "redco.check_integer"
+local check_params = require "redco.generation.check_params"
 local fail = require "redco.fail"
 local generation_options = require "redco.generation.options"
 local native = require "redco.native"
@@ -365,9 +366,7 @@ begin and end on their own, and a row that ends makes room for the next.
 function(model, params, given)
   local where, o = "models.new_batch", options(given)
   check_decoder(where, model)
-  if type(params) ~= "table" then
-    fail("%s: params: expected a table of tensors, got %s", where, native.describe(params))
-  end
+  check_params(where .. ": params", model, params)
   check_integer(where, "max_rows", o.max_rows, 1)
   check_integer(where, "kept_rows", o.kept_rows, 0)
   check_choice(where, "cache_implementation", o.cache_implementation, "dynamic", "static")

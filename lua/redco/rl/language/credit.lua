@@ -1,25 +1,40 @@
 --- The advantages of a rollout, and what they need: the tokens' log-probabilities and values by the
 --- trainer's forward pass. Functions of a LanguageSampler.
 local advantages_of = require "redco.rl.language.advantages"
+local check_params = require "redco.generation.check_params"
+local checks = require "redco.preference.checks"
 local gae = require "redco.rl.language.gae"
 local torch = require "redco.torch"
 
+local where = "rl.language.sampler"
 local credit = {}
+
+--- Returns the model's parameters among those of the Trainer, as the option `name`, the function
+--- `f`, says: all if it is false.
+function credit.params_of(self, name, f, params)
+  local found = params
+  if f then found = f(params) end
+  check_params(where .. ": " .. name, self.model, found)
+  return found
+end
 
 --- Returns the log-probabilities of the labels of a batch, the entropies if asked for, and the
 --- critic's values if there is a critic: each [n, length] or nil.
 function credit.forward(self, params, batch, has_entropies)
   local inputs = { input_ids = batch.input_ids, labels = batch.labels }
   local logps, _, entropies, hidden = self.model.logprobs(
-    self.policy and self.policy(params) or params, inputs, { entropy = has_entropies,
+    credit.params_of(self, "policy", self.policy, params), inputs, { entropy = has_entropies,
       temperature = self.choice.temperature, hidden_states = self.value ~= false })
-  return logps, entropies, self.value and self.value(params, hidden, inputs) or nil
+  if not self.value then return logps, entropies end
+  local values = self.value(params, hidden, inputs)
+  checks.same(where, "value: its result", values, logps, "labels")
+  return logps, entropies, values
 end
 
 --- Returns the log-probabilities of the reference model.
 function credit.reference_logps(self, reference, params, batch)
   return torch.no_grad(function()
-    return (self.model.logprobs(reference(params),
+    return (self.model.logprobs(credit.params_of(self, "reference", reference, params),
       { input_ids = batch.input_ids, labels = batch.labels },
       { temperature = self.choice.temperature }))
   end)

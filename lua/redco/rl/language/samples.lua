@@ -1,4 +1,5 @@
 --- Samples of a policy: completions of prompts, with their rewards. Functions of a LanguageSampler.
+local credit = require "redco.rl.language.credit"
 local fail = require "redco.fail"
 local native = require "redco.native"
 local new_batch = require "redco.generation.batch"
@@ -96,7 +97,7 @@ end
 --- adjacent. A sample has the tokens behind its prompt, and their log-probabilities: false for
 --- tokens that tools have written.
 function samples.complete(self, params, items, n, options, seeds)
-  params = self.policy and self.policy(params) or params
+  params = credit.params_of(self, "policy", self.policy, params)
   local batch = new_batch(self.model, params, { max_rows = self.max_rows,
     max_length = self.max_length, kept_rows = self.tools and self.max_rows or 0,
     cache_implementation = self.cache_implementation, deployer = self.deployer or nil })
