@@ -86,6 +86,25 @@ std::optional<CallPlan> expand(const Call& call) {
   return plan;
 }
 
+// Between complex numbers and pairs of real ones, in a last dimension that stays whole.
+std::optional<CallPlan> view_as_complex(const Call& call) {
+  const int64_t n = call.tensors[0].tensor.dim() - 1;
+  Letters pairs = letters(n);
+  pairs.push_back(-1);
+  Factors factors{{pairs}, {letters(n)}};
+  factors.linear = {1};
+  return plan_by_factors(call, factors);
+}
+
+std::optional<CallPlan> view_as_real(const Call& call) {
+  const int64_t n = call.tensors[0].tensor.dim();
+  Letters pairs = letters(n);
+  pairs.push_back(int8_t(-1));
+  Factors factors{{letters(n)}, {pairs}};
+  factors.linear = {1};
+  return plan_by_factors(call, factors);
+}
+
 // All dimensions but `dim` may be split.
 Letters all_but(int64_t n_dims, int64_t dim, Factors& factors) {
   factors.whole |= uint64_t{1} << dim;
@@ -224,6 +243,10 @@ const RuleTable& view_rules() {
         {"aten::detach", same},
         {"aten::alias", same},
         {"aten::lift_fresh", same},
+        {"aten::_conj", same},
+        {"aten::_neg_view", same},
+        {"aten::view_as_complex", view_as_complex},
+        {"aten::view_as_real", view_as_real},
         {"aten::t", permute},
         {"aten::transpose", permute},
         {"aten::permute", permute},
