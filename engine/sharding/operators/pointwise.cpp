@@ -2,7 +2,11 @@
 
 #include "rules.h"
 
+#include <redco/detail/recomputing.h>
+
 #include <ATen/native/TypeProperties.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
 #include <set>
@@ -186,6 +190,42 @@ std::optional<CallPlan> pointwise(const Call& call) {
   return plan_by_factors(call, *factors);
 }
 
+// Whether a call is autograd's, to which the terms of a gradient come one by one.
+bool adds_gradients(const Call& call) {
+  return call.mesh->sequence_parallel() && torch::autograd::get_current_node() &&
+         !Recomputing::is_on();
+}
+
+bool is_part_of_sequence(const TensorArgument& argument) {
+  return argument.placements[Mesh::mp] == Placement::shard(1);
+}
+
+// Under sequence parallelism the gradient of a residual is split along the sequence. Added to sums
+// to come it is one more term: all are reduced together.
+std::optional<CallPlan> add(const Call& call) {
+  if (!adds_gradients(call) || call.tensors.size() != 2) return pointwise(call);
+  const bool is_first = is_part_of_sequence(call.tensors[0]);
+  const TensorArgument &part = call.tensors[is_first ? 0 : 1], &terms = call.tensors[is_first];
+  if (part.is_written || terms.is_written || part.sizes() != terms.sizes() ||
+      part.tensor.scalar_type() != terms.tensor.scalar_type() || !is_part_of_sequence(part) ||
+      !is_split_along_sequence(terms.sizes(), terms.placements, *call.mesh))
+    return pointwise(call);
+  Call summed = call;
+  summed.tensors[is_first ? 0 : 1].placements[Mesh::mp] = terms.placements[Mesh::mp];
+  std::optional<CallPlan> plan = pointwise(summed);
+  Placements& wanted = plan->inputs[is_first ? 0 : 1];
+  if (!wanted[Mesh::mp].is_partial()) return pointwise(call);
+  wanted[Mesh::mp] = Placement::shard(1);
+  plan->run = [=, argument = part.argument, n = part.sizes()[1]](
+                  const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
+    const Span own = span_of(n, 1, mesh.size(Mesh::mp), mesh.coordinate(Mesh::mp));
+    const at::Tensor part = stack[argument].toTensor();
+    stack[argument] = at::constant_pad_nd(part, {0, 0, own.begin, n - own.end});
+    op.handle.callBoxed(&stack);
+  };
+  return plan;
+}
+
 // A sum to come that becomes wider, such as a float32 gradient of bfloat16 terms, stays one for the
 // trainer to make. Between the ranks of one model it is made first, at half the bytes: it is an
 // activation, and its products would need it anyway.
@@ -252,6 +292,10 @@ const RuleTable& pointwise_rules() {
     table[""] = pointwise;  // for all operators that LibTorch tags
     for (const char* name : untagged) table[name] = pointwise;
     table["aten::mul"] = multiply;
+    table["aten::add"] = add;
+    table["aten::add"].remembers = [](const Call& call) {
+      return std::vector<int64_t>{adds_gradients(call)};
+    };
     table["aten::_to_copy"] = converted;
     for (std::string_view name : of_shape_alone) table[name] = shape_alone;
     for (const char* name : {"aten::_to_copy", "aten::clone"}) table[name].passes_through = true;
