@@ -204,10 +204,9 @@ void ForwardWatcher::after(const Call& call, const CallPlan& plan,
     if (target.is_sharded()) needed_split_.insert(summed.begin(), summed.end());
     if (target.is_replicated() && is_elementwise) made.summed.insert(summed.begin(), summed.end());
   }
-  // The product of two activations, such as attention's scores, whose sums each rank has a part of.
-  if (call.op.facts.is_product && sums(plan) &&
-      std::ranges::none_of(call.tensors,
-                           [&](const auto& input) { return origins_.contains(input.impl); }))
+  // The product of two activations, such as attention's scores, whose sums each rank has a part of;
+  // or one with a weight whose sums are larger than its input.
+  if (call.op.facts.is_product && sums(plan) && makes_large_sums(call, results))
     moved_.insert(made.split.begin(), made.split.end());
   auto origin = call.tensors.empty() ? origins_.end() : origins_.find(call.tensors[0].impl);
   const bool is_of_weights = is_of_parameters(call);
@@ -235,6 +234,17 @@ void ForwardWatcher::remember(const at::Tensor& tensor, Origin origin) {
   if (!sharded_impl(tensor)) return;
   origins_[tensor.unsafeGetTensorImpl()] = std::move(origin);
   alive_.push_back(tensor);
+}
+
+bool ForwardWatcher::makes_large_sums(const Call& call, c10::ArrayRef<c10::IValue> results) const {
+  int64_t of_input = 0;
+  bool is_of_weight = false;
+  for (const TensorArgument& argument : call.tensors)
+    if (origins_.contains(argument.impl))
+      is_of_weight = true;
+    else
+      of_input = std::max(of_input, argument.tensor.numel());
+  return !is_of_weight || (results[0].isTensor() && results[0].toTensor().numel() > of_input);
 }
 
 // A tensor that is computed from parameters alone, such as a weight divided by its norm, counts as

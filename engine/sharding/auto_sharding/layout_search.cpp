@@ -1,6 +1,6 @@
-// Descends to the layout that moves least: tries other placements of one kind of parameter at a
-// time, by tracing the step again. Alpa's search within operators (arXiv 2201.12023) solves the
-// same problem for all at once, from rules for each pair of operators.
+// Descends to the layout that moves least, from two starts: tries other placements of one kind of
+// parameter at a time, by tracing the step again. Alpa's search within operators (arXiv 2201.12023)
+// solves the same problem for all at once, from rules for each pair of operators.
 
 #include "layout_search.h"
 
@@ -23,8 +23,8 @@ constexpr double flops_per_byte = 1000;
 // A device may hold this part of the model beyond its even one: what is small stays whole. A tenth
 // more than that costs what the whole first layout moves.
 constexpr double free_part = 0.05, price_of_part = 10;
-// A search traces the step anew until it has called so many operators: a few seconds.
-constexpr int64_t most_calls = 100000;
+// A descent traces the step anew until it has called so many operators: a few seconds.
+constexpr int64_t most_calls = 50000;
 // Less is not worth another layout than the one that follows from the operators.
 constexpr double least_gain = 0.005;
 
@@ -64,11 +64,15 @@ class Search {
     std::vector<TracedParameter> otherwise = first.parameters;
     std::optional<Measured> measured = measure(std::move(first));
     if (!measured || measured->cost.bytes == 0) return otherwise;
-    best_ = *std::move(measured);
-    first_price_ = best_.price;
-    while (forward_.n_calls() < most_calls)
-      if (!improve(best_.layout.suspects) && !improve(best_.layout.partners)) break;
-    return std::move(best_.layout.parameters);
+    first_price_ = measured->price;
+    const std::vector<TracedParameter> small_are_whole = with_small_whole(*measured);
+    descend(*std::move(measured));
+    Measured found = std::move(best_);
+    decided_ = small_are_whole;
+    measured = measure(forward_.follow(decided_));
+    if (measured) descend(*std::move(measured));
+    if (measured && best_.price <= (1 - least_gain) * found.price) found = std::move(best_);
+    return std::move(found.layout.parameters);
   }
 
  private:
@@ -85,6 +89,41 @@ class Search {
         cost->bytes + launch_bytes * double(cost->collectives) + cost->flops / flops_per_byte;
     result.price += price_of_part * excess * (first_price_ > 0 ? first_price_ : result.price);
     return result;
+  }
+
+  void descend(Measured start) {
+    const int64_t last_call = forward_.n_calls() + most_calls;
+    best_ = std::move(start);
+    while (forward_.n_calls() < last_call)
+      if (!improve(best_.layout.suspects, last_call) && !improve(best_.layout.partners, last_call))
+        break;
+  }
+
+  // The decided parameters, and the kinds that are so small that all devices may hold them: what
+  // they would split stays whole, and with it all that follows.
+  std::vector<TracedParameter> with_small_whole(const Measured& start) const {
+    std::vector<TracedParameter> all = decided_;
+    std::set<int> every;
+    for (int i = 0; i < int(all.size()); ++i) every.insert(i);
+    std::multimap<double, std::vector<int>> kinds;  // by the part of the model that they are
+    double whole = 0;
+    for (const TracedParameter& parameter : all) whole += double(parameter.given.nbytes());
+    for (std::vector<int>& kind : kinds_to_try(start.layout, every)) {
+      double bytes = 0;
+      for (int index : kind) bytes += double(all[size_t(index)].given.nbytes());
+      kinds.emplace(bytes / whole, std::move(kind));
+    }
+    double left = free_part / (1 - 1.0 / double(forward_.n_ranks()));
+    for (const auto& [part, kind] : kinds) {
+      if ((left -= part) < 0) break;
+      for (int index : kind) {
+        TracedParameter& parameter = all[size_t(index)];
+        parameter.placement = Placement::replicate();
+        parameter.is_tried = true;
+        parameter.reason = "small: whole, so that what it makes stays whole";
+      }
+    }
+    return all;
   }
 
   // The parameters of each kind of which another placement may be better: those that make others
@@ -137,20 +176,20 @@ class Search {
   };
 
   // Returns whether changes of these parameters gained.
-  bool improve(const std::set<int>& suspects) {
+  bool improve(const std::set<int>& suspects, int64_t last_call) {
     bool is_better = false;
-    for (const Change& change : promising_changes(suspects)) is_better |= take(change);
+    for (const Change& change : promising_changes(suspects, last_call)) is_better |= take(change);
     return is_better;
   }
 
   // The best change of each kind that gains by itself, those that gain most first.
-  std::vector<Change> promising_changes(const std::set<int>& suspects) {
+  std::vector<Change> promising_changes(const std::set<int>& suspects, int64_t last_call) {
     std::vector<Change> changes;
     for (const std::vector<int>& kind : kinds_to_try(best_.layout, suspects)) {
       Change best{kind, {}, (1 - least_gain) * best_.price};
       bool is_better = false;
       for (const Placement& candidate : candidates(kind[0])) {
-        if (forward_.n_calls() >= most_calls) break;
+        if (forward_.n_calls() >= last_call) break;
         std::optional<Measured> measured = measure(forward_.follow(with({kind, candidate, 0})));
         if (!measured || measured->price >= best.price) continue;
         best.placement = candidate;

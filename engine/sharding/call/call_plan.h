@@ -52,6 +52,8 @@ struct OperatorFacts {
   bool is_product = false;      ///< it multiplies by a weight, which can be split by outputs
   bool passes_through = false;  ///< its result has its argument's values, perhaps of another type
   bool regroups = false;        ///< it splits or merges dimensions of its argument
+  /// Rows of a batch of one may be positions of several examples, as einsum joins them.
+  bool joins_rows = false;
   bool is_view = false;  ///< its results share memory with its argument; the schema is silent
   /// Whether the shape of a call's result is known although its tags say that it depends on values;
   /// null: it is not.

@@ -90,8 +90,9 @@ at::Tensor Results::wrapped(at::Tensor local) {
   if (geometry.sizes.empty()) reduce(local, placements);
   // In backward a gradient stays partial: those of several products with one activation are added
   // and reduced once.
-  if (is_split_along_sequence(geometry.sizes, placements, *call_.mesh) && !keeps_terms &&
-      !torch::autograd::get_current_node()) {
+  const bool are_positions = !call_.op.facts.joins_rows || geometry.sizes[0] > 1;
+  if (is_split_along_sequence(geometry.sizes, placements, *call_.mesh) && are_positions &&
+      !keeps_terms && !torch::autograd::get_current_node()) {
     Placements split = placements;
     split[Mesh::mp] = Placement::shard(1);
     local =

@@ -66,14 +66,15 @@ Letters letters_of(const Term& term, at::IntArrayRef sizes, const std::string& a
 // Under sequence parallelism activations are split by rows. If mp splits the other matrix in
 // another way (a weight, or a gradient by features), that one stays split and the rows are
 // gathered. Returns the matrix to gather: the one split along the summed dimension, else the first;
-// -1 if none.
+// -1 if none. Einsum multiplies batches of one matrix.
 int64_t matrix_to_gather(const Call& call, const Factors& factors) {
   c10::SmallVector<std::pair<int64_t, int8_t>, 2>
       split;  // matrices, and the factor that splits them
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     const Placement& placement = call.tensors[i].placements[Mesh::mp];
     if (factors.added >> i & 1 || !placement.is_sharded()) continue;
-    if (factors.inputs[i].size() != 2) return -1;
+    const at::IntArrayRef sizes = call.tensors[i].sizes();
+    if (sizes.size() > 3 || (sizes.size() == 3 && sizes[0] != 1)) return -1;
     split.emplace_back(int64_t(i), factors.inputs[i][size_t(placement.dim)]);
   }
   if (split.size() != 2 || split[0].second == split[1].second) return -1;
@@ -224,6 +225,7 @@ const RuleTable& product_rules() {
       facts.is_product = true;
       facts.flops = row.flops;
     }
+    table["aten::bmm"].joins_rows = true;
     table["redco::grouped_linear"] = grouped_linear;
     table["redco::grouped_linear"].is_product = true;
     table["redco::grouped_linear"].flops = grouped_linear_flops;
