@@ -107,6 +107,16 @@ bool sums(const CallPlan& plan) {
                      [](const auto& output) { return output.placements[mp].is_partial(); });
 }
 
+// Whether the sum over the ranks, which a split input leads to, is larger than the input.
+bool sums_more_than_input(const Call& call, const CallPlan& plan, size_t weight) {
+  if (!sums(plan)) return false;
+  int64_t input = 0;
+  for (size_t i = 0; i < call.tensors.size(); ++i)
+    if (i != weight && call.tensors[i].placements[mp].is_sharded())
+      input = std::max(input, call.tensors[i].tensor.numel());
+  return c10::multiply_integers(plan.outputs[0].sizes) > input;
+}
+
 // Describes the operation on a tensor split along `dim` that needs all of it.
 std::string why_gathered(const Call& call, at::IntArrayRef sizes, int64_t dim, int64_t n_ranks) {
   std::ostringstream text;
@@ -204,9 +214,10 @@ void ForwardWatcher::after(const Call& call, const CallPlan& plan,
     if (target.is_sharded()) needed_split_.insert(summed.begin(), summed.end());
     if (target.is_replicated() && is_elementwise) made.summed.insert(summed.begin(), summed.end());
   }
-  // The product of two activations, such as attention's scores, whose sums each rank has a part of;
-  // or one with a weight whose sums are larger than its input.
-  if (call.op.facts.is_product && sums(plan) && makes_large_sums(call, results))
+  // The product of two activations, such as attention's scores, whose sums each rank has a part of.
+  if (call.op.facts.is_product && sums(plan) &&
+      std::ranges::none_of(call.tensors,
+                           [&](const auto& input) { return origins_.contains(input.impl); }))
     moved_.insert(made.split.begin(), made.split.end());
   auto origin = call.tensors.empty() ? origins_.end() : origins_.find(call.tensors[0].impl);
   const bool is_of_weights = is_of_parameters(call);
@@ -234,17 +245,6 @@ void ForwardWatcher::remember(const at::Tensor& tensor, Origin origin) {
   if (!sharded_impl(tensor)) return;
   origins_[tensor.unsafeGetTensorImpl()] = std::move(origin);
   alive_.push_back(tensor);
-}
-
-bool ForwardWatcher::makes_large_sums(const Call& call, c10::ArrayRef<c10::IValue> results) const {
-  int64_t of_input = 0;
-  bool is_of_weight = false;
-  for (const TensorArgument& argument : call.tensors)
-    if (origins_.contains(argument.impl))
-      is_of_weight = true;
-    else
-      of_input = std::max(of_input, argument.tensor.numel());
-  return !is_of_weight || (results[0].isTensor() && results[0].toTensor().numel() > of_input);
 }
 
 // A tensor that is computed from parameters alone, such as a weight divided by its norm, counts as
@@ -313,8 +313,11 @@ void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
   const Placement& wanted = plan->inputs[i][mp];
   bool is_weight = call.op.facts.is_product && seen.tensor.dim() > 1;
   if (is_weight && parameter.adapter) order_adapter(parameter);
+  const bool gathers = is_weight && !parameter.adapter && sums_more_than_input(call, *plan, i);
   if (is_weight && parameter.adapter && (!parameter.adapter->is_first || !wanted.is_sharded())) {
     follow_weight(parameter);
+  } else if (gathers && split_outputs(call, i, parameter)) {
+    parameter.reason = "its input is smaller than its output: split along its outputs";
   } else if (wanted.is_sharded()) {
     std::string reason = is_weight && sums(*plan) ? "its input is split: split along its inputs"
                                                   : "follows the tensor it is combined with";
@@ -356,11 +359,10 @@ bool ForwardWatcher::comes_of_whole(const Call& call) const {
   });
 }
 
-// Splits the dimension that shows up in the result, if apart from sums nothing needs to move.
-void ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& parameter) {
+// Splits the dimension that shows up in the result, where the input is whole.
+bool ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& parameter) {
   parameter.reason = call.op.name + " can split none of its dimensions: whole";
-  for (TensorArgument& argument : call.tensors)
-    if (argument.placements[mp].is_partial()) argument.placements[mp] = {};
+  for (TensorArgument& argument : call.tensors) argument.placements[mp] = {};
   TensorArgument& argument = call.tensors[i];
   for (int64_t dim = argument.tensor.dim(); dim-- > 0;) {
     argument.placements[mp] = Placement::shard(dim);
@@ -368,8 +370,9 @@ void ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& paramet
     if (!plan || !plan->inputs[i][mp].is_sharded() || !shows_split(*plan)) continue;
     if (decide_as(parameter, argument, Placement::shard(dim),
                   "its input is whole: split along its outputs"))
-      return;
+      return true;
   }
+  return false;
 }
 
 // The matrix of an adapter that is used before the other one is the first.

@@ -68,9 +68,8 @@ class ForwardWatcher final : public WithoutValues {
   std::map<int, Correction> corrections() const;
 
   /// The parameters of which another placement may move less: what they split is gathered, split
-  /// anew, summed within a product of activations, or summed where the input is smaller; or it is
-  /// the input of several weights that are split along their inputs, so that each of these needs a
-  /// reduction.
+  /// anew or summed within a product of activations; or it is the input of several weights that are
+  /// split along their inputs, so that each of these needs a reduction.
   std::set<int> suspects() const;
   /// The first weights of pairs, if anything is gathered: the weights may be paired otherwise.
   std::set<int> partners() const;
@@ -90,14 +89,13 @@ class ForwardWatcher final : public WithoutValues {
   at::Tensor whole_like(const at::Tensor& tensor);
   void remember(const at::Tensor& tensor, Origin origin);
   bool is_of_parameters(const Call& call) const;
-  bool makes_large_sums(const Call& call, c10::ArrayRef<c10::IValue> results) const;
   void remember_made(const at::Tensor& tensor, const Call& call);
   void note(const at::Tensor& tensor, const Lineage& lineage);
   bool decide_as(TracedParameter& parameter, const TensorArgument& seen, const Placement& wanted,
                  std::string reason);
   void decide(Call& call, size_t i, TracedParameter& parameter);
   bool comes_of_whole(const Call& call) const;
-  void split_outputs(Call call, size_t i, TracedParameter& parameter);
+  bool split_outputs(Call call, size_t i, TracedParameter& parameter);
   void follow_weight(TracedParameter& parameter);
   void order_adapter(TracedParameter& parameter);
   void lay_out(Call& call, size_t i, const TracedParameter& parameter);
