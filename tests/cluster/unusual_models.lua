@@ -100,6 +100,30 @@ end, function(p, x)
 end, { { "q_up.weight", 0 }, { "k_up.weight", 0 }, { "v_up.weight", 0 }, { "o.weight", 1 },
   { "q_down.weight", "replicate" }, { "kv_down.weight", "replicate" } })
 
+local function qkvo()
+  return { q = linear(width, width), k = linear(width, width), v = linear(width, width),
+    o = linear(width, width), q_norm = norm(), k_norm = norm() }
+end
+local qkvo_rules = { { "q.weight", 0 }, { "k.weight", 0 }, { "v.weight", 0 }, { "o.weight", 1 } }
+
+-- OLMo 2's: norms of all heads together.
+add_attention("queries and keys with norms", qkvo, function(p, x)
+  local q, k = nn.rms_norm(p.q_norm, nn.linear(p.q, x)), nn.rms_norm(p.k_norm, nn.linear(p.k, x))
+  return nn.linear(p.o, attend(heads(q), heads(k), heads(nn.linear(p.v, x))))
+end, { { "q_norm.weight", 0 }, { "k_norm.weight", 0 }, unpack(qkvo_rules) })
+
+-- Rotary positions as in the first LLaMA's own code.
+add_attention("complex rotary positions", qkvo, function(p, x)
+  local angles = torch.arange(length):unsqueeze(1) * torch.arange(head_dim / 2):mul(-0.5):exp()
+  local turns = torch.polar(torch.ones_like(angles), angles)
+  local function turned(y)
+    local pairs = torch.view_as_complex(y:unflatten(-1, { -1, 2 }))
+    return torch.view_as_real(pairs * turns):flatten(-2)
+  end
+  local q, k = turned(heads(nn.linear(p.q, x))), turned(heads(nn.linear(p.k, x)))
+  return nn.linear(p.o, attend(q, k, heads(nn.linear(p.v, x))))
+end, qkvo_rules)
+
 -- Each head's state decays: RetNet's parallel form (arXiv 2307.08621).
 add_attention("retention", function()
   return { q = linear(width, width), k = linear(width, width), v = linear(width, width),
@@ -131,6 +155,28 @@ end, function(p, x)
   local n = y:size(-1)
   return nn.linear(p.down, torch.silu(y[{ "...", { 0, n, 2 } }]) * y[{ "...", { 1, n, 2 } }])
 end, { { "both.weight", { dim = 0, grain = 2 } }, { "down.weight", 1 } })
+
+-- RWKV's channel mixing: what is mixed of this position and the one before.
+add_fed("shifted positions", function()
+  return { mix = weight(2, width), up = linear(4 * width, width), down = linear(width, 4 * width),
+    gate = linear(width, width) }
+end, function(p, x)
+  local before = torch.constant_pad_nd(x, { 0, 0, 1, -1 })
+  local function mixed(i) return x * p.mix[i] + before * (1 - p.mix[i]) end
+  local y = nn.linear(p.down, torch.relu(nn.linear(p.up, mixed(0))):square())
+  return torch.sigmoid(nn.linear(p.gate, mixed(1))) * y
+end, { { "mix", "replicate" }, { "up.weight", 0 }, { "down.weight", 1 },
+  { "gate.weight", "replicate" } })
+
+-- ConvNeXt's: a convolution of each channel, then a norm.
+add_fed("a convolution of each channel", function()
+  return { conv = { weight = weight(width, 1, 3) }, inner = norm(), scale = torch.ones { width },
+    up = linear(4 * width, width), down = linear(width, 4 * width) }
+end, function(p, x)
+  local y = torch.conv1d(x:transpose(1, 2), p.conv.weight, nil, { 1 }, { 2 }, { 1 }, width)
+  y = nn.rms_norm(p.inner, y:narrow(2, 0, length):transpose(1, 2))
+  return p.scale * nn.linear(p.down, torch.gelu(nn.linear(p.up, y)))
+end, { { "up.weight", 0 }, { "down.weight", 1 }, { "conv.weight", "replicate" } })
 
 add_fed("weight norm", function()
   return { up = weight(4 * width, width), up_scale = torch.ones { 4 * width, 1 },

@@ -17,7 +17,15 @@ const std::vector<Case> normalization = {
      {{{3, 2, 4}}, {{4}}, {{4}}},
      [](const Tensors& t) -> Tensors { return {at::layer_norm(t[0], {4}, t[1], t[2])}; },
      2,
-     "01,,"},
+     "012,,"},
+    {"layer norm of 16-bit numbers",
+     {{{3, 2, 4}}, {{4}}},
+     [](const Tensors& t) -> Tensors {
+       return {at::layer_norm(t[0].to(at::kBFloat16), {4}, t[1].to(at::kBFloat16)).to(t[0])};
+     },
+     1,
+     "012,",
+     0.02},
     {"layer norm without weights",
      {{{3, 2, 4}}},
      [](const Tensors& t) -> Tensors {
@@ -29,14 +37,29 @@ const std::vector<Case> normalization = {
      {{{3, 2, 4}}, {{4}}},
      [](const Tensors& t) -> Tensors { return {at::rms_norm(t[0], {4}, t[1], 1e-6)}; },
      2,
-     "01,"},
+     "012,"},
     {"fused rms norm",
      {{{3, 2, 4}}, {{4}}},
      [](const Tensors& t) -> Tensors {
        return {std::get<0>(at::_fused_rms_norm(t[0], {4}, t[1], 1e-6))};
      },
      2,
-     "01,"},
+     "012,"},
+    {"rms norm of unequal parts",
+     {{{2, 5}}},
+     [](const Tensors& t) -> Tensors { return {at::rms_norm(t[0], {5})}; },
+     2,
+     "01"},
+    {"rotary positions as complex numbers",
+     {{{3, 2, 4}}},
+     [](const Tensors& t) -> Tensors {
+       const at::Tensor turns =
+           at::polar(at::ones({2, 2}, at::kDouble), at::arange(4.0).view({2, 2}));
+       const at::Tensor pairs = at::view_as_complex(t[0].unflatten(-1, {2, 2}));
+       return {at::view_as_real(pairs * turns).flatten(-2), at::real(pairs.conj() * turns)};
+     },
+     2,
+     "012"},
     {"group norm",
      {{{3, 4, 3}}, {{4}}, {{4}}},
      [](const Tensors& t) -> Tensors { return {at::group_norm(t[0], 2, t[1], t[2])}; },

@@ -186,17 +186,15 @@ class Search {
   std::vector<Change> promising_changes(const std::set<int>& suspects, int64_t last_call) {
     std::vector<Change> changes;
     for (const std::vector<int>& kind : kinds_to_try(best_.layout, suspects)) {
-      Change best{kind, {}, (1 - least_gain) * best_.price};
-      bool is_better = false;
+      Change best{kind, {}, best_.price};
       for (const Placement& candidate : candidates(kind[0])) {
         if (forward_.n_calls() >= last_call) break;
         std::optional<Measured> measured = measure(forward_.follow(with({kind, candidate, 0})));
-        if (!measured || measured->price >= best.price) continue;
+        if (!measured || measured->price > (1 - least_gain) * best.price) continue;
         best.placement = candidate;
         best.price = measured->price;
-        is_better = true;
       }
-      if (is_better) changes.push_back(std::move(best));
+      if (best.price < best_.price) changes.push_back(std::move(best));
     }
     std::ranges::stable_sort(changes, {}, &Change::price);
     return changes;

@@ -135,11 +135,18 @@ bool adds_up(const Call& call) {
          call.boolean("include_self", true);
 }
 
+// A sum to come that is added to what is whole stays one, since others often follow, as the outputs
+// of experts do: unless it is a small part of that.
 void add_up(const Call& call, Factors& factors) {
+  constexpr int64_t most_parts = 64;
   factors.added = 1;  // self
-  int source = call.tensor_of(call.find("src") ? "src" : "source");
-  if (source >= 0 && is_sum(call.tensors[0]))
-    factors.linear = {uint64_t{1} | uint64_t{1} << source};
+  const int place = call.tensor_of(call.find("src") ? "src" : "source");
+  if (place < 0) return;
+  const TensorArgument &self = call.tensors[0], &source = call.tensors[size_t(place)];
+  const bool waits = self.tensor.numel() <= most_parts * source.tensor.numel() &&
+                     !self.is_written && !may_overflow(self.tensor.scalar_type());
+  if (is_sum(self) || (is_sum(source) && waits))
+    factors.linear = {uint64_t{1} | uint64_t{1} << place};
 }
 
 std::optional<CallPlan> scatter(const Call& call) {

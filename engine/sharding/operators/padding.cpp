@@ -1,5 +1,5 @@
-// Rules for operators that pad, repeat, or take a triangle. Those that enlarge a tensor reduce
-// partial arguments first, while there is less to move.
+// Rules for operators that pad, repeat, or take a triangle. Those that make a large tensor larger
+// reduce partial arguments first, while there is less to move.
 
 #include "rules.h"
 
@@ -18,13 +18,21 @@ void keep_local_sizes(const Call& call, CallPlan& plan, const char* argument,
 
 namespace {
 
+// Whether zeros around the terms of a sum cost less than another reduction: backward often adds up
+// what several views leave.
+bool keeps_terms_among_zeros(const TensorArgument& argument, int64_t n_elements) {
+  constexpr int64_t little = 1 << 16;  // bytes
+  return n_elements <= argument.tensor.numel() ||
+         n_elements * int64_t(argument.tensor.element_size()) <= little;
+}
+
 // The backward of a view: writes the gradient into zeros. Cut dimensions have no letter in `result`
 // and none in `grad`.
 std::optional<CallPlan> among_zeros(const Call& call, const Letters& grad, const Letters& result) {
   if (call.tensors.size() != 1) return std::nullopt;  // out
   std::vector<int64_t> sizes = call.find("input_sizes")->toIntVector();
   Factors factors{{grad}, {result}};
-  if (call.tensors[0].tensor.numel() == c10::multiply_integers(sizes)) factors.linear = {1};
+  if (keeps_terms_among_zeros(call.tensors[0], c10::multiply_integers(sizes))) factors.linear = {1};
   CallPlan plan = plan_by_factors(call, factors);
   keep_local_sizes(call, plan, "input_sizes", sizes);
   return plan;
@@ -63,11 +71,21 @@ std::optional<CallPlan> unfold_backward(const Call& call) {
 
 std::optional<CallPlan> pad(const Call& call) {
   if (call.tensors.size() != 1) return std::nullopt;  // out
+  const TensorArgument& argument = call.tensors[0];
   std::vector<int64_t> pad = call.find("pad")->toIntVector();
-  Letters all = letters(call.tensors[0].tensor.dim());
-  for (size_t i = 0; i < pad.size(); ++i)
-    if (pad[i] != 0) all[all.size() - 1 - i / 2] = -1;  // from the last dimension backwards
-  return plan_by_factors(call, {{all}, {all}});
+  Sizes sizes(argument.sizes());
+  Letters all = letters(argument.tensor.dim());
+  for (size_t i = 0; i < pad.size(); ++i) {
+    const size_t dim = all.size() - 1 - i / 2;  // from the last dimension backwards
+    if (pad[i] != 0) all[dim] = -1;
+    sizes[dim] += pad[i];
+  }
+  Factors factors{{all}, {all}};
+  const c10::IValue* value = call.find("value");
+  if (value && value->isScalar() && value->toScalar().equal(0) &&
+      keeps_terms_among_zeros(argument, c10::multiply_integers(sizes)))
+    factors.linear = {1};
+  return plan_by_factors(call, factors);
 }
 
 std::optional<CallPlan> repeat(const Call& call) {
@@ -115,16 +133,20 @@ std::optional<CallPlan> diag_embed(const Call& call) {
 }  // namespace
 
 const RuleTable& padding_rules() {
-  static const RuleTable table = {
-      {"aten::select_backward", select_backward},
-      {"aten::diagonal_backward", diagonal_backward},
-      {"aten::unfold_backward", unfold_backward},
-      {"aten::constant_pad_nd", pad},
-      {"aten::repeat", repeat},
-      {"aten::tril", triangle},
-      {"aten::triu", triangle},
-      {"aten::diag_embed", diag_embed},
-  };
+  static const RuleTable table = [] {
+    RuleTable table = {
+        {"aten::select_backward", select_backward},
+        {"aten::diagonal_backward", diagonal_backward},
+        {"aten::unfold_backward", unfold_backward},
+        {"aten::constant_pad_nd", pad},
+        {"aten::repeat", repeat},
+        {"aten::tril", triangle},
+        {"aten::triu", triangle},
+        {"aten::diag_embed", diag_embed},
+    };
+    table["aten::constant_pad_nd"].keys_floats = true;  // whether it pads with zeros
+    return table;
+  }();
   return table;
 }
 

@@ -151,7 +151,8 @@ class ShardedTensorImpl final : public c10::TensorImpl {
   uint64_t memory_id_;
   /// This process' terms of a sum (or extreme) in one memory; shared by all views of it.
   struct Terms {
-    int64_t numel;                                ///< of the logical tensor that fills the memory
+    int64_t numel;      ///< of the logical tensor that fills the memory
+    at::Tensor memory;  ///< its terms here, from the outermost dimension in memory to the innermost
     std::array<bool, Mesh::n_dims> is_reduced{};  ///< over which mesh dimensions
   };
   std::shared_ptr<Terms> terms_;
