@@ -45,6 +45,11 @@ const std::vector<Case> normalization = {
      },
      2,
      "012,"},
+    {"layer norm of one row",
+     {{{4}}, {{4}}},
+     [](const Tensors& t) -> Tensors { return {at::layer_norm(t[0], {4}, t[1], t[1])}; },
+     2,
+     "0,"},
     {"rms norm of unequal parts",
      {{{2, 5}}},
      [](const Tensors& t) -> Tensors { return {at::rms_norm(t[0], {5})}; },
@@ -54,7 +59,7 @@ const std::vector<Case> normalization = {
      {{{3, 2, 4}}},
      [](const Tensors& t) -> Tensors {
        const at::Tensor turns =
-           at::polar(at::ones({2, 2}, at::kDouble), at::arange(4.0).view({2, 2}));
+           at::polar(at::ones({2, 2}, at::kDouble), at::arange(4, at::kDouble).view({2, 2}));
        const at::Tensor pairs = at::view_as_complex(t[0].unflatten(-1, {2, 2}));
        return {at::view_as_real(pairs * turns).flatten(-2), at::real(pairs.conj() * turns)};
      },

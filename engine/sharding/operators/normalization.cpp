@@ -94,7 +94,7 @@ void differentiate_parts(const NormArguments& a, int64_t n, const MeshDims& over
     d_x = d_x.mul_(rstd).to(a.input.scalar_type());
   }
   auto over_rows = [&](const at::Tensor& terms) {
-    return terms.flatten(0, -2).sum(0).to(a.weight.scalar_type());
+    return terms.unsqueeze(0).flatten(0, -2).sum(0).to(a.weight.scalar_type());
   };
   if (wanted[1] && a.weight.defined()) d_weight = over_rows(grad * x);
   stack = {d_x, d_weight};
