@@ -301,7 +301,7 @@ end)
 
 -- The numbers of tests/tools/make_denoising_case.py, whose draws are all 0.75.
 test("RT-DETR: a training step finds objects among noisy ones, as in transformers", function()
-  local denoising, dir = require "redco.models.rt_detr_denoising", "denoising_case"
+  local denoising, dir = require "redco.models.images.rt_detr_denoising", "denoising_case"
   local uniform, expected = denoising.uniform, torch.load(dir .. "/expected.safetensors")
   denoising.uniform = function(like) return torch.full_like(like, 0.75) end
   local model = redco.models.from_pretrained(dir)
@@ -331,7 +331,7 @@ test("RT-DETR: a training step finds objects among noisy ones, as in transformer
 end)
 
 test("RT-DETR: noise of boxes and classes", function()
-  local denoising = require "redco.models.rt_detr_denoising"
+  local denoising = require "redco.models.images.rt_detr_denoising"
   local c = { num_labels = 10, num_denoising = 100, num_queries = 3, auxiliary_loss = true,
     label_noise_ratio = 0.5, box_noise_scale = 1 }
   local params = { ["model.denoising_class_embed.weight"] = torch.arange(11):float():unsqueeze(1) }

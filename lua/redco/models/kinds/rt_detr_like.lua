@@ -4,7 +4,7 @@
 local backbone = require "redco.models.images.rt_detr_backbone"
 local batch_norm = require "redco.models.layers.batch_norm"
 local blocks = require "redco.models.layers.blocks"
-local denoising = require "redco.models.rt_detr_denoising"
+local denoising = require "redco.models.images.rt_detr_denoising"
 local deformable = require "redco.models.layers.deformable_attention"
 local detection = require "redco.models.tasks.detection"
 local encoder = require "redco.models.images.rt_detr_encoder"

@@ -5,7 +5,7 @@
 local arguments = require "redco.arguments"
 local assignment = require "redco.models.tasks.assignment"
 local blocks = require "redco.models.layers.blocks"
-local denoising = require "redco.models.rt_detr_denoising"
+local denoising = require "redco.models.images.rt_detr_denoising"
 local fail = require "redco.fail"
 local native = require "redco.native"
 local registry = require "redco.registry"
