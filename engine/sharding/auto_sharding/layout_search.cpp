@@ -127,7 +127,8 @@ class Search {
   }
 
   // The parameters of each kind of which another placement may be better: those that make others
-  // move, and, where too much is held, those that are whole.
+  // move, with them those that were corrected to be whole, and, where too much is held, all that
+  // are whole.
   std::vector<std::vector<int>> kinds_to_try(const WatchedForward::Layout& layout,
                                              const std::set<int>& suspects) const {
     const std::vector<TracedParameter>& all = layout.parameters;
@@ -141,7 +142,8 @@ class Search {
       const TracedParameter& parameter = all[size_t(i)];
       if (parameter.is_by_rule || parameter.adapter || parameter.given.dim() < 2) continue;
       bool is_whole = !parameter.placement || parameter.placement->is_replicated();
-      bool is_tried = suspects.contains(i) || (holds_much && is_whole);
+      bool may_split = is_whole && (holds_much || (parameter.was_corrected && !suspects.empty()));
+      bool is_tried = suspects.contains(i) || may_split;
       if (is_tried && kinds.try_emplace(kind_of(parameter)).second)
         order.push_back(kind_of(parameter));
     }
