@@ -65,13 +65,15 @@ class Search {
     std::optional<Measured> measured = measure(std::move(first));
     if (!measured || measured->cost.bytes == 0) return otherwise;
     first_price_ = measured->price;
-    const std::vector<TracedParameter> small_are_whole = with_small_whole(*measured);
+    searches_ = true;
+    std::optional<std::vector<TracedParameter>> other_start = with_small_whole(*measured);
     descend(*std::move(measured));
     Measured found = std::move(best_);
-    decided_ = small_are_whole;
-    measured = measure(forward_.follow(decided_));
-    if (measured) descend(*std::move(measured));
-    if (measured && best_.price <= (1 - least_gain) * found.price) found = std::move(best_);
+    if (other_start) measured = measure(forward_.follow(decided_ = *std::move(other_start)));
+    if (other_start && measured) {
+      descend(*std::move(measured));
+      if (best_.price <= (1 - least_gain) * found.price) found = std::move(best_);
+    }
     return std::move(found.layout.parameters);
   }
 
@@ -100,8 +102,8 @@ class Search {
   }
 
   // The decided parameters, and the kinds that are so small that all devices may hold them: what
-  // they would split stays whole, and with it all that follows.
-  std::vector<TracedParameter> with_small_whole(const Measured& start) const {
+  // they would split stays whole, and with it all that follows. Nullopt if none is so small.
+  std::optional<std::vector<TracedParameter>> with_small_whole(const Measured& start) const {
     std::vector<TracedParameter> all = decided_;
     std::set<int> every;
     for (int i = 0; i < int(all.size()); ++i) every.insert(i);
@@ -114,8 +116,10 @@ class Search {
       kinds.emplace(bytes / whole, std::move(kind));
     }
     double left = free_part / (1 - 1.0 / double(forward_.n_ranks()));
+    bool is_any = false;
     for (const auto& [part, kind] : kinds) {
       if ((left -= part) < 0) break;
+      is_any = true;
       for (int index : kind) {
         TracedParameter& parameter = all[size_t(index)];
         parameter.placement = Placement::replicate();
@@ -123,12 +127,12 @@ class Search {
         parameter.reason = "small: whole, so that what it makes stays whole";
       }
     }
-    return all;
+    return is_any ? std::optional(std::move(all)) : std::nullopt;
   }
 
   // The parameters of each kind of which another placement may be better: those that make others
-  // move, with them those that were corrected to be whole, and, where too much is held, all that
-  // are whole.
+  // move; in a search those that were corrected to be whole; where too much is held, all that are
+  // whole.
   std::vector<std::vector<int>> kinds_to_try(const WatchedForward::Layout& layout,
                                              const std::set<int>& suspects) const {
     const std::vector<TracedParameter>& all = layout.parameters;
@@ -142,7 +146,7 @@ class Search {
       const TracedParameter& parameter = all[size_t(i)];
       if (parameter.is_by_rule || parameter.adapter || parameter.given.dim() < 2) continue;
       bool is_whole = !parameter.placement || parameter.placement->is_replicated();
-      bool may_split = is_whole && (holds_much || (parameter.was_corrected && !suspects.empty()));
+      bool may_split = is_whole && (holds_much || (parameter.was_corrected && searches_));
       bool is_tried = suspects.contains(i) || may_split;
       if (is_tried && kinds.try_emplace(kind_of(parameter)).second)
         order.push_back(kind_of(parameter));
@@ -232,6 +236,7 @@ class Search {
   std::vector<TracedParameter> decided_;  // by rules and by this search
   Measured best_;
   double first_price_ = 0;
+  bool searches_ = false;  // there was something to try
 };
 
 }  // namespace
