@@ -185,6 +185,27 @@ const std::vector<Case> along = {
      "0"},
     {"argmax of all", {{{3, 5}}}, [](const Tensors& t) -> Tensors { return {t[0].argmax()}; }, 0},
     {"cumsum", {{{3, 5}}}, [](const Tensors& t) -> Tensors { return {t[0].cumsum(1)}; }, 2, "0"},
+    {"cumsum of parts",
+     {{{3, 5}}, longs({3, 1, 2, 5, 4, 6}, {2, 3})},
+     [](const Tensors& t) -> Tensors {
+       return {t[0].cumsum(1), t[0].cumsum(0, at::kFloat), t[1].cumsum(1), t[1].gt(2).cumsum(0)};
+     },
+     0,
+     "01,01"},
+    {"cumsum in place",
+     {{{3, 5}}},
+     [](const Tensors& t) -> Tensors { return {t[0].clone().cumsum_(1)}; },
+     0,
+     "0"},
+    {"Fourier transforms",
+     {{{3, 4, 6}}},
+     [](const Tensors& t) -> Tensors {
+       const at::Tensor waves = at::fft_rfft(t[0], std::nullopt, 2);
+       return {at::fft_irfft(waves * 2, 6, 2),
+               at::view_as_real(at::fft_fft(waves, std::nullopt, 1))};
+     },
+     2,
+     "0"},
     {"cumprod", {{{3, 5}}}, [](const Tensors& t) -> Tensors { return {t[0].cumprod(1)}; }, 2, "0"},
     {"logcumsumexp",
      {{{3, 5}}},

@@ -1,6 +1,11 @@
-// Rules for operators that work along dimensions which must not be split; the others may be.
+// Rules for operators that work along dimensions which must not be split, cumsum apart; the others
+// may be.
 
 #include "rules.h"
+
+#include <ATen/OpMathType.h>
+#include <ATen/ops/cumsum.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
@@ -25,7 +30,9 @@ struct DimOperator {
 constexpr DimOperator dim_operators[] = {
     {"aten::sort", "dim", Result::same},
     {"aten::topk", "dim", Result::same},
-    {"aten::cumsum", "dim", Result::same, Sums::pass},
+    {"aten::_fft_c2c", "dim", Result::same, Sums::pass},
+    {"aten::_fft_c2r", "dim", Result::same, Sums::pass},
+    {"aten::_fft_r2c", "dim", Result::same, Sums::pass},
     {"aten::cumprod", "dim", Result::same},
     {"aten::logcumsumexp", "dim", Result::same},
     {"aten::_logcumsumexp", "dim", Result::same},
@@ -95,6 +102,45 @@ std::optional<CallPlan> along(const Call& call, const DimOperator& row) {
   return plan_by_factors(call, factors);
 }
 
+// The sums of a part go on where those of the parts before it end.
+void cumsum_over_parts(torch::jit::Stack& stack, int64_t dim, const MeshDims& over,
+                       const Mesh& mesh) {
+  const at::Tensor x = stack[0].toTensor();
+  const bool counts = at::isIntegralType(x.scalar_type(), /*includeBool=*/true);
+  const at::ScalarType type = !stack[2].isNone() ? stack[2].toScalarType()
+                              : counts           ? at::kLong
+                                                 : x.scalar_type();
+  at::Tensor sums = at::cumsum(x.to(type), dim, at::toOpMathType(type));
+  std::vector<int64_t> one = sums.sizes().vec();
+  one[size_t(dim)] = 1;
+  at::Tensor total = sums.size(dim) > 0 ? sums.narrow(dim, -1, 1) : at::zeros(one, sums.options());
+  for (size_t i = over.size(); i-- > 0;) {  // the last splits the parts of those before it
+    Group& group = mesh.group(over[i]);
+    const at::Tensor totals = group.all_gather(total.contiguous());
+    sums = sums + totals.narrow(0, 0, group.rank()).sum(0);
+    total = totals.sum(0);
+  }
+  stack = {sums.to(type)};
+}
+
+std::optional<CallPlan> cumsum(const Call& call) {
+  const TensorArgument& x = call.tensors[0];
+  const int64_t n_dims = x.tensor.dim();
+  if (call.tensors.size() > 1 || x.is_written || n_dims == 0)
+    return along(call, {"", "dim", Result::same});
+  const int64_t dim = call.dims("dim", n_dims)->front();
+  Factors factors{{letters(n_dims)}, {letters(n_dims)}};
+  refuse_blocks(call, factors, dim);
+  if (keeps_terms(call, /*only_moves=*/false)) factors.linear = {1};
+  CallPlan plan = plan_by_factors(call, factors);
+  const MeshDims over = splitting(plan.inputs[0], dim);
+  if (!over.empty())
+    plan.run = [=](const Operator&, torch::jit::Stack& stack, const Mesh& mesh) {
+      cumsum_over_parts(stack, dim, over, mesh);
+    };
+  return plan;
+}
+
 }  // namespace
 
 std::optional<CallPlan> reduced_along_dim(const Call& call) {
@@ -106,6 +152,7 @@ const RuleTable& own_dimension_rules() {
     RuleTable table;
     for (const DimOperator& row : dim_operators)
       table[row.name] = [&row](const Call& call) { return along(call, row); };
+    table["aten::cumsum"] = cumsum;
     return table;
   }();
   return table;
