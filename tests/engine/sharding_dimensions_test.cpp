@@ -186,12 +186,13 @@ const std::vector<Case> along = {
     {"argmax of all", {{{3, 5}}}, [](const Tensors& t) -> Tensors { return {t[0].argmax()}; }, 0},
     {"cumsum", {{{3, 5}}}, [](const Tensors& t) -> Tensors { return {t[0].cumsum(1)}; }, 2, "0"},
     {"cumsum of parts",
-     {{{3, 5}}, longs({3, 1, 2, 5, 4, 6}, {2, 3})},
+     {{{3, 5}}, redco::testing::longs({3, 1, 2, 5, 4, 6}, {2, 3})},
      [](const Tensors& t) -> Tensors {
        return {t[0].cumsum(1), t[0].cumsum(0, at::kFloat), t[1].cumsum(1), t[1].gt(2).cumsum(0)};
      },
      0,
-     "01,01"},
+     "01,01",
+     1e-6},
     {"cumsum in place",
      {{{3, 5}}},
      [](const Tensors& t) -> Tensors { return {t[0].clone().cumsum_(1)}; },

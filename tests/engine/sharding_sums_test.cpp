@@ -28,7 +28,7 @@ at::Tensor placed(const at::Tensor& tensor, const MeshPointer& mesh, const Place
   return shard(tensor, mesh, {whole, {}, {}, {}, placement});
 }
 
-const Placement& placement_of(const at::Tensor& tensor) { return placements_of(tensor)[Mesh::mp]; }
+Placement placement_of(const at::Tensor& tensor) { return placements_of(tensor)[Mesh::mp]; }
 
 void same(const at::Tensor& actual, const at::Tensor& expected) {
   CHECK_MESSAGE(at::allclose(full(actual), expected, 1e-12, 1e-12), full(actual), " is not ",

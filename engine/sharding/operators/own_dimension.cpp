@@ -30,9 +30,6 @@ struct DimOperator {
 constexpr DimOperator dim_operators[] = {
     {"aten::sort", "dim", Result::same},
     {"aten::topk", "dim", Result::same},
-    {"aten::_fft_c2c", "dim", Result::same, Sums::pass},
-    {"aten::_fft_c2r", "dim", Result::same, Sums::pass},
-    {"aten::_fft_r2c", "dim", Result::same, Sums::pass},
     {"aten::cumprod", "dim", Result::same},
     {"aten::logcumsumexp", "dim", Result::same},
     {"aten::_logcumsumexp", "dim", Result::same},
@@ -102,6 +99,22 @@ std::optional<CallPlan> along(const Call& call, const DimOperator& row) {
   return plan_by_factors(call, factors);
 }
 
+// Fourier transforms are linear. Their kernels reject empty batches.
+std::optional<CallPlan> fourier_transform(const Call& call) {
+  const TensorArgument& x = call.tensors[0];
+  if (call.tensors.size() > 1) return std::nullopt;  // out
+  const int64_t n_dims = x.tensor.dim();
+  Factors factors{{letters(n_dims)}, {}};
+  const std::vector<int64_t> worked = *call.dims("dim", n_dims);
+  for (int64_t dim : worked) factors.inputs[0][size_t(dim)] = -1;
+  factors.outputs = factors.inputs;
+  for (int8_t dim : factors.inputs[0])
+    if (dim >= 0 && !all_ranks_hold(call, factors, dim, x.sizes()[size_t(dim)]))
+      factors.whole |= uint64_t{1} << dim;
+  if (!may_overflow(x.tensor.scalar_type())) factors.linear = {1};
+  return plan_by_factors(call, factors);
+}
+
 // The sums of a part go on where those of the parts before it end.
 void cumsum_over_parts(torch::jit::Stack& stack, int64_t dim, const MeshDims& over,
                        const Mesh& mesh) {
@@ -153,6 +166,8 @@ const RuleTable& own_dimension_rules() {
     for (const DimOperator& row : dim_operators)
       table[row.name] = [&row](const Call& call) { return along(call, row); };
     table["aten::cumsum"] = cumsum;
+    for (const char* name : {"aten::_fft_c2c", "aten::_fft_c2r", "aten::_fft_r2c"})
+      table[name] = fourier_transform;
     return table;
   }();
   return table;
