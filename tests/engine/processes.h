@@ -9,7 +9,7 @@
 struct Layout {
   int64_t n_processes = 2;
   int64_t n_model_shards = 1;
-  std::chrono::seconds time_limit = std::chrono::seconds(60);
+  std::chrono::seconds time_limit = std::chrono::seconds(240);
   int64_t victim = -1;  ///< a process that may end as badly as it likes
 };
 

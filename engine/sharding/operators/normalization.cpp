@@ -121,10 +121,11 @@ struct LayerLetters {
   int64_t last = -1;  // the dimension that may be split
 };
 
-using OverSplitRows = void (*)(const NormArguments&, int64_t n, const MeshDims& over, const Mesh& mesh,
-                           torch::jit::Stack& stack);
+using OverSplitRows = void (*)(const NormArguments&, int64_t n, const MeshDims& over,
+                               const Mesh& mesh, torch::jit::Stack& stack);
 
-void run_over_parts(const Call& call, const LayerLetters& l, OverSplitRows over_parts, CallPlan& plan) {
+void run_over_parts(const Call& call, const LayerLetters& l, OverSplitRows over_parts,
+                    CallPlan& plan) {
   const auto input = size_t(call.tensor_of("input"));
   const MeshDims over = l.last < 0 ? MeshDims() : splitting(plan.inputs[input], l.last);
   if (over.empty()) return;

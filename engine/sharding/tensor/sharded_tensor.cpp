@@ -242,6 +242,7 @@ void ShardedTensorImpl::take_local_of(const ShardedTensorImpl& other) {
 void ShardedTensorImpl::release_resources() {
   TensorImpl::release_resources();
   local_.reset();
+  terms_.reset();
   stored_.reset();
   gathered_view_.reset();
   routed_.reset();
