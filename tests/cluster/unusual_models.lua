@@ -106,12 +106,6 @@ local function qkvo()
 end
 local qkvo_rules = { { "q.weight", 0 }, { "k.weight", 0 }, { "v.weight", 0 }, { "o.weight", 1 } }
 
--- OLMo 2's: norms of all heads together.
-add_attention("queries and keys with norms", qkvo, function(p, x)
-  local q, k = nn.rms_norm(p.q_norm, nn.linear(p.q, x)), nn.rms_norm(p.k_norm, nn.linear(p.k, x))
-  return nn.linear(p.o, attend(heads(q), heads(k), heads(nn.linear(p.v, x))))
-end, { { "q_norm.weight", 0 }, { "k_norm.weight", 0 }, unpack(qkvo_rules) })
-
 -- Rotary positions as in the first LLaMA's own code.
 add_attention("complex rotary positions", qkvo, function(p, x)
   local angles = torch.arange(length):unsqueeze(1) * torch.arange(head_dim / 2):mul(-0.5):exp()
@@ -167,16 +161,6 @@ end, function(p, x)
   return torch.sigmoid(nn.linear(p.gate, mixed(1))) * y
 end, { { "mix", "replicate" }, { "up.weight", 0 }, { "down.weight", 1 },
   { "gate.weight", "replicate" } })
-
--- ConvNeXt's: a convolution of each channel, then a norm.
-add_fed("a convolution of each channel", function()
-  return { conv = { weight = weight(width, 1, 3) }, inner = norm(), scale = torch.ones { width },
-    up = linear(4 * width, width), down = linear(width, 4 * width) }
-end, function(p, x)
-  local y = torch.conv1d(x:transpose(1, 2), p.conv.weight, nil, { 1 }, { 2 }, { 1 }, width)
-  y = nn.rms_norm(p.inner, y:narrow(2, 0, length):transpose(1, 2))
-  return p.scale * nn.linear(p.down, torch.gelu(nn.linear(p.up, y)))
-end, { { "up.weight", 0 }, { "down.weight", 1 }, { "conv.weight", "replicate" } })
 
 add_fed("weight norm", function()
   return { up = weight(4 * width, width), up_scale = torch.ones { 4 * width, 1 },

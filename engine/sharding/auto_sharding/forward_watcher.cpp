@@ -107,16 +107,6 @@ bool sums(const CallPlan& plan) {
                      [](const auto& output) { return output.placements[mp].is_partial(); });
 }
 
-// Whether the sum over the ranks, which a split input leads to, is larger than the input.
-bool sums_more_than_input(const Call& call, const CallPlan& plan, size_t weight) {
-  if (!sums(plan)) return false;
-  int64_t input = 0;
-  for (size_t i = 0; i < call.tensors.size(); ++i)
-    if (i != weight && call.tensors[i].placements[mp].is_sharded())
-      input = std::max(input, call.tensors[i].tensor.numel());
-  return c10::multiply_integers(plan.outputs[0].sizes) > input;
-}
-
 // Describes the operation on a tensor split along `dim` that needs all of it.
 std::string why_gathered(const Call& call, at::IntArrayRef sizes, int64_t dim, int64_t n_ranks) {
   std::ostringstream text;
@@ -313,11 +303,8 @@ void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
   const Placement& wanted = plan->inputs[i][mp];
   bool is_weight = call.op.facts.is_product && seen.tensor.dim() > 1;
   if (is_weight && parameter.adapter) order_adapter(parameter);
-  const bool gathers = is_weight && !parameter.adapter && sums_more_than_input(call, *plan, i);
   if (is_weight && parameter.adapter && (!parameter.adapter->is_first || !wanted.is_sharded())) {
     follow_weight(parameter);
-  } else if (gathers && split_outputs(call, i, parameter)) {
-    parameter.reason = "its input is smaller than its output: split along its outputs";
   } else if (wanted.is_sharded()) {
     std::string reason = is_weight && sums(*plan) ? "its input is split: split along its inputs"
                                                   : "follows the tensor it is combined with";
@@ -359,10 +346,11 @@ bool ForwardWatcher::comes_of_whole(const Call& call) const {
   });
 }
 
-// Splits the dimension that shows up in the result, where the input is whole.
-bool ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& parameter) {
+// Splits the dimension that shows up in the result, if apart from sums nothing needs to move.
+void ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& parameter) {
   parameter.reason = call.op.name + " can split none of its dimensions: whole";
-  for (TensorArgument& argument : call.tensors) argument.placements[mp] = {};
+  for (TensorArgument& argument : call.tensors)
+    if (argument.placements[mp].is_partial()) argument.placements[mp] = {};
   TensorArgument& argument = call.tensors[i];
   for (int64_t dim = argument.tensor.dim(); dim-- > 0;) {
     argument.placements[mp] = Placement::shard(dim);
@@ -370,9 +358,8 @@ bool ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& paramet
     if (!plan || !plan->inputs[i][mp].is_sharded() || !shows_split(*plan)) continue;
     if (decide_as(parameter, argument, Placement::shard(dim),
                   "its input is whole: split along its outputs"))
-      return true;
+      return;
   }
-  return false;
 }
 
 // The matrix of an adapter that is used before the other one is the first.
@@ -483,8 +470,7 @@ void ForwardWatcher::note_slice(const Call& call, const std::set<int>& weights) 
   }
 }
 
-// Splits weights whose outputs are sliced: each part over all ranks. If slices have a step, so many
-// outputs stay together.
+// Splits weights of which slices take parts between these, or each of these.
 void ForwardWatcher::correct_sliced(std::map<int, Correction>& all) const {
   for (const auto& [weight, cuts] : cuts_) {
     const TracedParameter& parameter = parameters_[size_t(weight)];

@@ -95,7 +95,7 @@ class ForwardWatcher final : public WithoutValues {
                  std::string reason);
   void decide(Call& call, size_t i, TracedParameter& parameter);
   bool comes_of_whole(const Call& call) const;
-  bool split_outputs(Call call, size_t i, TracedParameter& parameter);
+  void split_outputs(Call call, size_t i, TracedParameter& parameter);
   void follow_weight(TracedParameter& parameter);
   void order_adapter(TracedParameter& parameter);
   void lay_out(Call& call, size_t i, const TracedParameter& parameter);

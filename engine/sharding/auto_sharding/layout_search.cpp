@@ -1,6 +1,6 @@
-// Descends to the layout that moves least, from two starts: tries other placements of one kind of
-// parameter at a time, by tracing the step again. Alpa's search within operators (arXiv 2201.12023)
-// solves the same problem for all at once, from rules for each pair of operators.
+// Descends to the layout that moves least: tries other placements of one kind of parameter at a
+// time, by tracing the step again. Alpa's search within operators (arXiv 2201.12023) solves the
+// same problem for all at once, from rules for each pair of operators.
 
 #include "layout_search.h"
 
@@ -23,8 +23,8 @@ constexpr double flops_per_byte = 1000;
 // A device may hold this part of the model beyond its even one: what is small stays whole. A tenth
 // more than that costs what the whole first layout moves.
 constexpr double free_part = 0.05, price_of_part = 10;
-// A descent traces the step anew until it has called so many operators: a few seconds.
-constexpr int64_t most_calls = 50000;
+// A search traces the step anew until it has called so many operators: a few seconds.
+constexpr int64_t most_calls = 100000;
 // Less is not worth another layout than the one that follows from the operators.
 constexpr double least_gain = 0.005;
 
@@ -64,17 +64,11 @@ class Search {
     std::vector<TracedParameter> otherwise = first.parameters;
     std::optional<Measured> measured = measure(std::move(first));
     if (!measured || measured->cost.bytes == 0) return otherwise;
-    first_price_ = measured->price;
-    searches_ = true;
-    std::optional<std::vector<TracedParameter>> other_start = with_small_whole(*measured);
-    descend(*std::move(measured));
-    Measured found = std::move(best_);
-    if (other_start) measured = measure(forward_.follow(decided_ = *std::move(other_start)));
-    if (other_start && measured) {
-      descend(*std::move(measured));
-      if (best_.price <= (1 - least_gain) * found.price) found = std::move(best_);
-    }
-    return std::move(found.layout.parameters);
+    best_ = *std::move(measured);
+    first_price_ = best_.price;
+    while (forward_.n_calls() < most_calls)
+      if (!improve(best_.layout.suspects) && !improve(best_.layout.partners)) break;
+    return std::move(best_.layout.parameters);
   }
 
  private:
@@ -93,46 +87,8 @@ class Search {
     return result;
   }
 
-  void descend(Measured start) {
-    const int64_t last_call = forward_.n_calls() + most_calls;
-    best_ = std::move(start);
-    while (forward_.n_calls() < last_call)
-      if (!improve(best_.layout.suspects, last_call) && !improve(best_.layout.partners, last_call))
-        break;
-  }
-
-  // The decided parameters, and the kinds that are so small that all devices may hold them: what
-  // they would split stays whole, and with it all that follows. Nullopt if none is so small.
-  std::optional<std::vector<TracedParameter>> with_small_whole(const Measured& start) const {
-    std::vector<TracedParameter> all = decided_;
-    std::set<int> every;
-    for (int i = 0; i < int(all.size()); ++i) every.insert(i);
-    std::multimap<double, std::vector<int>> kinds;  // by the part of the model that they are
-    double whole = 0;
-    for (const TracedParameter& parameter : all) whole += double(parameter.given.nbytes());
-    for (std::vector<int>& kind : kinds_to_try(start.layout, every)) {
-      double bytes = 0;
-      for (int index : kind) bytes += double(all[size_t(index)].given.nbytes());
-      kinds.emplace(bytes / whole, std::move(kind));
-    }
-    double left = free_part / (1 - 1.0 / double(forward_.n_ranks()));
-    bool is_any = false;
-    for (const auto& [part, kind] : kinds) {
-      if ((left -= part) < 0) break;
-      is_any = true;
-      for (int index : kind) {
-        TracedParameter& parameter = all[size_t(index)];
-        parameter.placement = Placement::replicate();
-        parameter.is_tried = true;
-        parameter.reason = "small: whole, so that what it makes stays whole";
-      }
-    }
-    return is_any ? std::optional(std::move(all)) : std::nullopt;
-  }
-
   // The parameters of each kind of which another placement may be better: those that make others
-  // move; in a search those that were corrected to be whole; where too much is held, all that are
-  // whole.
+  // move, and, where too much is held, those that are whole.
   std::vector<std::vector<int>> kinds_to_try(const WatchedForward::Layout& layout,
                                              const std::set<int>& suspects) const {
     const std::vector<TracedParameter>& all = layout.parameters;
@@ -146,8 +102,7 @@ class Search {
       const TracedParameter& parameter = all[size_t(i)];
       if (parameter.is_by_rule || parameter.adapter || parameter.given.dim() < 2) continue;
       bool is_whole = !parameter.placement || parameter.placement->is_replicated();
-      bool may_split = is_whole && (holds_much || (parameter.was_corrected && searches_));
-      bool is_tried = suspects.contains(i) || may_split;
+      bool is_tried = suspects.contains(i) || (holds_much && is_whole);
       if (is_tried && kinds.try_emplace(kind_of(parameter)).second)
         order.push_back(kind_of(parameter));
     }
@@ -182,25 +137,27 @@ class Search {
   };
 
   // Returns whether changes of these parameters gained.
-  bool improve(const std::set<int>& suspects, int64_t last_call) {
+  bool improve(const std::set<int>& suspects) {
     bool is_better = false;
-    for (const Change& change : promising_changes(suspects, last_call)) is_better |= take(change);
+    for (const Change& change : promising_changes(suspects)) is_better |= take(change);
     return is_better;
   }
 
   // The best change of each kind that gains by itself, those that gain most first.
-  std::vector<Change> promising_changes(const std::set<int>& suspects, int64_t last_call) {
+  std::vector<Change> promising_changes(const std::set<int>& suspects) {
     std::vector<Change> changes;
     for (const std::vector<int>& kind : kinds_to_try(best_.layout, suspects)) {
-      Change best{kind, {}, best_.price};
+      Change best{kind, {}, (1 - least_gain) * best_.price};
+      bool is_better = false;
       for (const Placement& candidate : candidates(kind[0])) {
-        if (forward_.n_calls() >= last_call) break;
+        if (forward_.n_calls() >= most_calls) break;
         std::optional<Measured> measured = measure(forward_.follow(with({kind, candidate, 0})));
-        if (!measured || measured->price > (1 - least_gain) * best.price) continue;
+        if (!measured || measured->price >= best.price) continue;
         best.placement = candidate;
         best.price = measured->price;
+        is_better = true;
       }
-      if (best.price < best_.price) changes.push_back(std::move(best));
+      if (is_better) changes.push_back(std::move(best));
     }
     std::ranges::stable_sort(changes, {}, &Change::price);
     return changes;
@@ -236,7 +193,6 @@ class Search {
   std::vector<TracedParameter> decided_;  // by rules and by this search
   Measured best_;
   double first_price_ = 0;
-  bool searches_ = false;  // there was something to try
 };
 
 }  // namespace
