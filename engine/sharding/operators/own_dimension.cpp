@@ -140,7 +140,7 @@ std::optional<CallPlan> cumsum(const Call& call) {
   const TensorArgument& x = call.tensors[0];
   const int64_t n_dims = x.tensor.dim();
   if (call.tensors.size() > 1 || x.is_written || n_dims == 0)
-    return along(call, {"", "dim", Result::same});
+    return along(call, {"", "dim", Result::same, Sums::pass});
   const int64_t dim = call.dims("dim", n_dims)->front();
   Factors factors{{letters(n_dims)}, {letters(n_dims)}};
   refuse_blocks(call, factors, dim);

@@ -204,16 +204,16 @@ bool is_part_of_sequence(const TensorArgument& argument) {
 // to come it is one more term: all are reduced together.
 std::optional<CallPlan> add(const Call& call) {
   if (!adds_gradients(call) || call.tensors.size() != 2) return pointwise(call);
-  const bool is_first = is_part_of_sequence(call.tensors[0]);
-  const TensorArgument &part = call.tensors[is_first ? 0 : 1], &terms = call.tensors[is_first];
+  const size_t place = is_part_of_sequence(call.tensors[0]) ? 0 : 1;
+  const TensorArgument &part = call.tensors[place], &terms = call.tensors[1 - place];
   if (part.is_written || terms.is_written || part.sizes() != terms.sizes() ||
       part.tensor.scalar_type() != terms.tensor.scalar_type() || !is_part_of_sequence(part) ||
       !is_split_along_sequence(terms.sizes(), terms.placements, *call.mesh))
     return pointwise(call);
   Call summed = call;
-  summed.tensors[is_first ? 0 : 1].placements[Mesh::mp] = terms.placements[Mesh::mp];
+  summed.tensors[place].placements[Mesh::mp] = terms.placements[Mesh::mp];
   std::optional<CallPlan> plan = pointwise(summed);
-  Placements& wanted = plan->inputs[is_first ? 0 : 1];
+  Placements& wanted = plan->inputs[place];
   if (!wanted[Mesh::mp].is_partial()) return pointwise(call);
   wanted[Mesh::mp] = Placement::shard(1);
   plan->run = [=, argument = part.argument, n = part.sizes()[1]](
@@ -294,7 +294,7 @@ const RuleTable& pointwise_rules() {
     table["aten::mul"] = multiply;
     table["aten::add"] = add;
     table["aten::add"].remembers = [](const Call& call) {
-      return std::vector<int64_t>{adds_gradients(call)};
+      return adds_gradients(call) ? std::vector<int64_t>{1} : std::vector<int64_t>();
     };
     table["aten::_to_copy"] = converted;
     for (std::string_view name : of_shape_alone) table[name] = shape_alone;

@@ -87,20 +87,13 @@ std::optional<CallPlan> expand(const Call& call) {
 }
 
 // Between complex numbers and pairs of real ones, in a last dimension that stays whole.
-std::optional<CallPlan> view_as_complex(const Call& call) {
-  const int64_t n = call.tensors[0].tensor.dim() - 1;
-  Letters pairs = letters(n);
-  pairs.push_back(-1);
-  Factors factors{{pairs}, {letters(n)}};
-  factors.linear = {1};
-  return plan_by_factors(call, factors);
-}
-
-std::optional<CallPlan> view_as_real(const Call& call) {
-  const int64_t n = call.tensors[0].tensor.dim();
-  Letters pairs = letters(n);
+std::optional<CallPlan> complex_view(const Call& call) {
+  const at::Tensor& tensor = call.tensors[0].tensor;
+  const Letters numbers = letters(tensor.dim() - !tensor.is_complex());
+  Letters pairs = numbers;
   pairs.push_back(int8_t(-1));
-  Factors factors{{letters(n)}, {pairs}};
+  Factors factors{{pairs}, {numbers}};
+  if (tensor.is_complex()) std::swap(factors.inputs, factors.outputs);
   factors.linear = {1};
   return plan_by_factors(call, factors);
 }
@@ -245,8 +238,8 @@ const RuleTable& view_rules() {
         {"aten::lift_fresh", same},
         {"aten::_conj", same},
         {"aten::_neg_view", same},
-        {"aten::view_as_complex", view_as_complex},
-        {"aten::view_as_real", view_as_real},
+        {"aten::view_as_complex", complex_view},
+        {"aten::view_as_real", complex_view},
         {"aten::t", permute},
         {"aten::transpose", permute},
         {"aten::permute", permute},

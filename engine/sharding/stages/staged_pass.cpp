@@ -285,8 +285,8 @@ bool bring_together(Stack& stack, size_t n, const std::vector<bool>& is_written)
   return true;
 }
 
-// Backward calls operators on what forward has brought together. Inside of a schedule's forward
-// pass only transforms run backward passes, and autograd records these.
+// Whether backward runs. In the forward pass of a schedule only transforms, such as `grad`, run
+// backward passes; autograd records these, so they belong to the forward pass.
 bool is_of_backward() {
   const bool is_recorded_forward = Calls::is_scheduled() && !Calls::is_backward();
   return torch::autograd::get_current_node() && !Recomputing::is_on() && !is_recorded_forward;
