@@ -120,9 +120,8 @@ ShardedTensorImpl::ShardedTensorImpl(at::Tensor local, const Placements& placeme
   set_storage_access_should_throw();
   set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.offset);
   if (!is_partial(placements_)) return;
-  const bool is_dense = local_.defined() && is_non_overlapping_and_dense();
-  terms_ = std::make_shared<Terms>(
-      Terms{numel(), is_dense ? local_.permute(memory_order(strides())) : at::Tensor()});
+  terms_ = std::make_shared<Terms>(Terms{
+      numel(), is_non_overlapping_and_dense() ? local_ : at::Tensor(), memory_order(strides())});
 }
 
 const Placements& ShardedTensorImpl::placements() {
@@ -141,7 +140,8 @@ bool ShardedTensorImpl::reduce_in_place(Mesh::Dim dim) {
   const bool is_part = numel() != terms_->numel || !is_non_overlapping_and_dense();
   if (is_part && (!terms_->memory.defined() || terms_->numel * itemsize() > little)) return false;
   forget_rows();
-  at::Tensor terms = is_part ? terms_->memory : local_.permute(memory_order(strides()));
+  at::Tensor terms =
+      is_part ? terms_->memory.permute(terms_->order) : local_.permute(memory_order(strides()));
   at::Tensor reduced = mesh_->group(dim).all_reduce(terms.contiguous(), placements_[dim].op);
   if (!reduced.is_alias_of(terms)) terms.copy_(reduced);
   terms_->is_reduced[dim] = true;
@@ -150,6 +150,7 @@ bool ShardedTensorImpl::reduce_in_place(Mesh::Dim dim) {
 
 void ShardedTensorImpl::set_routed(std::shared_ptr<RoutedRows> rows) {
   if (!rows->home.defined()) local_.reset();
+  if (terms_) terms_->memory.reset();  // views are of the rows that come home
   routed_ = std::move(rows);
 }
 

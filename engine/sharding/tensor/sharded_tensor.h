@@ -152,7 +152,8 @@ class ShardedTensorImpl final : public c10::TensorImpl {
   /// This process' terms of a sum (or extreme) in one memory; shared by all views of it.
   struct Terms {
     int64_t numel;      ///< of the logical tensor that fills the memory
-    at::Tensor memory;  ///< its terms here, from the outermost dimension in memory to the innermost
+    at::Tensor memory;  ///< its terms here; undefined if they do not fill one memory
+    Sizes order;        ///< of its dimensions in memory, from the outermost to the innermost
     std::array<bool, Mesh::n_dims> is_reduced{};  ///< over which mesh dimensions
   };
   std::shared_ptr<Terms> terms_;
