@@ -241,7 +241,7 @@ if n_processes == 2 then
     traffic.expect_only(by_rules, total(of_unet(), of_norms { n_gradients = n_params }))
     local n_bytes = 0
     for _, sent in pairs(sent_by_unet(false)) do n_bytes = n_bytes + sent.bytes end
-    testing.expect_equal(n_bytes, 527268)  -- 1.79 times the bytes by the rules
+    testing.expect_equal(n_bytes, 503204)  -- 1.71 times the bytes by the rules
   end)
 end
 

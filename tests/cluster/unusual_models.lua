@@ -106,6 +106,12 @@ local function qkvo()
 end
 local qkvo_rules = { { "q.weight", 0 }, { "k.weight", 0 }, { "v.weight", 0 }, { "o.weight", 1 } }
 
+-- OLMo 2's: norms of all heads together.
+add_attention("queries and keys with norms", qkvo, function(p, x)
+  local q, k = nn.rms_norm(p.q_norm, nn.linear(p.q, x)), nn.rms_norm(p.k_norm, nn.linear(p.k, x))
+  return nn.linear(p.o, attend(heads(q), heads(k), heads(nn.linear(p.v, x))))
+end, { { "q_norm.weight", 0 }, { "k_norm.weight", 0 }, unpack(qkvo_rules) })
+
 -- Rotary positions as in the first LLaMA's own code.
 add_attention("complex rotary positions", qkvo, function(p, x)
   local angles = torch.arange(length):unsqueeze(1) * torch.arange(head_dim / 2):mul(-0.5):exp()

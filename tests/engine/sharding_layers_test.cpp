@@ -17,7 +17,15 @@ const std::vector<Case> normalization = {
      {{{3, 2, 4}}, {{4}}, {{4}}},
      [](const Tensors& t) -> Tensors { return {at::layer_norm(t[0], {4}, t[1], t[2])}; },
      2,
-     "01,,"},
+     "012,,"},
+    {"layer norm of 16-bit numbers",
+     {{{3, 2, 4}}, {{4}}},
+     [](const Tensors& t) -> Tensors {
+       return {at::layer_norm(t[0].to(at::kBFloat16), {4}, t[1].to(at::kBFloat16)).to(t[0])};
+     },
+     1,
+     "012,",
+     0.02},
     {"layer norm without weights",
      {{{3, 2, 4}}},
      [](const Tensors& t) -> Tensors {
@@ -29,14 +37,24 @@ const std::vector<Case> normalization = {
      {{{3, 2, 4}}, {{4}}},
      [](const Tensors& t) -> Tensors { return {at::rms_norm(t[0], {4}, t[1], 1e-6)}; },
      2,
-     "01,"},
+     "012,"},
     {"fused rms norm",
      {{{3, 2, 4}}, {{4}}},
      [](const Tensors& t) -> Tensors {
        return {std::get<0>(at::_fused_rms_norm(t[0], {4}, t[1], 1e-6))};
      },
      2,
-     "01,"},
+     "012,"},
+    {"layer norm of one row",
+     {{{4}}, {{4}}},
+     [](const Tensors& t) -> Tensors { return {at::layer_norm(t[0], {4}, t[1], t[1])}; },
+     2,
+     "0,"},
+    {"rms norm of unequal parts",
+     {{{2, 5}}},
+     [](const Tensors& t) -> Tensors { return {at::rms_norm(t[0], {5})}; },
+     2,
+     "01"},
     {"rotary positions as complex numbers",
      {{{3, 2, 4}}},
      [](const Tensors& t) -> Tensors {

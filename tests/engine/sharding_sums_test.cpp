@@ -122,3 +122,14 @@ TEST_CASE("zeros around a sum leave it one, unless they make a large tensor larg
     }
   });
 }
+
+TEST_CASE("nothing is moved to leave a sum") {
+  const at::Tensor x = numbers({6, 4}), w = numbers({4, 12});
+  over_model([&](const MeshPointer& mesh) {
+    // The weight could be moved instead, for as many bytes with two ranks.
+    const at::Tensor y =
+        at::mm(placed(x, mesh, Placement::shard(1)), placed(w, mesh, Placement::shard(1)));
+    CHECK(placement_of(y) == Placement::shard(1));
+    same(y, at::mm(x, w));
+  });
+}

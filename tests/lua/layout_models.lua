@@ -352,7 +352,7 @@ local vit_names = { "attention.attention.query", "attention.attention.key",
 
 function models.vit(s)
   local params, add = collector()
-  local embeddings, patch, n_classes = "vit.embeddings.", 4, 10
+  local embeddings, patch, n_classes = "vit.embeddings.", 4, 24
   add(embeddings .. "cls_token", 1, 1, s.width)
   add(embeddings .. "position_embeddings", 1, 5, s.width)
   add(embeddings .. "patch_embeddings.projection.weight", s.width, 3, patch, patch)

@@ -199,6 +199,8 @@ void ForwardWatcher::after(const Call& call, const CallPlan& plan,
     if (now.is_partial() && target.is_replicated()) own.summed = own.split;
     if (!now.is_replicated() && !target.is_replicated())
       made.split.insert(own.split.begin(), own.split.end());
+    if (target.is_sharded() && (call.op.facts.normalizes || (own.of_norm && is_elementwise)))
+      made.of_norm = true;
     if (now.is_sharded()) continue;
     const std::set<int>& summed = now.is_partial() ? own.split : own.summed;
     if (target.is_sharded()) needed_split_.insert(summed.begin(), summed.end());
@@ -302,10 +304,12 @@ void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
   }
   const Placement& wanted = plan->inputs[i][mp];
   bool is_weight = call.op.facts.is_product && seen.tensor.dim() > 1;
+  const bool reads_norm = std::ranges::any_of(
+      call.tensors, [&](const TensorArgument& argument) { return is_of_norm(argument); });
   if (is_weight && parameter.adapter) order_adapter(parameter);
   if (is_weight && parameter.adapter && (!parameter.adapter->is_first || !wanted.is_sharded())) {
     follow_weight(parameter);
-  } else if (wanted.is_sharded()) {
+  } else if (wanted.is_sharded() && !(is_weight && reads_norm)) {
     std::string reason = is_weight && sums(*plan) ? "its input is split: split along its inputs"
                                                   : "follows the tensor it is combined with";
     bool is_own = !parameter.adapter;  // an adapter reads its weight's input
@@ -346,11 +350,19 @@ bool ForwardWatcher::comes_of_whole(const Call& call) const {
   });
 }
 
-// Splits the dimension that shows up in the result, if apart from sums nothing needs to move.
+// Norms of split features cost little, so that heads can have them. They do not decide how what
+// follows is split: products gather such an input, as if the norm had.
+bool ForwardWatcher::is_of_norm(const TensorArgument& argument) const {
+  auto found = lineages_.find(argument.impl);
+  return found != lineages_.end() && found->second.of_norm && argument.placements[mp].is_sharded();
+}
+
+// Splits the dimension that shows up in the result, if apart from sums and norms nothing needs to
+// move.
 void ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& parameter) {
   parameter.reason = call.op.name + " can split none of its dimensions: whole";
   for (TensorArgument& argument : call.tensors)
-    if (argument.placements[mp].is_partial()) argument.placements[mp] = {};
+    if (argument.placements[mp].is_partial() || is_of_norm(argument)) argument.placements[mp] = {};
   TensorArgument& argument = call.tensors[i];
   for (int64_t dim = argument.tensor.dim(); dim-- > 0;) {
     argument.placements[mp] = Placement::shard(dim);

@@ -84,6 +84,7 @@ class ForwardWatcher final : public WithoutValues {
     std::set<int> split;    // why it is split or partial: the split of these parameters
     std::set<int> summed;   // replicated tensor: the parameters whose partial sum it was
     bool of_whole = false;  // computed from outputs of weights that a correction replicates
+    bool of_norm = false;   // split features of a norm, or what is computed from each of them
   };
 
   at::Tensor whole_like(const at::Tensor& tensor);
@@ -95,6 +96,7 @@ class ForwardWatcher final : public WithoutValues {
                  std::string reason);
   void decide(Call& call, size_t i, TracedParameter& parameter);
   bool comes_of_whole(const Call& call) const;
+  bool is_of_norm(const TensorArgument& argument) const;
   void split_outputs(Call call, size_t i, TracedParameter& parameter);
   void follow_weight(TracedParameter& parameter);
   void order_adapter(TracedParameter& parameter);

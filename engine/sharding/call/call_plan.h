@@ -67,6 +67,7 @@ struct OperatorFacts {
   ProductKind kind = ProductKind::matmul;  ///< of an operator with flops
   bool has_heads = false;                  ///< it needs each attention head whole
   bool looks_up_rows = false;              ///< of its first argument
+  bool normalizes = false;                 ///< each row, of which it needs sums alone
   GpuCost gpu = {};
 };
 

@@ -78,7 +78,24 @@ std::vector<Choice> choices(const Call& call, const Factors& factors, Mesh::Dim 
   return found;
 }
 
-double cost(const Call& call, const Factors& factors, const Choice& choice, Mesh::Dim mesh_dim) {
+// The bytes of results that a reduced factor leaves as sums to come.
+double bytes_of_new_sums(const Call& call, const Factors& factors, const Choice& choice,
+                         const Sizes& sizes) {
+  if (choice.factor < 0 || choice.partial) return 0;
+  const double element = double(call.tensors[0].tensor.element_size());
+  double bytes = 0;
+  for (const Letters& letters : factors.outputs) {
+    if (dim_of(letters, choice.factor) >= 0) continue;
+    double of_output = element;
+    for (int8_t letter : letters)
+      if (letter >= 0) of_output *= double(sizes[size_t(letter)]);
+    bytes += of_output;
+  }
+  return bytes;
+}
+
+double cost(const Call& call, const Factors& factors, const Choice& choice, Mesh::Dim mesh_dim,
+            const Sizes& sizes) {
   // The cost of a collective in bytes: of two choices that move the same, the one with fewer
   // launches wins.
   constexpr double launch = 1;
@@ -100,18 +117,22 @@ double cost(const Call& call, const Factors& factors, const Choice& choice, Mesh
     }
     total += moved + (moved > 0 ? launch : 0);
   }
-  // A partial input that stays partial is still reduced later. If nothing else moves, it stays
-  // partial, since it may be added to others first; but nothing is moved only to defer the
-  // reduction.
-  return total > 0 ? total + deferred : 0;
+  // A partial input that stays partial is still reduced later, and so is a new sum. If nothing else
+  // moves, it stays partial, since it may be added to others first; but nothing is moved only to
+  // defer the reduction.
+  if (total == 0) return 0;
+  return total + deferred +
+         redistribution_cost(Placement::reduction(ReduceOp::sum), {},
+                             bytes_of_new_sums(call, factors, choice, sizes),
+                             call.mesh->size(mesh_dim));
 }
 
-Choice cheapest(const Call& call, const Factors& factors, Mesh::Dim mesh_dim) {
+Choice cheapest(const Call& call, const Factors& factors, Mesh::Dim mesh_dim, const Sizes& sizes) {
   Choice best;
   if (call.mesh->size(mesh_dim) == 1) return best;
   double least = std::numeric_limits<double>::infinity();
   for (const Choice& choice : choices(call, factors, mesh_dim)) {
-    double price = cost(call, factors, choice, mesh_dim);
+    double price = cost(call, factors, choice, mesh_dim, sizes);
     if (price >= least) continue;
     least = price;
     best = choice;
@@ -147,7 +168,7 @@ CallPlan plan_by_factors(const Call& call, const Factors& factors) {
   std::array<Choice, Mesh::n_dims> chosen;
   Placements split;  // of the factors: `dim` is one
   for (Mesh::Dim dim : Mesh::dims) {
-    chosen[dim] = cheapest(call, factors, dim);
+    chosen[dim] = cheapest(call, factors, dim, sizes);
     int factor = chosen[dim].factor;
     if (factor < 0) continue;
     split[dim] = chosen[dim].placement;

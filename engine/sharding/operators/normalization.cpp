@@ -2,6 +2,11 @@
 
 #include "rules.h"
 
+#include <ATen/OpMathType.h>
+#include <ATen/ops/cat.h>
+
+#include <limits>
+
 namespace redco::sharding {
 
 namespace {
@@ -13,24 +18,134 @@ Letters leading(int64_t n_dims, int64_t n) {
   return result;
 }
 
+// Where a layer or RMS norm finds its tensors: an RMS norm has no mean and no bias.
+struct NormArguments {
+  at::Tensor grad_out, input, mean, rstd, weight, bias;
+  double eps = 0;
+  bool is_layer_norm;
+};
+
+at::Tensor tensor_of(const Operator& op, const torch::jit::Stack& stack, const char* name) {
+  const std::optional<int> place = op.schema().argumentIndexWithName(name);
+  return place && stack[size_t(*place)].isTensor() ? stack[size_t(*place)].toTensor()
+                                                   : at::Tensor();
+}
+
+NormArguments norm_arguments(const Operator& op, const torch::jit::Stack& stack) {
+  auto tensor = [&](const char* name) { return tensor_of(op, stack, name); };
+  NormArguments found{tensor("grad_out"),
+                      tensor("input"),
+                      tensor("mean"),
+                      tensor("rstd"),
+                      tensor("weight"),
+                      tensor("bias"),
+                      0,
+                      op.name.starts_with("aten::native_layer_norm")};
+  if (const std::optional<int> place = op.schema().argumentIndexWithName("eps")) {
+    const c10::IValue& eps = stack[size_t(*place)];
+    const bool is_double = found.input.scalar_type() == at::kDouble;
+    found.eps = eps.isDouble() ? eps.toDouble()
+                : is_double    ? std::numeric_limits<double>::epsilon()
+                               : std::numeric_limits<float>::epsilon();
+  }
+  return found;
+}
+
+// LibTorch's layer norm on CPUs keeps the statistics of 16-bit floats in 16 bits.
+at::ScalarType statistics_type(const NormArguments& a) {
+  const at::ScalarType type = a.input.scalar_type();
+  const bool is_mixed = a.weight.defined() && a.weight.scalar_type() != type;
+  return a.is_layer_norm && a.input.is_cpu() && !is_mixed ? type : at::toOpMathType(type);
+}
+
+// Norms of rows of n elements, whose last dimension `over` splits. Each rank keeps its part of a
+// row: only sums of rows move.
+void normalize_parts(const NormArguments& a, int64_t n, const MeshDims& over, const Mesh& mesh,
+                     torch::jit::Stack& stack) {
+  auto mean_over_row = [&](const at::Tensor& x) {
+    return all_reduced(x.sum(-1, true), over, mesh, ReduceOp::sum).div_(n);
+  };
+  at::Tensor x = widened(a.input), mean;
+  if (a.is_layer_norm) x = x - (mean = mean_over_row(x));
+  const at::Tensor rstd = mean_over_row(x.square()).add_(a.eps).rsqrt_();
+  at::Tensor y = x * rstd;
+  if (a.weight.defined()) y.mul_(a.weight);
+  if (a.bias.defined()) y.add_(a.bias);
+  stack = {y.to(a.input.scalar_type())};
+  if (a.is_layer_norm) stack.emplace_back(mean.to(statistics_type(a)));
+  stack.emplace_back(rstd.to(statistics_type(a)));
+}
+
+void differentiate_parts(const NormArguments& a, int64_t n, const MeshDims& over, const Mesh& mesh,
+                         torch::jit::Stack& stack) {
+  const auto wanted = stack.back().toBoolList();  // gradients of input, weight and bias
+  const at::Tensor rstd = widened(a.rstd), grad = widened(a.grad_out);
+  at::Tensor x = widened(a.input);
+  if (a.is_layer_norm) x = x - widened(a.mean);
+  x = x * rstd;
+  at::Tensor d_x, d_weight, d_bias;
+  if (wanted[0]) {
+    d_x = a.weight.defined() ? grad * a.weight : grad.clone();
+    at::Tensor sums = (d_x * x).sum(-1, true);
+    if (a.is_layer_norm) sums = at::cat({sums, d_x.sum(-1, true)}, -1);
+    sums = all_reduced(sums, over, mesh, ReduceOp::sum).div_(n);
+    d_x.sub_(x * sums.narrow(-1, 0, 1));
+    if (a.is_layer_norm) d_x.sub_(sums.narrow(-1, 1, 1));
+    d_x = d_x.mul_(rstd).to(a.input.scalar_type());
+  }
+  auto over_rows = [&](const at::Tensor& terms) {
+    return terms.unsqueeze(0).flatten(0, -2).sum(0).to(a.weight.scalar_type());
+  };
+  if (wanted[1] && a.weight.defined()) d_weight = over_rows(grad * x);
+  stack = {d_x, d_weight};
+  if (!a.is_layer_norm) return;
+  if (wanted[2]) d_bias = over_rows(grad);
+  stack.emplace_back(d_bias);
+}
+
 // x: [leading ..., normalized ...]; statistics: [leading ..., 1 ...]; weights: [normalized ...].
-// The gradients of the weights are sums over the leading dimensions.
+// The gradients of the weights are sums over the leading dimensions. A single normalized dimension
+// may be split where x is.
 struct LayerLetters {
   explicit LayerLetters(const Call& call) {
-    int64_t n_dims = call.tensors[size_t(call.tensor_of("input"))].tensor.dim();
+    const TensorArgument& input = call.tensors[size_t(call.tensor_of("input"))];
+    const int64_t n_dims = input.tensor.dim();
     auto n = int64_t(call.find("normalized_shape")->toIntVector().size());
-    x = leading(n_dims, n_dims - n);
+    x = statistics = leading(n_dims, n_dims - n);
     weight = leading(n, 0);
+    if (n != 1 || splitting(input.placements, n_dims - 1).empty()) return;
+    last = n_dims - 1;
+    x.back() = weight.back() = int8_t(last);
   }
-  Letters x, weight;
+  Letters x, statistics, weight;
+  int64_t last = -1;  // the dimension that may be split
 };
+
+using OverSplitRows = void (*)(const NormArguments&, int64_t n, const MeshDims& over,
+                               const Mesh& mesh, torch::jit::Stack& stack);
+
+void run_over_parts(const Call& call, const LayerLetters& l, OverSplitRows over_parts,
+                    CallPlan& plan) {
+  const auto input = size_t(call.tensor_of("input"));
+  const MeshDims over = l.last < 0 ? MeshDims() : splitting(plan.inputs[input], l.last);
+  if (over.empty()) return;
+  for (OutputPlan& output : plan.outputs)  // the statistics are summed here
+    for (Mesh::Dim dim : over)
+      if (output.placements[dim].is_partial()) output.placements[dim] = {};
+  plan.run = [=, n = call.tensors[input].sizes().back()](
+                 const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
+    over_parts(norm_arguments(op, stack), n, over, mesh, stack);
+  };
+}
 
 std::optional<CallPlan> layer_norm(const Call& call) {
   LayerLetters l(call);
   auto factors = named_factors(call, {{"input", l.x}, {"weight", l.weight}, {"bias", l.weight}},
-                               {l.x, l.x, l.x});
+                               {l.x, l.statistics, l.statistics});
   if (!factors) return std::nullopt;
-  return plan_by_factors(call, *factors);
+  CallPlan plan = plan_by_factors(call, *factors);
+  run_over_parts(call, l, normalize_parts, plan);
+  return plan;
 }
 
 std::optional<CallPlan> layer_norm_backward(const Call& call) {
@@ -38,14 +153,15 @@ std::optional<CallPlan> layer_norm_backward(const Call& call) {
   auto factors = named_factors(call,
                                {{"grad_out", l.x},
                                 {"input", l.x},
-                                {"mean", l.x},
-                                {"rstd", l.x},
+                                {"mean", l.statistics},
+                                {"rstd", l.statistics},
                                 {"weight", l.weight},
                                 {"bias", l.weight}},
                                {l.x, l.weight, l.weight});
   if (!factors) return std::nullopt;
   CallPlan plan = plan_by_factors(call, *factors);
   plan.run = run_on_contiguous;  // the kernel ignores the strides of the statistics
+  run_over_parts(call, l, differentiate_parts, plan);
   return plan;
 }
 
@@ -117,11 +233,16 @@ std::optional<CallPlan> group_norm_backward(const Call& call) {
 }  // namespace
 
 const RuleTable& normalization_rules() {
+  static const OperatorFacts norm = [] {
+    OperatorFacts facts = with_cost(layer_norm, {.starts = 2});
+    facts.normalizes = true;
+    return facts;
+  }();
   static const RuleTable table = {
-      {"aten::native_layer_norm", with_cost(layer_norm, {.starts = 2})},
+      {"aten::native_layer_norm", norm},
       {"aten::native_layer_norm_backward",
        with_cost(layer_norm_backward, {.passes = 3, .starts = 2.3})},
-      {"aten::_fused_rms_norm", with_cost(layer_norm, {.starts = 2})},
+      {"aten::_fused_rms_norm", norm},
       {"aten::_fused_rms_norm_backward",
        with_cost(layer_norm_backward, {.passes = 3, .starts = 2.3})},
       {"aten::_weight_norm_interface", weight_norm},
