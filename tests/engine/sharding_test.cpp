@@ -201,6 +201,13 @@ TEST_CASE("a mesh dimension splits blocks of a dimension that others split betwe
                       doctest::Contains("dp does not cut between the blocks that mp"));
     CHECK_THROWS_WITH(shard(whole, mesh, {Placement::shard(0, 8), r, {}, {}, s}),
                       doctest::Contains("dp does not cut between the blocks that mp"));
+    // Of 16 and 8 rows, as a split between groups of 8 leaves.
+    const Placement uneven = Placement::shard(0, 0, 8);
+    CHECK_THROWS_WITH(shard(whole, mesh, {uneven, r, {}, {}, blocks}),
+                      doctest::Contains("dp does not cut between the blocks that mp"));
+    check_close(full(shard(whole, mesh, {r, r, {}, {}, blocks}) +
+                     shard(whole, mesh, {uneven, r, {}, {}, Placement::shard(1)})),
+                whole + whole, "added");
   });
 }
 

@@ -375,14 +375,15 @@ bool can_split_again(int64_t size, const MeshDims& over_all, const Placements& p
   // The parts of blocks of one length: the last one leaves each rank some of the blocks.
   if (over.size() == 2 && first.block > 0 && !last.is_in_blocks() && last.grain == 1)
     return first.n_blocks(size) % mesh.size(over.back()) == 0;
-  int64_t n_parts = 1;
+  if (last.lengths) return false;
+  const int64_t unit = last.block > 0 ? last.block : last.grain;
+  int64_t n_parts = 1, even = unit;  // `even`: equal parts of its multiples are such multiples
   for (size_t i = 0; i + 1 < over.size(); ++i) {
     if (placements[over[i]].is_in_blocks()) return false;
     n_parts *= mesh.size(over[i]);
+    even = std::lcm(even, placements[over[i]].grain);
   }
-  if (last.lengths) return false;
-  int64_t unit = last.block > 0 ? last.block : last.grain;
-  return unit == 1 || (over.size() == 2 && first.grain % unit == 0) || size % (n_parts * unit) == 0;
+  return unit == 1 || (over.size() == 2 && first.grain % unit == 0) || size % (n_parts * even) == 0;
 }
 
 Sizes local_sizes(at::IntArrayRef sizes, const Placements& placements, const Mesh& mesh) {
