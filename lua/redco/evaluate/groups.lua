@@ -1,8 +1,6 @@
 --- Groups of tasks: lists of tasks and groups with means of their scores. The names of the fields
 --- are those of lm-evaluation-harness.
 local fail = require "redco.fail"
-local names_of = require "redco.names_of"
-local native = require "redco.native"
 local tasks = require "redco.evaluate.task"
 
 local groups = {}
@@ -13,27 +11,11 @@ local fields = { group = "string", group_alias = "string", task = "table",
 local aggregation_fields = { metric = "string", aggregation = "string",
   weight_by_size = "boolean", filter_list = "string table" }
 
-local function check(where, row, known)
-  for name, value in pairs(row) do
-    local types = known[name]
-    if not types then
-      local near = native.nearest(tostring(name), names_of(known))
-      fail("%s: unknown field '%s'; %s", where, tostring(name), near
-        and ("did you mean '%s'?"):format(near)
-        or "expected one of " .. table.concat(names_of(known), ", "))
-    end
-    if not (" " .. types .. " "):find(" " .. type(value) .. " ", 1, true) then
-      fail("%s: %s: expected a %s, got %s", where, name, types:gsub(" ", " or a "),
-        native.describe(value))
-    end
-  end
-end
-
 local function check_aggregations(where, list)
   for i, row in ipairs(list or {}) do
     local place = ("%s: aggregate_metric_list: entry %d"):format(where, i)
     if type(row) ~= "table" then fail("%s: expected { metric = ... }", place) end
-    check(place, row, aggregation_fields)
+    tasks.check_fields(place, row, aggregation_fields)
     if not row.metric then fail("%s: metric is missing", place) end
     if row.aggregation and row.aggregation ~= "mean" then
       fail("%s: aggregation: expected \"mean\", got '%s'", place, row.aggregation)
@@ -55,7 +37,7 @@ function groups.read(given, add)
       return { name }, name
     end
     local where = path or "evaluate: group " .. tostring(row.group)
-    check(where, row, fields)
+    tasks.check_fields(where, row, fields)
     if level > most_levels then
       fail("%s: groups are nested more than %d deep: does one contain itself?", where, most_levels)
     end

@@ -55,10 +55,11 @@ local function read(path)
   return row
 end
 
-local function check_fields(where, row)
-  local names = names_of(fields)
+-- Raises an error if a field of `row` is not among `known`, which has the types of their values.
+local function check_fields(where, row, known)
+  local names = names_of(known)
   for name, value in pairs(row) do
-    local types = fields[name]
+    local types = known[name]
     if not types then
       local near = native.nearest(tostring(name), names)
       fail("%s: unknown field '%s'; %s", where, tostring(name), near
@@ -247,7 +248,7 @@ function Task:place(document)
 end
 
 local function check_row(where, row)
-  check_fields(where, row)
+  check_fields(where, row, fields)
   if not row.data then fail("%s: data is missing: the path of a file with the documents", where) end
   local kind = row.output_type
   if kind and not output_types[kind] then
@@ -317,4 +318,4 @@ local function new_task(row, path, o)
   return self
 end
 
-return { read = read_given, new = new_task, absolute = absolute }
+return { read = read_given, new = new_task, absolute = absolute, check_fields = check_fields }
