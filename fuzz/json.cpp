@@ -1,4 +1,5 @@
-// A JSON text. What is written of its value must be read, and be written again as it is.
+// A JSON text. The text written from its value must be readable, and reading and writing that text
+// must not change it.
 #include "memory_file.h"
 
 #include <redco/error.h>

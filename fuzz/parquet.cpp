@@ -1,5 +1,5 @@
-// A Parquet file, of which the first and last rows are read; or, without "PAR1" at its end, the
-// metadata of one.
+// A Parquet file, whose first and last rows are read. An input without "PAR1" at its end is the
+// metadata of such a file.
 #include "memory_file.h"
 
 #include <redco/error.h>

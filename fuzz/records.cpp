@@ -1,5 +1,4 @@
-// A text file by records of every kind. All of them are read, and lie in lines that follow each
-// other.
+// A text file, split into records of every kind. The line numbers of the records must increase.
 #include "memory_file.h"
 
 #include <redco/record_file.h>

@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
     for (const auto& item : std::filesystem::directory_iterator(argv[i])) {
       std::ifstream file(item.path(), std::ios::binary);
       std::string bytes(std::istreambuf_iterator<char>(file), {});
-      // Seen where a crash ends the program.
+      // Names the file whose input crashes the program.
       std::printf("%s\n", item.path().c_str());
       std::fflush(stdout);
       LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());

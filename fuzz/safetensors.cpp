@@ -1,4 +1,4 @@
-// A safetensors file, or, beginning with a brace, the header of one, which then has 64 bytes of
+// A safetensors file. An input that begins with a brace is the header of a file with 64 bytes of
 // data.
 #include "memory_file.h"
 

@@ -1,5 +1,5 @@
-// A file of torch.save, or else the pickle of one, which then has the storages "0" of 64 bytes and
-// "1" of 3.
+// A file of torch.save. Any other input is the pickle of such a file, with the storages "0" of 64
+// bytes and "1" of 3 bytes.
 #include "memory_file.h"
 #include "zip_of.h"
 
@@ -9,7 +9,7 @@
 
 namespace {
 
-// Reads the storage of a tensor; its elements must be within.
+// Reads the storage of a tensor, which must contain all elements of the tensor.
 void read_storage(const at::Tensor& tensor) {
   int64_t last = tensor.storage_offset();
   for (int64_t dim = 0; dim < tensor.dim(); ++dim)

@@ -11,7 +11,7 @@
 
 namespace {
 
-// A module is part of the program that asks for it, as print is: training runs tell what they do.
+// Prints to standard output, as Lua's print does: training runs report their progress there.
 class Lines : public redco::Console {
  public:
   void line(std::string_view text) override {

@@ -31,7 +31,7 @@ constexpr std::chrono::seconds between_looks(5);
 
 // Seconds that threads of this process have waited for a core.
 struct Waited {
-  double in_all = 0, in_others = 0;  // than the main thread
+  double in_all = 0, in_others = 0;  // in threads other than the main thread
 };
 
 // The second number of Linux's schedstat is the time on a run queue in nanoseconds. Kernels without

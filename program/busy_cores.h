@@ -1,4 +1,4 @@
-// Notices that other programs use the cores, where fewer threads would be faster.
+// Prints a notice if other programs use the cores, because fewer threads would then be faster.
 
 #pragma once
 

@@ -25,7 +25,7 @@ void run_command_code(ScriptEngine& engine, const char* code, const std::string&
     const std::string text = without_place(error.what(), command);
     if (error.kind() == ScriptError::Kind::usage) throw UsageError(text);
     if (error.kind() == ScriptError::Kind::script) throw Error(text);
-    // Where Ctrl-C came says nothing to the user.
+    // The place at which Ctrl-C stopped the code does not help the user.
     if (error.kind() == ScriptError::Kind::interrupted) throw ScriptError(text, "", error.kind());
     throw;
   }

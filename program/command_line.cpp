@@ -1,5 +1,5 @@
 // One table has the flags of the program. The command line, --help, the completion of shells and
-// the words for worker processes are made of it.
+// the arguments of worker processes are made from it.
 
 #include "command_line.h"
 
@@ -73,7 +73,7 @@ const Flag flags[] = {
      &Arguments::completed_shell},
 };
 
-// Adds a flag to the program's, by the type of what it sets.
+// Adds a flag to the program; the type of the member that it sets decides how.
 struct Add {
   CLI::App& app;
   const Flag& flag;
@@ -161,13 +161,14 @@ void CommandLine::check() const {
     throw UsageError(model_.name() + " runs in one process, without --nproc and --max-restarts");
   if (args_.min_processes > 0 && !is_launcher())
     throw UsageError("--min-processes is for restarts: it needs --max-restarts N");
-  // A run on one machine needs no secret, but whoever names one wants it to be there.
+  // A run on one machine needs no secret, but if the user names a file, the file must have one.
   if (app_->count("--secret-file") > 0) (void)find_run_secret();
 }
 
 std::vector<std::string> CommandLine::worker_words() const {
   std::vector<std::string> words{"redco-lua"};
-  // Run as `ld.so redco-lua`, /proc/self/exe is the loader, which takes the program's name.
+  // After a start as `ld.so redco-lua`, /proc/self/exe is the loader, which takes the program's
+  // name as an argument.
   if (getauxval(AT_BASE) == 0) words.push_back(program_invocation_name);
   for (const Flag& flag : flags) {
     if (flag.user == For::launcher) continue;

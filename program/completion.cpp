@@ -49,7 +49,8 @@ Value value_of(const std::string& type) {
 CompletedFlag flag_of(const CLI::Option& option) {
   CompletedFlag flag;
   for (const auto& name : option.get_snames()) flag.names.push_back("-" + name);
-  // Of --no-strict and --no_strict only the first: with both, completion would stop after `--no`.
+  // Keeps only the first of --no-strict and --no_strict: with both, completion would stop after
+  // `--no`.
   for (const auto& name : option.get_lnames())
     if (name.find('_') == std::string::npos) flag.names.push_back("--" + name);
   flag.description = option.get_description();

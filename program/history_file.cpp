@@ -49,8 +49,7 @@ bool write_text(int descriptor, const std::string& text) {
   return write(descriptor, text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
-// An entry is one line: newlines are written as `
-// ` and backslashes doubled.
+// An entry is one line: newlines become "\n", and backslashes are doubled.
 std::string escaped(const std::string& entry) {
   std::string line;
   for (char c : entry) line += c == '\n' ? "\\n" : c == '\\' ? "\\\\" : std::string(1, c);

@@ -121,7 +121,7 @@ class Hosts::Talk {
   bool is_only_one() {
     std::string own = own_name(), first = board_->claim(place_.rank, own);
     if (first == own) return true;
-    // The other one may have ended, and this one replaces it.
+    // The other launcher may have ended, so that this one replaces it.
     std::string sign = board_->sign(place_.rank);
     for (auto waited = round_time; waited <= time_for_sign; waited += round_time) {
       std::this_thread::sleep_for(round_time);

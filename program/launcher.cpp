@@ -222,7 +222,7 @@ std::vector<Variables> Launch::variables() const {
   if (share_prompt_) all[prompt_variable] = std::to_string(terminal_width(STDOUT_FILENO));
   if (std::getenv("OMP_NUM_THREADS") == nullptr)
     all["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, n_cores / local_size));
-  // Of several launchers on a host none knows which cores the others use.
+  // With several launchers on a host, none of them knows which cores the others use.
   std::vector<std::string> cores;
   if (place_.local_size == 1) cores = divided_cores(n_workers_);
   std::vector<Variables> each(size_t(n_workers_), all);
@@ -327,7 +327,7 @@ int launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
            const std::vector<std::string>& command, bool share_prompt) {
   std::optional<TerminalState> kept;
   if (share_prompt) {
-    // Ctrl-Z would stop some of the processes, which the others would report as failed.
+    // Ctrl-Z would stop some of the processes, and the others would report these as failed.
     std::signal(SIGTSTP, SIG_IGN);
     kept.emplace();
   }

@@ -30,8 +30,8 @@ namespace {
 constexpr int history_size = 10000;
 constexpr size_t max_shown = 100;  // completions
 
-// The last signal received while a line was read, and an event that ends the wait for input: a
-// signal just before the wait would not.
+// The last signal received while a line was read, and an event that ends the wait for input. A
+// signal alone does not end the wait if it arrives just before.
 volatile std::sig_atomic_t noticed = 0;
 int noticed_event = -1;
 void notice(int signal) {

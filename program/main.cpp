@@ -264,7 +264,7 @@ int main(int argc, char** argv) {
   redco::check_output_at_exit();
   int code = run_program(argc, argv);
 #if !defined(__SANITIZE_ADDRESS__)
-  // A third of a short run would be the destruction of LibTorch's tables, which nobody needs.
+  // Destroying LibTorch's tables would take a third of a short run, for no use.
   std::cout.flush();
   std::fflush(nullptr);
   std::quick_exit(redco::checked_exit_code(code));

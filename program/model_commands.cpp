@@ -28,7 +28,7 @@ CLI::Validator number(double least, double most, const char* expected, bool is_w
   return {check, ""};
 }
 
-// Of which commands a flag is.
+// The commands that have a flag.
 enum Of : unsigned { of_chat = 1, of_generate = 2, of_serve = 4, of_evaluate = 8 };
 constexpr unsigned of_terminal = of_chat | of_generate;
 constexpr unsigned of_all = of_terminal | of_serve | of_evaluate;
@@ -133,7 +133,7 @@ void add_flags(CLI::App& command, unsigned which) {
 }  // namespace
 
 void add_download_flag(CLI::App& command) {
-  // Workers and every loader of a script see it, as they see what the user has set.
+  // Workers and all loaders of a script see the variable, as if the user had set it.
   command.add_flag_callback(
       "--download", [] { setenv("HF_HUB_OFFLINE", "0", 1); },
       "Download from the Hugging Face Hub what is not in its cache");

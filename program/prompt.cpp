@@ -170,7 +170,7 @@ class PromptLoop {
     return editor_ ? editor_->read(sign) : read_plain(sign, is_typed_);
   }
 
-  // If output goes through the launcher: bypasses it for the prompt itself.
+  // Bypasses the launcher for the prompt itself, if output goes through the launcher.
   std::unique_ptr<SharedPrompt::AtTerminal> at_terminal() const {
     bool is_apart = shared_ && is_typed_;
     return is_apart ? std::make_unique<SharedPrompt::AtTerminal>() : nullptr;
@@ -183,7 +183,7 @@ class PromptLoop {
     return columns == 0 ? 80 : columns;
   }
 
-  // Runs `body`, which Ctrl-C may end, or with several processes an error of another one.
+  // Runs `body`. Ctrl-C may end it, and with several processes an error of another process.
   void turn(const std::function<Prompt::Answer()>& body) {
     Prompt::Answer answer;
     auto run_body = [&] {

@@ -62,7 +62,8 @@ std::pair<int, int> make_sockets() {
   return {ends[0], ends[1]};
 }
 
-// Makes `to` the same file as `from`, also in the program that this process starts.
+// Makes the descriptor `to` refer to the file of `from`, also in the program that this process
+// starts.
 void give(int from, int to) {
   if (from == to)
     fcntl(to, F_SETFD, 0);
@@ -86,14 +87,14 @@ WorkerProcess start(const std::vector<std::string>& command, const Variables& va
   const pid_t process = fork();
   require(process >= 0, "cannot start a process: ", LastError{});
   if (process == 0) {
-    // The terminal's signals go to the launcher, which hands them on.
+    // The terminal's signals go to the launcher, which forwards them.
     if (!has_prompt) setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher) _exit(127);
     if (!has_prompt) give(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
     give(to_output, STDOUT_FILENO);
     give(to_error, STDERR_FILENO);
-    // Last, since a pipe may have its number.
+    // Done last, because one of the pipes may have the number of `prompt_descriptor`.
     if (has_prompt) give(to_prompt, prompt_descriptor);
     sigprocmask(SIG_UNBLOCK, &blocked, nullptr);
     execve("/proc/self/exe", args.data(), env.data());

@@ -177,7 +177,7 @@ int zip_archive(lua_State* L) {
   return 1;
 }
 
-// Unlike opening it, this does not wait if the file is a pipe.
+// Does not open the file, because opening a pipe waits for its writer.
 int file_exists(lua_State* L) {
   std::error_code ignored;
   lua_pushboolean(L, std::filesystem::exists(luaL_checkstring(L, 1), ignored));

@@ -26,7 +26,7 @@ struct WriterObject {
   std::unique_ptr<GgufWriter> writer;  ///< null once it is closed
 };
 
-// Calls `read` for each entry of the list at `index`, which is a table on top of the stack.
+// Pushes each entry of the list at `index` and calls `read` with its stack index.
 template <class Read>
 void for_each_entry(lua_State* L, int index, const Read& read) {
   luaL_checktype(L, index, LUA_TTABLE);

@@ -55,7 +55,7 @@ int http_server(lua_State* L) {
   return 1;
 }
 
-// Waits in pieces, so that an interrupt ends it.
+// Waits in intervals of at most 50 ms, so that an interrupt can end the wait.
 int next(lua_State* L) {
   HttpServer& server = server_of(L);
   using Clock = std::chrono::steady_clock;

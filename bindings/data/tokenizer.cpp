@@ -155,8 +155,8 @@ int tokenize(lua_State* L) {
   return 1;
 }
 
-// Pushes the tensors of a batch of texts, by the arguments of a call. Texts that a template has
-// written contain their special tokens.
+// Pushes the tensors of a batch of texts, with the options in the arguments of a call. Texts that a
+// template has written contain their special tokens.
 void push_batch(lua_State* L, const Tokenizer& tokenizer, const std::vector<std::string>& texts,
                 NamedArguments& args, bool is_by_template) {
   BatchOptions options;

@@ -71,7 +71,7 @@ int nearest_name(lua_State* L) {
     names.push_back(luaL_checkstring(L, -1));
     lua_pop(L, 1);
   }
-  // Of names that are as near, those with the same first letter, capital or small.
+  // Among equally near names, prefers those with the same first letter in the same case.
   std::ranges::stable_partition(
       names, [&](const std::string& name) { return name.substr(0, 1) == word.substr(0, 1); });
   std::string near = nearest(word, names);
@@ -91,8 +91,8 @@ int embedded_text(lua_State* L) {
   return 0;
 }
 
-// embedded_modules(prefix) -> the sorted list of what follows the prefix in names of embedded
-// files.
+// embedded_modules(prefix) -> the sorted list of the names of embedded files that start with the
+// prefix, without the prefix.
 int embedded_modules(lua_State* L) {
   const std::string_view prefix = luaL_checkstring(L, 1);
   lua_newtable(L);

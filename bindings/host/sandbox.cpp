@@ -40,7 +40,7 @@ using sandbox::Channel;
 using sandbox::Kind;
 using sandbox::Message;
 
-constexpr double seconds_to_start = 120;  // LibTorch may have to come from a slow disk
+constexpr double seconds_to_start = 120;  // LibTorch may load from a slow disk
 
 class Descriptor {
  public:
@@ -64,7 +64,7 @@ std::pair<Descriptor, Descriptor> socket_pair() {
   return {Descriptor(ends[0], "a pair of sockets"), Descriptor(ends[1], "a pair of sockets")};
 }
 
-// Its size is fixed: access to a page that the other process cut off would be a bus error.
+// The size is sealed: if the other process shrank the memory, an access would be a bus error.
 Descriptor shared_memory(size_t size) {
   Descriptor memory(memfd_create("redco-sandbox", MFD_CLOEXEC | MFD_ALLOW_SEALING),
                     "shared memory");
@@ -84,7 +84,7 @@ std::string default_program() {
 
 // The process gets two descriptors and an environment without the program's secrets.
 pid_t start(const std::string& program, const SandboxOptions& options, int socket, int memory) {
-  // Above the numbers that they get, which may be in use.
+  // Duplicates above the final numbers, because those may be in use.
   Descriptor from_socket(fcntl(socket, F_DUPFD_CLOEXEC, 10), "a descriptor");
   Descriptor from_memory(fcntl(memory, F_DUPFD_CLOEXEC, 10), "a descriptor");
   posix_spawn_file_actions_t actions;
@@ -189,7 +189,7 @@ class Process {
       : socket_(std::move(ends.first)),
         channel_(socket_, memory, options.message_bytes, [this](short events) { wait(events); }),
         pid_(start(program, options, ends.second, memory)),
-        // glibc has a function for it only since 2.36.
+        // glibc has pidfd_open only since 2.36.
         handle_(int(syscall(SYS_pidfd_open, pid_, 0)), "a handle of a process") {}
 
   void wait(short events) {
@@ -214,7 +214,7 @@ class Process {
   bool has_ended_ = false;
 };
 
-// A message of the process that is not as it must be throws Error.
+// Throws Error if the message of the process is malformed.
 ScriptError script_error(const Tree::List& values) {
   require(values.size() == 4, "an error has 4 values");
   auto kind = values[2].as<int64_t>();

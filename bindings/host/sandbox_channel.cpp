@@ -33,7 +33,7 @@ constexpr c10::ScalarType dtypes[] = {
 
 bool is_sent(c10::ScalarType dtype) { return std::ranges::count(dtypes, dtype) == 1; }
 
-// Subtracts from what the values of a message may still take.
+// Subtracts `n` from the bytes that the values of a message may still take.
 void charge(size_t& left, size_t n) {
   require(n <= left, "the values need more than SandboxOptions::message_bytes");
   left -= n;
@@ -263,7 +263,7 @@ Message Channel::receive() {
   uint64_t n;
   read(reinterpret_cast<char*>(&n), sizeof(n));
   require(n >= 1 && n <= size_, "it says that it has ", n, " bytes");
-  // Grows with what has come.
+  // Grows as the bytes arrive.
   std::string text;
   constexpr size_t chunk = size_t{1} << 20;
   while (text.size() < n) {

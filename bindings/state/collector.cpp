@@ -27,8 +27,8 @@ void work_off(lua_State* L, int64_t& debt, int64_t allowance) {
 
 using clock = std::chrono::steady_clock;
 
-// Until when the collector must pause that has run since the processor time `start`, to take a
-// twentieth of the time. While another thread has its core, it takes none.
+// Returns when the collector may run again. It has run since the processor time `start` and may
+// take a twentieth of the time. Time during which another thread has its core does not count.
 clock::time_point pause_end(int64_t start) {
   return clock::now() + 19 * std::chrono::microseconds(processor_time() - start);
 }
@@ -90,9 +90,9 @@ bool can_wait(const Context::TensorDebt& debt, int64_t memory) {
          card_bytes_in_use() < memory / 4 * 3;
 }
 
-// A result may have a hundred megabytes on a GPU, and freeing it only makes the memory reusable: up
-// to 5 % of the device may be garbage. Collecting all of it at once makes a plan count the same
-// garbage as a run: how far a step of the collector comes depends on addresses and times.
+// A tensor may have a hundred megabytes on a GPU, and freeing it only makes the memory reusable, so
+// up to 5 % of the device may be garbage. All garbage is collected at once, because the progress of
+// one collector step depends on addresses and times, and a plan must count the garbage of a run.
 void count_on_gpu(lua_State* L, int64_t bytes) {
   auto& debt = context(L).tensor_debt;
   const int64_t memory = gpu_bytes(debt);
@@ -114,8 +114,8 @@ void count_tensor_bytes(lua_State* L, c10::Device device, int64_t bytes) {
 
 void collect_before_batch(lua_State* L) {
   auto& debt = context(L).tensor_debt;
-  // Also what a collection within the last batch found in use, such as the parameters that were
-  // cast for it.
+  // Also counts the bytes that a collection within the last batch found in use, such as parameters
+  // that were cast for the batch.
   const int64_t of_last = std::exchange(debt.gpu_of_batch, 0);
   if (of_last == 0) return;
   const int64_t memory = gpu_bytes(debt);

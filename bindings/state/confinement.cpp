@@ -1,4 +1,4 @@
-// Makes operators take instructions.
+// Counts operators as Lua instructions.
 #include "confinement.h"
 
 #include <utility>
@@ -7,7 +7,7 @@ namespace redco::lua {
 
 namespace {
 
-constexpr int64_t instructions_of_operator = 20;  // or more, if it takes long
+constexpr int64_t instructions_of_operator = 20;  // or more, if the operator takes long
 
 thread_local Confinement* current_confinement = nullptr;
 

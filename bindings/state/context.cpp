@@ -1,4 +1,4 @@
-// The context of a Lua state: errors, tracebacks, interrupts, step counts and references.
+// The context of a Lua state: errors, tracebacks, interrupts, instruction counts and references.
 
 #include "context.h"
 
@@ -97,8 +97,9 @@ constexpr int quantum = 1000;
 
 void count_hook(lua_State* L, lua_Debug*);
 
-// In a restricted engine the processor time since the last look replaces the number of instructions
-// if that is smaller: one instruction may join long strings, and an operator may take seconds.
+// In a restricted engine the processor time since the last count replaces the number of
+// instructions if the number is smaller: one instruction may join long strings, and an operator may
+// take seconds.
 thread_local int64_t last_look = 0;
 
 int64_t instructions_or_time(const Context& context, int64_t instructions) {
@@ -230,15 +231,15 @@ int with_traceback(lua_State* L) {
   return 1;
 }
 
-// Ends the context with the state that holds it. All other objects of this library are gone then:
-// finalizers run in reverse order of creation, and those of others need no wrapper.
+// Destroys the context when its state closes. Finalizers run in reverse order of creation, so all
+// other objects of this library are gone by then, and other finalizers need no wrapper.
 int close_context(lua_State* L) {
   luaJIT_setmode(L, 0, LUAJIT_MODE_WRAPCFUNC | LUAJIT_MODE_OFF);
   static_cast<std::shared_ptr<Context>*>(lua_touserdata(L, 1))->~shared_ptr();
   return 0;
 }
 
-// The limit of nested C calls. LuaJIT has none; this is that of other Lua implementations, and fits
+// The limit of nested C calls. LuaJIT has none; other Lua implementations have this one, which fits
 // the stack of a thread.
 constexpr int max_depth = 200;
 

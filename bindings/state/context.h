@@ -1,4 +1,4 @@
-// The context of a Lua state: errors, tracebacks, interrupts, step counts and references.
+// The context of a Lua state: errors, tracebacks, interrupts, instruction counts and references.
 
 #pragma once
 

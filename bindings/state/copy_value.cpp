@@ -47,7 +47,7 @@ class LoadedValues {
         continue;
       Names names = path;
       names.emplace_back(lua_tostring(L_, -2));
-      // Of the globals, only those that every state has. `package` holds the modules again.
+      // Globals count only if every state has them. `package` holds the modules again.
       bool is_global = names[0] == "_G" && names.size() > 1;
       if (names[0] == "package" && names.size() > 1) continue;
       if (is_global && !lua_iscfunction(L_, -1)) continue;

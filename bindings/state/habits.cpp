@@ -8,7 +8,7 @@ namespace redco::lua {
 
 namespace {
 
-// A pattern of a line that is no Lua, and what Lua has instead. The first one that matches counts.
+// A pattern of a line that is not Lua, and advice. The first pattern that matches counts.
 struct Habit {
   const char* pattern;
   const char* text;
@@ -47,7 +47,7 @@ constexpr Habit habits[] = {
     {R"(^\s*(const|let|var|int|float|auto)\s+\w)", "a variable is declared: local x = 1"},
 };
 
-// Names of other languages for what has another name in Lua.
+// Names from other languages whose counterparts have other names here.
 constexpr Habit habits_of_names[] = {
     {"None|null|NULL|nullptr|undefined", "nil is the word for it here"},
     {"True", "it is written true"},
@@ -153,7 +153,7 @@ constexpr struct {
      "variables = { enable_thinking = false } gives values to the template"},
 };
 
-// Lua's own errors that mean something else to their users, by a part and their last words.
+// Advice on Lua's own errors. An error contains `part` and ends with `end`.
 struct Advice {
   std::string_view part, end, text;
 };

@@ -24,7 +24,7 @@ namespace redco::lua {
 
 namespace {
 
-// The script's arguments: the global `arg`, of which entry 0 is the script itself.
+// The script's arguments: the global `arg`. Its entry 0 is the script itself.
 struct Script {
   std::string file;
   std::vector<std::string> args;
@@ -74,8 +74,7 @@ std::string code_from_here(lua_State* L, int level) {
   return text;
 }
 
-// The comments on the lines of the table with which the code begins, `name = value,  -- comment`,
-// by name.
+// Returns the comments in the table at the start of the code, `name = value,  -- comment`, by name.
 std::map<std::string, std::string> comments_in(const std::string& code) {
   static const std::regex option(R"((^|[{,])\s*(\w+)\s*=[^=].*--\s*(\S.*?)\s*$)");
   std::map<std::string, std::string> comments;

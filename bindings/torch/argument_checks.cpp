@@ -258,7 +258,7 @@ void repeats(const Call& call) {
     within(call, "repeats", 0, std::numeric_limits<int64_t>::max());
 }
 
-// The smallest integer by -1 is a floating point exception, which ends the process.
+// Dividing the smallest integer by -1 is a floating-point exception, which ends the process.
 // https://github.com/pytorch/pytorch/issues/138425
 void truncated_division(const Call& call) {
   const c10::IValue& mode = call.at("rounding_mode");

@@ -79,8 +79,8 @@ BackwardOptions check_options(lua_State* L, int index, const std::string& functi
   return options;
 }
 
-// A backward pass. A function that backward runs again may start another one inside. LibTorch runs
-// the 61st on another thread, where neither the generator nor the limits of the engine hold.
+// A backward pass. A function that backward runs again may start a nested pass. LibTorch runs the
+// 61st level on another thread, where neither the generator nor the limits of the engine apply.
 class BackwardPass {
  public:
   BackwardPass() {

@@ -168,7 +168,7 @@ bool takes(const OverloadSet& op, int position, ArgKind kind) {
   });
 }
 
-// The arguments that an overload lacks, if each lacks some.
+// Names the missing arguments of the overload that lacks the fewest; "" if one lacks none.
 std::string missing_arguments(const OverloadSet& op, const Arguments& arguments) {
   std::string fewest;
   int least = -1;

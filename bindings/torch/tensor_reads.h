@@ -1,4 +1,4 @@
-// The tensors that a function reads which backward runs again.
+// The tensors that a checkpointed function reads; backward runs the function again.
 
 #pragma once
 

@@ -28,7 +28,7 @@ void check_parameter_order(const Ref& function, const std::string& what,
     function.push();
     const char* given;
     for (size_t i = 0; i < order.size() && (given = lua_getlocal(L, nullptr, int(i) + 1)); ++i) {
-      // A function may name something else `state`: what it observes, for example.
+      // A function may use the name `state` for another argument, such as its observation.
       auto place = std::ranges::find(order, given == std::string("train_rng") ? "rng" : given);
       require(place == order.end() || place == order.begin() + long(i) || *place == "state", what,
               ": its argument ", i + 1, " is ", order[i], ", but the function names it ", given,

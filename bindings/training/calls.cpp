@@ -21,7 +21,7 @@ namespace redco::lua {
 
 namespace {
 
-// How long after its limit of time a call may still return.
+// How long a call may still take after its time limit before its threads are given up.
 constexpr auto patience = std::chrono::seconds(3);
 
 // Keeps the threads of calls that never return until the process ends.
@@ -143,7 +143,7 @@ class LuaCalls {
   Ref function_;
   std::string name_, what_;
   int64_t n_;
-  std::shared_ptr<Workers> workers_;  // null: none, or those before never returned
+  std::shared_ptr<Workers> workers_;  // null: no workers, or the earlier ones never returned
 };
 
 int new_calls(lua_State* L) {

@@ -17,7 +17,7 @@ namespace redco::lua {
 
 namespace {
 
-// Where the registry has the function that checks a training.
+// The key of the function that checks a training, in the registry.
 constexpr const char* checker = "redco.check";
 constexpr const char* end_of_check = "check: the training is checked";
 

@@ -1,4 +1,4 @@
-// The script of `redco-lua check`, which is checked where it begins to train.
+// `redco-lua check`: runs a script and checks it when it begins to train.
 
 #pragma once
 

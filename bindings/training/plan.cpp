@@ -26,9 +26,9 @@ namespace redco::lua {
 
 namespace {
 
-// While it exists, Lua's garbage is collected as in a run on GPUs of this cluster; in a plan of
-// CPUs, before it is 1 % of the tensors. All of the garbage that there is goes first, so that plans
-// do not depend on it.
+// While this object exists, Lua's garbage is collected as in a run on GPUs of this cluster; in a
+// plan for CPUs, before it exceeds 1 % of the tensors. The constructor collects all earlier
+// garbage, so that plans do not depend on it.
 class CollectsAsOn {
  public:
   CollectsAsOn(lua_State* L, const DeviceFacts& device)
@@ -36,8 +36,8 @@ class CollectsAsOn {
     constexpr int64_t least_garbage = 24 << 20;
     const bool is_cpu = device.kind == DeviceFacts::cpu;
     auto in_use = [] { return planned_bytes().value_or(0); };
-    // Up to a twentieth of it may be garbage. If a step does not fit on the GPU, each tensor could
-    // be larger than that.
+    // Up to a twentieth of this size may be garbage. If a step does not fit on the GPU, each tensor
+    // could be larger than that.
     auto size = [=, memory = device.memory] {
       return is_cpu ? std::max(20 * least_garbage, in_use() / 5) : std::max(memory, in_use());
     };
@@ -63,7 +63,7 @@ struct Planned {
   PlanOptions options;
   std::vector<int64_t> numbers;  // of devices, for a curve
   Scaling scaling = Scaling::weak;
-  int64_t n_passed = 0;           // the trainings to pass by
+  int64_t n_passed = 0;           // the trainings to skip
   bool keeps_per_device = false;  // the examples of a device, rather than those of a step
   std::optional<Tree> result;
 };

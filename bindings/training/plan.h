@@ -1,4 +1,4 @@
-// Trainer:plan, and the script of `redco-lua plan`, which is planned where it begins to train.
+// Trainer:plan, and `redco-lua plan`, which runs a script and plans it when it begins to train.
 
 #pragma once
 

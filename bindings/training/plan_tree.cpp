@@ -1,4 +1,4 @@
-// The result of a plan as a tree: what Trainer:plan returns, and the JSON file has.
+// The result of a plan as a tree. Trainer:plan returns it, and the JSON file contains it.
 
 #include "plan_tree.h"
 

@@ -33,7 +33,8 @@ struct Workers::Place {
 
 namespace {
 
-// A program that a thread runs gets the signals that the thread itself leaves to the main one.
+// Worker threads leave signals to the main thread. The programs that they start must get signals,
+// so this clears the signal mask in its scope.
 struct WithSignals {
   WithSignals() {
     sigset_t none;
@@ -44,9 +45,9 @@ struct WithSignals {
   sigset_t before;
 };
 
-// io.popen or os.execute, the upvalue. io.popen flushes all files of the process, so that it would
-// wait for each thread that reads one. No other thread uses the pipe that it returns: to read that
-// takes no lock.
+// Calls the upvalue, io.popen or os.execute. io.popen flushes all files of the process, so it waits
+// for each thread that holds a file's lock to read. No other thread uses the returned pipe, so
+// reading the pipe takes no lock.
 int run_program(lua_State* L) {
   bool is_read = lua_isnoneornil(L, 2) || std::string(luaL_checkstring(L, 2)).starts_with("r");
   lua_pushvalue(L, lua_upvalueindex(1));

@@ -45,8 +45,8 @@ class Workers {
     std::exception_ptr error = {};
   };
 
-  /// Errors begin with `what`, and call the function `name`. Throws Error if a part of it cannot be
-  /// copied, and names it.
+  /// Errors begin with `what`, and call the function `name`. Throws Error if a part of the function
+  /// cannot be copied; the error names the part.
   Workers(const Ref& function, const std::string& name, int64_t n, const std::string& what);
   /// Ends the threads once their running jobs have ended.
   ~Workers();

@@ -31,7 +31,7 @@ std::string beside(const std::string& folder, const std::string& suffix) {
   return (path.parent_path() / ("." + path.filename().string() + suffix)).string();
 }
 
-// The end of info.json, around its own checksum.
+// The text at the end of info.json, before and after its checksum.
 constexpr std::string_view before_sum = ",\n  \"xxh3\": \"", after_sum = "\"\n}\n",
                            end_signature = "\n}";
 constexpr size_t sum_length = 16;

@@ -99,7 +99,8 @@ std::map<std::string, Found> find_all(const std::string& folder, const FrozenTen
   return all;
 }
 
-// The first process of each host verifies what its host has. Sharded tensors are gathered.
+// The first process of each host verifies all values; every process takes part in gathering sharded
+// tensors.
 void verify(const std::string& folder, const FrozenTensors& frozen,
             const std::map<std::string, Found>& all, const std::shared_ptr<const Mesh>& mesh) {
   bool is_first = mesh->processes().local_rank == 0;

@@ -136,8 +136,8 @@ void check_files(const Info& info, const std::map<std::string, ReadInto>& into,
     if (failure) std::rethrow_exception(failure);
 }
 
-// Larger tensors of this process, which are read while their files are verified: a single process
-// needs all of a file.
+// The larger tensors of a process that runs alone. It needs all of each file, so it reads the
+// tensors while it verifies the files.
 struct OwnTensors {
   OwnTensors(const Info& info, const LoadCheckpointOptions& options,
              const std::shared_ptr<const Mesh>& mesh) {

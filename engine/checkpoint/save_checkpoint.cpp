@@ -142,7 +142,7 @@ struct Part {
        const SaveCheckpointOptions& options, std::vector<int64_t>& loads,
        const FrozenTensors& frozen = {})
       : stem(std::move(stem)), described(describe_tree(tree, "cannot write " + folder + ": ")) {
-    // A tensor at two places has one name.
+    // A tensor at two places of the tree has only one name.
     for (const auto& item : frozen)
       if (described.tensors.erase(item.first) > 0) named.insert(item);
     std::map<std::string, int64_t> bytes;
@@ -160,8 +160,8 @@ struct Part {
                                       : tensor.scalar_type();
   }
 
-  // Gathers the tensors one by one; the process that writes a tensor keeps it. Largest first, so
-  // that its temporary memory is needed while little is kept.
+  // Gathers the tensors one by one; the process that writes a tensor keeps it. Starts with the
+  // largest, because a gather takes temporary memory and little is kept at first.
   void collect(const SaveCheckpointOptions& options, int64_t rank) {
     at::NoGradGuard no_grad;
     Moving moving(Move::checkpoint, "save");
@@ -383,8 +383,8 @@ class CheckpointWriter::Save {
     info_["files"] = tree_of(sums);
     write_small(saving_ + "/" + info_file, info_text(folder_ + ": info: ", info_));
     sync_folder(saving_);
-    // Written before the folder's own name appears, so that a run that resumes from it finds them
-    // up to date.
+    // Writes the other folders before `folder_` appears under its name, so that a run that resumes
+    // from it finds them up to date.
     for (const std::string& each : options_.also) write_again(saving_, each);
     take_name(saving_, folder_);
     if (!options_.pointer.empty())

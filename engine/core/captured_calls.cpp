@@ -32,7 +32,7 @@ void CapturedCalls::capture() {
   try {
     entry([this] { result_ = function_(); }, graph_);
   } catch (const std::exception& error) {
-    // Also of a script's function, whose errors are not LibTorch's.
+    // Catches std::exception, because errors of a script's function are not LibTorch's.
     const std::string text = error.what();
     if (text.find("captur") == text.npos) throw;
     fail("cannot capture a CUDA graph, probably because the host reads a value of the GPU: ", text);

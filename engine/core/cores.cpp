@@ -26,7 +26,7 @@ std::string given() {
 
 bool is_list(const std::string& value) { return !value.empty() && value != "all"; }
 
-// A number that Linux has about a hardware thread; 0 if it has none.
+// Returns a number from Linux's topology of a hardware thread; 0 if Linux has none.
 int64_t topology(int64_t number, const std::string& name) {
   std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(number) + "/topology/" + name);
   int64_t value = 0;

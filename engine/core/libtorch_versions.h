@@ -1,5 +1,5 @@
-// The differences between the releases of LibTorch that redco-lua is built with; CMakeLists.txt has
-// their range. Other files name no release, and declare nothing of LibTorch's.
+// The differences between the LibTorch releases that redco-lua supports; CMakeLists.txt has their
+// range. No other file names a release or declares a LibTorch function.
 #pragma once
 
 #include <redco/error.h>
@@ -29,8 +29,8 @@ constexpr bool selects_quantile_in_memory = REDCO_LIBTORCH_IS_SINCE(12);
 
 }  // namespace redco
 
-// What LibTorch defines, but declares in none of its headers. Each is weak: its address is null in
-// a release that lacks it, and the caller must ask.
+// Functions that LibTorch defines but declares in no header. The symbols are weak: if a release
+// lacks one, its address is null, so callers must check the address.
 namespace at::native {
 
 /// result = alpha a b + beta result, of matrices or batches of them, by oneDNN. Operands are

@@ -1,6 +1,6 @@
-// LibTorch registers nothing on the dispatch key TESTING_ONLY_GenericMode, which is above all keys
-// it uses: while it is included, every operator call on the thread passes through the fallback
-// here.
+// While a thread includes the dispatch key TESTING_ONLY_GenericMode, each of its operator calls
+// passes through the fallback here. LibTorch registers nothing on this key, which is above all keys
+// that LibTorch uses.
 
 #include <redco/detail/operator_interceptor.h>
 
@@ -26,7 +26,7 @@ struct Interception {
     for (OperatorInterceptor* each = innermost; each != nullptr; each = each->outer_)
       is_replaced |= each->before(op, *stack);
     if (!is_replaced) return op.redispatchBoxed(keys & below_this, stack);
-    // Other arguments have other keys.
+    // The new arguments may have other dispatch keys, so dispatch starts again without this key.
     c10::impl::ExcludeDispatchKeyGuard not_again(key);
     op.callBoxed(stack);
   }

@@ -36,7 +36,7 @@ class REDCO_API PagedHeap {
  private:
   BestFitHeap blocks_{tensor_heap_page};
   std::vector<int64_t> n_blocks_;  // in each page
-  std::set<int64_t> free_;         // pages without blocks that have memory
+  std::set<int64_t> free_;         // pages with memory but without blocks
   int64_t n_in_use_ = 0, most_in_use_ = 0;
 };
 

@@ -21,8 +21,8 @@ namespace redco {
 
 namespace {
 
-// Address space is reserved once, so that the heap is one range. Its pages become usable as the
-// heap grows: the system then refuses, like malloc, what it does not have.
+// Reserves address space once, so that the heap is one range. Pages become usable as the heap
+// grows; as with malloc, the system refuses memory that it does not have.
 class TensorHeap final : public c10::Allocator {
  public:
   TensorHeap() {
@@ -117,7 +117,8 @@ c10::DeleterFnPtr TensorHeap::raw_deleter() const { return &redco::release; }
 void use_tensor_heap() {
   if (heap != nullptr) return;
   heap = new TensorHeap;
-  // A child process has the thread that forked alone, which must not inherit another's lock.
+  // A child process has only the thread that forked. It must not inherit a lock that another thread
+  // holds.
   pthread_atfork([] { heap->mutex().lock(); }, [] { heap->mutex().unlock(); },
                  [] { heap->mutex().unlock(); });
   c10::SetAllocator(c10::kCPU, heap);

@@ -14,8 +14,8 @@ using boost::system::error_code;
 
 namespace {
 
-// How long, and how much, a client may still send after a response that ends the connection:
-// closing at once could make it lose the response.
+// How long, and how much, a client may still send after the last response of a connection. If the
+// server closed it at once, the client could lose the response.
 constexpr auto time_to_linger = std::chrono::seconds(2);
 
 std::string head_of(int status, const HttpHeaders& headers) {
@@ -51,7 +51,7 @@ std::optional<std::chrono::steady_clock::time_point> HttpRequest::Connection::re
   return phase_began_;
 }
 
-// Closes the connection after this time, unless it is called again; 0: never.
+// Closes the connection after `time`, unless another call changes the limit; 0 means never.
 void HttpRequest::Connection::limit(std::chrono::milliseconds time) {
   if (time.count() == 0) {
     deadline_.cancel();
@@ -132,7 +132,7 @@ void HttpRequest::Connection::on_bad_request(error_code error) {
   send_head(*exchange_, status, {{"Content-Type", "application/json"}}, &body);
 }
 
-// While the response is made, a read shows whether the client leaves.
+// Reads while the response is made, to detect a client that leaves.
 void HttpRequest::Connection::watch() {
   if (is_watching_ || buffer_.size() > 0) return;
   is_watching_ = true;

@@ -38,7 +38,8 @@ class Transfer {
     const char* redirect = nullptr;
     curl_.easy_getinfo(handle_, Curl::redirect_url, &redirect);
     if (redirect != nullptr) reply_.redirect = redirect;
-    // Curl gives a broken answer as a failure, but an empty rest of a file is none.
+    // libcurl reports a broken answer as a failure. An empty rest of a file is no failure, so the
+    // file is opened here even if no data came.
     if (code != Curl::fine) set_failure(code);
     if (is_written() && code == Curl::fine && !open_file()) reply_.end = HttpReply::End::unwritten;
     return std::move(reply_);

@@ -40,7 +40,7 @@ std::string decompress_snappy(const std::string& where, std::string_view bytes, 
     stated |= uint64_t(byte & 0x7f) << shift;
     if (byte < 0x80) break;
   }
-  // No element makes more than 64 bytes of 2.
+  // An element of the input makes at most 32 times its size: 64 bytes of 2.
   check(stated == size && size / 32 <= bytes.size());
   std::string out(size, '\0');
   size_t end = 0;
@@ -54,7 +54,7 @@ std::string decompress_snappy(const std::string& where, std::string_view bytes, 
       end += length;
       continue;
     }
-    uint32_t offset = 0;  // of a copy of what is already there
+    uint32_t offset = 0;  // of a copy, back from the end of the output
     if ((tag & 3) == 1) {
       length = (tag >> 2 & 7) + 4;
       offset = (tag >> 5) << 8 | number(1);

@@ -304,7 +304,7 @@ void write_config(const std::string& workdir, const Tree& options) {
   try {
     write_toml(workdir + "/config.toml", options);
   } catch (const NoSpace& error) {
-    // The run needs no such file, and may delete old checkpoints.
+    // The run does not need this file, and may free space when it deletes old checkpoints.
     notice(std::string(error.what()) + "; the run goes on without this file");
   }
 }

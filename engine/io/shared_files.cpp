@@ -23,7 +23,7 @@ namespace {
 constexpr auto pause = std::chrono::milliseconds(50);
 constexpr size_t piece = 1 << 20;
 
-// Whether the path still names the open file: the one who had the lock may have removed it.
+// Whether the path still names the open file: the previous holder of the lock may have removed it.
 bool is_named(int descriptor, const std::string& path) {
   struct stat own {
   }, named{};

@@ -1,5 +1,6 @@
-// AdamW with moments of 8 bits, in blocks, as bitsandbytes' AdamW8bit computes it. A step first
-// finds the scales of the new moments and then computes these again: no float moments are stored.
+// AdamW with moments of 8 bits, in blocks, as bitsandbytes' AdamW8bit computes it. A step computes
+// the new moments twice: first to find their scales, then to round them. So it stores no float
+// moments.
 
 #include "adamw8bit.h"
 
@@ -30,7 +31,7 @@ namespace redco::kernels {
 
 namespace {
 
-// The parts of an interval whose ends grow by a factor of 10; each has twice as many numbers.
+// The number of decades of a map; each decade has twice as many numbers as the one below.
 constexpr int n_decades = 7;
 
 at::Tensor make_dynamic_map(bool is_signed) {
@@ -46,7 +47,7 @@ at::Tensor make_dynamic_map(bool is_signed) {
   return std::get<0>(at::cat(values).sort());
 }
 
-// The bounds between neighbours of a map: a value on a bound is the smaller number.
+// The bounds between neighbours of a map; a value on a bound rounds to the smaller number.
 at::Tensor bounds_of(const at::Tensor& map) {
   return (map.slice(0, 1) + map.slice(0, 0, 255)) / 2.0;
 }
@@ -69,7 +70,7 @@ class Nearest {
 
   template <class T>
   uint8_t operator()(T x) const {
-    // Floats with the same upper 16 bits lie between few bounds.
+    // Only a few bounds lie between floats with the same upper 16 bits.
     size_t at = first_[std::bit_cast<uint32_t>(float(x)) >> 16];
     while (at < 255 && x > T(bounds_[at])) ++at;
     return uint8_t(at);

@@ -19,8 +19,8 @@ namespace {
 
 using Weight = std::optional<at::Tensor>;
 
-// The labels as an index into the dimension of the classes, with 0 for those that are ignored, and
-// the weight of each, 0 for those.
+// The labels as an index into the dimension of the classes, and their weights. An ignored label has
+// index 0 and weight 0.
 struct Labels {
   Labels(const at::Tensor& scores, const at::Tensor& target, const Weight& weight,
          const c10::SymInt& ignore_index)
@@ -57,7 +57,7 @@ at::Tensor backward(const at::Tensor& grad, const at::Tensor& self, const at::Te
   Labels labels(self, target, weight, ignore_index);
   at::Tensor each = -labels.weights * grad;
   if (reduction == at::Reduction::Mean) each = each / total_weight;
-  // 0 / 0 is no gradient of an ignored label.
+  // The gradient of an ignored label is 0, even if the division gave 0 / 0.
   each = at::where(labels.weights.eq(0), 0, each);
   return at::zeros_like(self).scatter(labels.dim, labels.index, each.unsqueeze(labels.dim));
 }

@@ -9,7 +9,7 @@ namespace {
 __device__ float minus_infinity() { return __int_as_float(int(0xFF800000U)); }
 __device__ float not_a_number() { return __int_as_float(0x7FC00000); }
 
-// Of a part of a row: the maximum, and the sums of exp(x - most) and of x.
+// The maximum of a part of a row, and the sums of exp(x - most) and of x over the part.
 struct Sums {
   float most, exps, all;
 };
@@ -23,7 +23,7 @@ __device__ Sums added(Sums a, Sums b) {
 
 constexpr int most_threads = 512;  // of a block, a power of two
 
-// The sums of all threads of the block, in each of them.
+// Reduces the sums of all threads of the block; each thread gets the result.
 __device__ Sums sums_of_block(Sums own) {
   __shared__ Sums sums[most_threads];
   sums[threadIdx.x] = own;
@@ -35,7 +35,7 @@ __device__ Sums sums_of_block(Sums own) {
   return sums[0];
 }
 
-// Rows of logits, of whose columns the first n_classes are classes. Rows fill whole packs.
+// Rows of logits; the first n_classes columns are classes. Rows consist of whole packs.
 template <class Type>
 struct Rows {
   typedef Pack<typename Type::Stored> Packed;
@@ -48,7 +48,7 @@ struct Rows {
   }
 };
 
-// Of each row log(sum(exp)) and the sum.
+// Computes log(sum(exp)) and the sum of each row.
 template <class Type>
 __device__ void reduce(const Rows<Type>& rows, float* normalizers, float* sums) {
   typedef typename Rows<Type>::Packed Packed;
@@ -58,7 +58,7 @@ __device__ void reduce(const Rows<Type>& rows, float* normalizers, float* sums) 
     const i64 n_left = rows.n_classes - p * Packed::n;
     const int n = int(n_left < Packed::n ? n_left : Packed::n);
     Sums more = {minus_infinity(), 0, 0};
-    // Of constant length: a pack that is indexed by a variable would go through memory.
+    // Loops of constant length: with a variable index, the pack would go through memory.
     for (int i = 0; i < Packed::n; ++i)
       if (i < n) more.most = fmaxf(more.most, Type::wide(pack.of[i]));
     for (int i = 0; i < Packed::n; ++i) {
@@ -79,14 +79,14 @@ __device__ void reduce(const Rows<Type>& rows, float* normalizers, float* sums) 
 struct Target {
   const i64* labels;
   const bool* missing;  // the label is none of these classes
-  const bool* ignored;  // the row counts nothing
+  const bool* ignored;  // the row does not count
   const float *normalizers, *sums;
   float smoothing;
   i64 n_all;  // classes, of which these may be a part
 };
 
-// Replaces the logits by the gradients of their losses. A label out of range makes those of its row
-// NaN.
+// Replaces the logits with the gradients of their losses. A label out of range makes the gradients
+// of its row NaN.
 template <class Type>
 __device__ void differentiate(const Rows<Type>& rows, const Target& target, float* losses,
                               bool needs_gradient) {

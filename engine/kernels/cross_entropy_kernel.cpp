@@ -1,5 +1,5 @@
-// Cross-entropy on GPUs. By operators, the logits would be read and written nine times, mostly in
-// float32.
+// Cross-entropy on GPUs. With LibTorch's operators, the logits would be read and written nine
+// times, mostly in float32.
 
 #include "cross_entropy_kernel.h"
 
@@ -19,7 +19,7 @@ extern const char* const cross_entropy_source;  // cross_entropy.cu
 
 namespace {
 
-// `Rows` and `Target` of cross_entropy.cu.
+// Mirror `Rows` and `Target` of cross_entropy.cu.
 struct LogitRows {
   void* logits;
   int64_t n_classes, n_columns;

@@ -1,4 +1,4 @@
-// Compiles CUDA kernels by NVRTC and queues them by the driver.
+// Compiles CUDA kernels with NVRTC and queues them with the driver.
 
 #include "cuda_kernels.h"
 

@@ -1,5 +1,5 @@
-// The types of elements for kernels: how they are stored, and conversions to float and back. CMake
-// puts this in the place of #include lines.
+// The element types of kernels: how they are stored, and conversions to float and back. CMake
+// inserts this file for #include lines.
 
 namespace {
 
@@ -31,7 +31,7 @@ struct Float {
 struct BFloat16 {
   typedef u16 Stored;
   static __device__ float wide(u16 x) { return __int_as_float(int(unsigned(x) << 16)); }
-  static __device__ u16 narrow(float x) {  // to the nearest, of two to the even one
+  static __device__ u16 narrow(float x) {  // rounds to the nearest, ties to even
     unsigned bits = unsigned(__float_as_int(x));
     return x == x ? u16((bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16) : 0x7FC0;
   }

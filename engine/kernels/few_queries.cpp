@@ -37,7 +37,8 @@ void multiply_heads(const at::Tensor& x, const at::Tensor& w, const at::Tensor& 
   const auto* x_data = x.const_data_ptr<float>();
   const auto* w_data = w.const_data_ptr<c10::BFloat16>();
   auto* y_data = y.mutable_data_ptr<float>();
-  // Outputs that a thread computes at a time: there may be fewer heads than threads.
+  // Outputs that a thread computes at a time. Heads are divided, because there may be fewer heads
+  // than threads.
   const int64_t width = by_outputs ? 256 : 64, n_parts = (n_out + width - 1) / width;
   const int64_t least = std::max<int64_t>(1, n_of_thread / (width * n_in));
   at::parallel_for(0, w.size(0) * n_heads * n_parts, least, [&](int64_t begin, int64_t end) {

@@ -49,8 +49,8 @@ inline __attribute__((always_inline)) void load(Lanes<kWidth>& lanes, const c10:
   std::memcpy(&lanes, &bits, sizeof(lanes));
 }
 
-// Computation delays the processor's own loads, so data is prefetched. With one row in registers of
-// 64 bytes there is too little of it, and prefetching slows it down.
+// Computation delays the processor's own loads, so data is prefetched. With one row and registers
+// of 64 bytes there is too little computation, and prefetching slows it down.
 template <int kWidth, int kRows>
 inline __attribute__((always_inline)) void prefetch(const void* from) {
   if constexpr (kRows > 1 || kWidth < 16) __builtin_prefetch(from);

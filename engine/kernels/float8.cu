@@ -11,14 +11,14 @@ typedef unsigned char u8;
 // Numbers of a sign, an exponent and `n_fraction` bits (Micikevicius et al., 2022).
 template <int n_fraction, int bias, u32 last, u32 beyond>
 struct Float8 {
-  // To the nearest, of two to the even one. What is larger than `last` becomes `beyond`.
+  // Rounds to the nearest, ties to even. A number above `last` becomes `beyond`.
   static __device__ u32 narrow(float x) {
     const u32 bits = u32(__float_as_int(x)), sign = bits >> 24 & 0x80U;
     u32 size = bits & 0x7FFFFFFFU;
     if (size > 0x7F800000U) return sign | 0x7FU;
     constexpr u32 least_normal = u32(128 - bias) << 23;
     if (size < least_normal) {
-      // The sum has the distance of the smallest numbers in its last digit.
+      // The last bit of the sum stands for the smallest number, so the addition rounds.
       constexpr u32 large = u32(127 + 24 - bias - n_fraction) << 23;
       const float sum = __int_as_float(int(size)) + __int_as_float(int(large));
       return sign | (u32(__float_as_int(sum)) - large);

@@ -38,9 +38,9 @@ namespace {
 
 constexpr int64_t rows_of_thread = 16, columns_of_thread = 8;  // a pack of y, one of x
 
-// y = x factor, rounded to 8 bits, by one kernel of the GPU: x [rows, columns] in bfloat16, y of
-// its sizes in float8_e4m3fn or float8_e5m2, with its rows or its columns contiguous; factor a
-// float. False, and nothing is done, if there is no kernel for these tensors.
+// Computes y = x * factor in 8 bits with one GPU kernel. x [rows, columns] is in bfloat16, and
+// factor is a float. y has the sizes of x, is in float8_e4m3fn or float8_e5m2, and has contiguous
+// rows or columns. Returns false and does nothing if there is no kernel for these tensors.
 bool to_float8_on_gpu(const at::Tensor& y, const at::Tensor& x, const at::Tensor& factor) {
   if (x.scalar_type() != at::kBFloat16 || !has_kernels_for(x)) return false;
   if (!x.is_contiguous()) {
@@ -107,7 +107,7 @@ at::Tensor call_to_float8(const at::Tensor& x, const at::Tensor& factor, c10::Sc
   return op.call(x, factor, dtype, by_columns);
 }
 
-// Returns what x is divided by: a power of two, so that the division rounds nothing.
+// Returns the divisor of x: a power of two, so that the division rounds nothing.
 at::Tensor scale_of(const at::Tensor& x, c10::ScalarType dtype) {
   const double most = dtype == at::kFloat8_e4m3fn ? 448 : 57344;
   return at::linalg_vector_norm(x, std::numeric_limits<double>::infinity(), {}, false, at::kFloat)
@@ -118,13 +118,14 @@ at::Tensor scale_of(const at::Tensor& x, c10::ScalarType dtype) {
       .exp2_();
 }
 
-// x [rows, in] in 8 bits: `by_rows`, and for the gradient of a weight `by_columns`, which else is
-// undefined. x is the product of either with `scale`.
+// x [rows, in] in 8 bits: `by_rows`, and `by_columns` for the gradient of a weight, otherwise
+// undefined. Either of them times `scale` is x.
 struct Float8Input {
   at::Tensor by_rows, by_columns, scale;
 };
 
-// The last x that was rounded: the projections of a layer have the same. It keeps no memory.
+// Remembers the last x that was rounded, because the projections of a layer share x. It keeps no
+// memory alive.
 class LastInput {
  public:
   Float8Input operator()(const at::Tensor& x, bool needs_columns) {
@@ -199,8 +200,8 @@ at::Tensor with_weight(const at::Tensor& x, const at::Tensor& x_scale, const at:
 
 class Float8Product : public torch::autograd::Function<Float8Product> {
  public:
-  // The last three are the Float8Input of x. The weight is kept in 16 bits, as other products keep
-  // it: it may be a parameter, of which a process holds a part until backward.
+  // The last three arguments are the Float8Input of x. The weight is kept in 16 bits, as in other
+  // products: it may be a parameter of which a process holds only a part until backward.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& /*x*/, const at::Tensor& weight,
                             const at::Tensor& by_rows, const std::optional<at::Tensor>& by_columns,
                             const at::Tensor& scale) {

@@ -25,7 +25,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Of local tensors. The weights are [out, in], or [in, out] if transposed.
+// The product of local tensors. The weights are [out, in], or [in, out] if transposed.
 at::Tensor multiplied(const at::Tensor& x, const at::Tensor& numbers, at::TensorList weights,
                       bool is_transposed) {
   const int64_t n_out = weights[0].size(is_transposed ? 1 : 0);
@@ -43,8 +43,8 @@ at::Tensor multiplied(const at::Tensor& x, const at::Tensor& numbers, at::Tensor
   return y;
 }
 
-// The sum over the choices of each weight of a^T b: tensors [columns of a, of b], one for each of
-// the weights `like`, of which only the number and the layout matter.
+// Returns a tensor [columns of a, columns of b] for each weight in `like`: the sum of a^T b over
+// the choices of this weight. Only the number and the layout of `like` matter.
 std::vector<at::Tensor> outer_sums(const at::Tensor& a, const at::Tensor& b,
                                    const at::Tensor& numbers, at::TensorList like) {
   std::vector<at::Tensor> sums;
@@ -72,7 +72,7 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& numbers, at::TensorLis
 variable_list outer(const at::Tensor& a, const at::Tensor& b, const at::Tensor& numbers,
                     at::TensorList like);
 
-// The gradient of rows that all choices of an index share.
+// The gradient of `rows`: summed over the choices of an index if these share a row.
 at::Tensor like_rows(const at::Tensor& grad, const at::Tensor& rows) {
   return rows.dim() == 2 ? grad.sum(1) : grad;
 }
@@ -140,7 +140,8 @@ variable_list outer(const at::Tensor& a, const at::Tensor& b, const at::Tensor& 
   return Outer::apply(a, b, numbers, like);
 }
 
-// For transforms such as vmap, which know LibTorch's operators only: all weights on all rows.
+// Multiplies all rows with all weights, for transforms such as vmap, which know only LibTorch's
+// operators.
 at::Tensor with_all_products(const at::Tensor& x, const at::Tensor& numbers,
                              at::TensorList weights) {
   at::Tensor rows = x.dim() == 2 ? x.unsqueeze(1) : x, sum;

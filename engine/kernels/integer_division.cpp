@@ -17,7 +17,8 @@ namespace {
 
 using Mode = std::optional<std::string_view>;
 
-// The operands of a division by -1 in some places: those places are divided by 1, and replaced.
+// The operands of a division with some divisors of -1. These are replaced with 1 for the division,
+// and their quotients afterwards.
 struct Operands {
   at::Tensor self, other;
   at::Tensor is_negated, negated;

@@ -94,7 +94,7 @@ bool TrainingKernels::are_forced() { return are_training_kernels_forced; }
 
 bool TrainingKernels::are_needed(std::initializer_list<const at::Tensor*> tensors) {
   if (are_training_kernels_forced || autocast_dtype(at::kCPU)) return true;
-  // A tensor may need a gradient of an outer transform that its own level does not show.
+  // A tensor may need a gradient in an outer transform even if its own level does not show it.
   if (at::functorch::maybeCurrentDynamicLayer()) return true;
   return at::GradMode::is_enabled() && std::ranges::any_of(tensors, [](const at::Tensor* tensor) {
            return tensor != nullptr && tensor->requires_grad();

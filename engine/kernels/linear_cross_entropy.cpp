@@ -46,7 +46,7 @@ Target make_target(const at::Tensor& labels, const Classes& classes, int64_t ign
   at::Tensor missing = ignored;
   bool is_part = classes.end - classes.begin < classes.n_all;
   if (is_part) {
-    // A label that is no class is missing nowhere: it fails on all ranks.
+    // A label that is no class at all does not count as missing, so it fails on all ranks.
     missing = column.lt(classes.begin).logical_and_(column.ge(0));
     missing.logical_or_(column.ge(classes.end).logical_and_(column.lt(classes.n_all)));
     column = (column - classes.begin).masked_fill_(missing, 0);
@@ -58,7 +58,7 @@ at::Tensor widened(const at::Tensor& logits) {
   return logits.element_size() < 4 ? logits.to(at::kFloat) : logits;
 }
 
-// Of each row, [rows, 1].
+// The losses of all rows, [rows, 1].
 at::Tensor losses_of(const at::Tensor& log_probs, const Target& target) {
   at::Tensor loss = log_probs.gather(1, target.labels).mul(target.smoothing - 1);
   if (target.some_missing) loss = loss.masked_fill(target.missing, 0);
@@ -121,7 +121,7 @@ Parts call_operator(const at::Tensor& x, const at::Tensor& weight,
                  needed.bias, rows.are_kept, rows.weights);
 }
 
-// With the labels of `whole` classes.
+// The target of a process that has all classes.
 Target whole_target(const at::Tensor& labels, const at::Tensor& weight, int64_t ignore_index,
                     double smoothing) {
   int64_t n_classes = weight.size(0);
@@ -158,7 +158,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
       std::copy(all.begin(), all.end(), result.begin());
       return result;
     }
-    // If they are not needed again, they are scaled in place, because they are large.
+    // Scales the gradients in place if they are not needed again, because they are large.
     const bool is_last = !torch::autograd::get_current_graph_task_keep_graph();
     constexpr const char* names[] = {"d_x", "d_weight", "d_bias"};
     for (size_t i = 0; i < std::size(names); ++i) {
@@ -251,7 +251,7 @@ class AddedClasses {
   int64_t n_, n_added_ = 0;
 };
 
-// Of a block of rows.
+// The results for a block of rows.
 struct Block {
   at::Tensor losses;            // [rows, 1]; undefined if this rank has no classes
   at::Tensor d_logits, d_bias;  // undefined unless needed
@@ -292,8 +292,8 @@ Block block_by_kernels(const at::Tensor& logits, const Target& target, const Cla
 
 int64_t rows_per_block(c10::DeviceType device, int64_t n_classes) {
   // On a CPU a block should still be in the cache for the next pass. On a GPU each block reads the
-  // whole weight and its gradient again: 2^27 logits are 512 MB in float32, and a power of two of
-  // rows fits the tiles of a product.
+  // whole weight and its gradient again, so blocks are large: 2^27 logits are 512 MB in float32. A
+  // power of two of rows fits the tiles of a product.
   const bool is_cpu = device == c10::kCPU;
   const int64_t elements = int64_t{1} << (is_cpu ? 21 : 27);
   const auto rows = uint64_t(elements / std::max<int64_t>(1, n_classes));

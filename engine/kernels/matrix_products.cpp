@@ -1,11 +1,11 @@
-// Computes LibTorch's float32 matrix products by oneDNN on AMD processors with AVX-512.
+// Computes LibTorch's float32 matrix products with oneDNN on AMD processors with AVX-512.
 //
-// LibTorch calls MKL, which uses its AVX2 kernels on AMD processors. oneDNN, which is a part of
-// LibTorch for convolutions and bfloat16, has AVX-512 kernels for all. Measured on one core of
-// Zen 5, in GFLOP/s: 110 and 245. The dynamic linker finds these definitions of BLAS functions
-// before those of LibTorch, because this library comes first. A definition of
-// mkl_serv_intel_cpu_true that returns 1 lets MKL use its AVX-512 kernels, too: on a Zen 4 both
-// ways are as fast. They have not been compared on a Zen 5.
+// LibTorch calls MKL, which uses its AVX2 kernels on AMD processors. oneDNN, which LibTorch
+// contains for convolutions and bfloat16, has AVX-512 kernels for all processors. Measured on one
+// core of Zen 5, in GFLOP/s: 110 with MKL and 245 with oneDNN. The dynamic linker finds these
+// definitions of BLAS functions before those of LibTorch, because this library comes first. A
+// definition of mkl_serv_intel_cpu_true that returns 1 makes MKL use its AVX-512 kernels, too: on a
+// Zen 4 both ways are equally fast. They have not been compared on a Zen 5.
 #include "../core/libtorch_versions.h"
 
 #include <ATen/Context.h>
@@ -26,8 +26,8 @@ void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& result
   at::native::mkldnn_matmul(a, b, result, beta, alpha);
 }
 
-// Whether there is LibTorch's function, and oneDNN may use AVX-512: ONEDNN_MAX_CPU_ISA can forbid
-// it, and the function then raises an error.
+// Whether LibTorch has the function, and oneDNN may use AVX-512: ONEDNN_MAX_CPU_ISA can forbid
+// AVX-512, and the function then raises an error.
 bool allows_avx512() {
   if (&at::native::mkldnn_matmul == nullptr) return false;
   float one = 1;
@@ -100,19 +100,20 @@ struct Product {
 // Whether oneDNN is faster. LibTorch's function does not write the result if alpha is 0.
 //
 // The kernels of oneDNN and MKL round differently, and processes that hold copies of a weight must
-// compute the same: here and below, the sizes and the layout of a product decide, and nothing that
-// one process remembers.
+// compute the same. So only the sizes and the layout of a product decide, here and below, and never
+// the state of one process.
 bool is_for_onednn(const Product& p) {
   // With less, calling oneDNN takes longer than it saves.
   constexpr int64_t fewest_multiplications = 1 << 21;
-  // It copies a transposed matrix first, which fewer rows of the other do not repay.
+  // oneDNN copies a transposed matrix first, which does not pay off with fewer rows of the other
+  // matrix.
   constexpr int64_t fewest_rows = 64;
   return has_wider_kernels() && p.alpha != 0 && p.multiplications() >= fewest_multiplications &&
          (p.b.is_row_major || p.a.rows >= fewest_rows);
 }
 
 // oneDNN makes a kernel for each size and layout of a product, in a millisecond, and keeps half a
-// megabyte of them. Lengths of texts give thousands of sizes: oneDNN gets only round ones.
+// megabyte for each. Lengths of texts give thousands of sizes, so oneDNN gets only round sizes.
 bool is_round(const Product& p) {
   constexpr int64_t grain = 32;
   return p.a.rows % grain == 0 && p.a.columns % grain == 0 && p.b.columns % grain == 0;
@@ -136,12 +137,13 @@ void compute_by_mkl(const Product& p) {
        &ldc);
 }
 
-// Computes a product in parts of few sizes, since the number of examples varies. Examples are the
-// rows of layers' inputs, and those of the transposed matrix of a weight's gradient.
+// Computes a product in parts of a few sizes, since the number of examples varies. Examples are the
+// rows of a layer's input; for the gradient of a weight they are the columns of a, which is
+// transposed.
 void compute_in_parts(const Product& p) {
   const bool is_gradient = !p.a.is_row_major;
   const int64_t n_examples = is_gradient ? p.a.columns : p.a.rows;
-  // The sizes of a weight do not vary; those of attention are mostly less.
+  // Only products with a weight have fixed sizes. Those of attention vary, and are mostly smaller.
   constexpr int64_t least_weight = 1 << 16;
   const bool has_weight = p.multiplications() >= n_examples * least_weight;
   const auto part = [&](int64_t first, int64_t count) {
@@ -168,8 +170,8 @@ void compute_in_parts(const Product& p) {
   if (first < n_examples) compute_by_mkl(part(first, n_examples - first));
 }
 
-// Copies a matrix without the gaps between its rows, with which oneDNN's kernels are slower.
-// Returns the memory of the copy, none if there are no gaps.
+// Copies a matrix without the gaps between its rows, because gaps slow oneDNN's kernels down.
+// Returns the memory of the copy, or null if there are no gaps.
 std::unique_ptr<float[]> make_dense(Matrices& m) {
   const auto [outer, inner] =
       m.is_row_major ? std::pair(m.rows, m.columns) : std::pair(m.columns, m.rows);

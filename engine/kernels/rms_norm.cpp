@@ -1,6 +1,6 @@
-// RMS norms on CPUs as one operator each way. LibTorch has kernels for GPUs alone, and computes a
-// norm there by six operators, whose results are kept for backward. Its autograd, autocast and
-// rules for GPUs apply to these, too.
+// RMS norms on CPUs, with one operator for forward and one for backward. LibTorch has kernels for
+// GPUs only: on a CPU it computes a norm with six operators, and keeps their results for backward.
+// Its autograd, autocast and rules for GPUs apply to these operators, too.
 
 #include "vectorize.h"
 
@@ -110,8 +110,8 @@ REDCO_NORM(float)
 REDCO_NORM(at::BFloat16)
 #undef REDCO_NORM
 
-// Rows whose gradients of the weight are added in one sum, so that the sum does not depend on the
-// number of threads.
+// Rows whose gradients of the weight are added in one sum. The number is fixed, so that results do
+// not depend on the number of threads.
 constexpr int64_t rows_per_part = 64;
 
 template <class Function>
@@ -213,7 +213,7 @@ void add_norms(torch::Library& m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, CPU, m) { add_norms(m); }
-TORCH_LIBRARY_IMPL(aten, Meta, m) { add_norms(m); }  // of plans
+TORCH_LIBRARY_IMPL(aten, Meta, m) { add_norms(m); }  // for plans
 
 }  // namespace
 

@@ -31,9 +31,9 @@ extern const char* const rotary_source;  // rotary.cu
 
 namespace {
 
-constexpr int64_t most_heads_dims = 4;  // with that of elements
+constexpr int64_t most_heads_dims = 4;  // with the dimension of elements
 
-// `TurnedHeads` of rotary.cu.
+// Mirrors `TurnedHeads` of rotary.cu.
 struct TurnedHeads {
   int64_t x_batch, x_head, x_position;
   int64_t y_batch, y_head, y_position;
@@ -43,7 +43,7 @@ struct TurnedHeads {
   float sign;
 };
 
-// The tensor with four dimensions.
+// Adds leading dimensions, up to four dimensions.
 at::Tensor as_heads(at::Tensor tensor) {
   while (tensor.dim() < most_heads_dims) tensor = tensor.unsqueeze(0);
   return tensor;
@@ -57,9 +57,9 @@ bool begins_at_packs(const at::Tensor& heads) {
   return begins_at_pack(heads);
 }
 
-// Turns the pairs of x into y by one kernel of the GPU; the last dimensions are dense. `sign` is
-// that of sin. False, and nothing is done, if there is none for these tensors: other types, more
-// than four dimensions, parts of rows that do not fill units of 16 bytes, no NVRTC.
+// Rotates the pairs of x into y with one GPU kernel; the last dimensions are dense. `sign` is the
+// sign of sin. Returns false and does nothing if there is no kernel: for other types, for more than
+// four dimensions, for parts of rows that do not fill units of 16 bytes, and without NVRTC.
 bool rotary_on_gpu(const at::Tensor& y, const at::Tensor& x, const at::Tensor& cos,
                    const at::Tensor& sin, bool are_neighbours, float sign) {
   if (!has_kernels_for(x) || x.dim() > most_heads_dims) return false;
@@ -111,7 +111,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// By LibTorch's operators.
+// Rotates with LibTorch's operators.
 at::Tensor rotary_of_parts(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
                            bool are_neighbours) {
   const int64_t n = cos.size(-1), n_turned = 2 * n, dim = are_neighbours ? -1 : -2;
@@ -126,7 +126,7 @@ at::Tensor rotary_of_parts(const at::Tensor& x, const at::Tensor& cos, const at:
   return at::cat({turned, rest.to(turned.scalar_type())}, -1);
 }
 
-// Rows of a dimension: `data` and `strides`, in bytes, are those of y, x, cos and sin.
+// Rows of a dimension. `data` and `strides` (in bytes) have one entry each for y, x, cos and sin.
 struct TurnedRows {
   char** data;
   const int64_t* strides;
@@ -180,7 +180,7 @@ auto function_for(at::ScalarType type) -> void (*)(const TurnedRows&) {
   }
 }
 
-// The iterator sees a row as its first element.
+// The iterator visits the first element of each row, which stands for the whole row.
 void turn_on_cpu(const at::Tensor& y, const at::Tensor& x, const at::Tensor& cos,
                  const at::Tensor& sin, bool are_neighbours, double sign) {
   const auto turn = function_for(x.scalar_type());
@@ -242,7 +242,7 @@ class Rotary : public torch::autograd::Function<Rotary> {
     return call(x, cos, sin, are_neighbours, is_inverse);
   }
 
-  // Turns the gradient back.
+  // Rotates the gradient back.
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
     const bool are_neighbours = ctx->saved_data["are_neighbours"].toBool(),
@@ -269,7 +269,7 @@ bool fit(const at::Tensor& x, const at::Tensor& angles) {
   return 2 * angles.size(-1) <= x.size(-1);
 }
 
-// `angles` with leading dimensions of size 1, as many as x has.
+// Adds leading dimensions of size 1 to `angles`, until it has as many dimensions as x.
 at::Tensor with_dims_of(const at::Tensor& x, at::Tensor angles) {
   while (angles.dim() < x.dim()) angles = angles.unsqueeze(0);
   return angles;

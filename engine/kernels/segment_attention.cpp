@@ -76,7 +76,7 @@ at::ScalarType computed_dtype(const at::Tensor& x) {
   return is_cast ? *lower : x.scalar_type();
 }
 
-// LibTorch's kernels for GPUs take heads of so many elements.
+// LibTorch's kernels for GPUs take heads of a multiple of `unit` elements, up to `most_elements`.
 constexpr int64_t unit = 8, most_elements = 256;
 
 int64_t padded_size(const at::Tensor& query, const at::Tensor& value) {
@@ -232,7 +232,7 @@ bool has_segment_attention(const at::Tensor& x) {
   if (device_type_of(x) != c10::kCUDA) return true;
   if (c10::elementSize(computed_dtype(x)) != 2 || !at::globalContext().userEnabledFlashSDP())
     return false;
-  // A planned GPU is one of the present.
+  // A planned GPU counts as a recent one.
   return !x.is_cuda() || (CudaKernels::are_available() && compute_capability(x.device()) >= 80);
 }
 

@@ -19,11 +19,11 @@ namespace redco::kernels {
 
 namespace {
 
-// Queries of rows, and the keys that they see, up to the last query.
+// The queries [begin, end) of some rows, and the keys [first_key, end) that they see.
 struct Piece {
   int64_t row, n_rows, begin, end, first_key;
   bool is_causal;       // all queries see all keys up to them
-  int64_t n_added = 0;  // zeros behind them; no query before them sees these
+  int64_t n_added = 0;  // padding at the end, which no query of a piece sees
 
   at::Tensor queries(const at::Tensor& heads) const { return part_of(heads, begin); }
   at::Tensor keys(const at::Tensor& heads) const { return part_of(heads, first_key); }
@@ -46,8 +46,8 @@ struct Piece {
 // In 16 bits oneDNN compiles products for each length, which takes 4 ms and 4 MB.
 constexpr int64_t length_unit = 64;
 
-// About half of the window. Keys outside the window cost as much as those in it: few queries have
-// few of them, but each piece costs a start.
+// About half of the window. Keys outside the window cost as much as those in it. A piece of few
+// queries has few such keys, but each piece has a fixed cost.
 int64_t queries_at_once(int64_t window) {
   return std::clamp<int64_t>(window / 2 / length_unit * length_unit, length_unit, 256);
 }
@@ -106,7 +106,7 @@ class Masks {
   std::map<std::pair<int64_t, int64_t>, at::Tensor> made_;
 };
 
-// In the order of memory that LibTorch's kernels give: tokens have their heads side by side.
+// Zeros in the memory order of LibTorch's kernels: the heads of a token are side by side.
 at::Tensor zero_heads(const at::Tensor& like, at::ScalarType dtype) {
   return at::zeros({like.size(0), like.size(2), like.size(1), like.size(3)},
                    like.options().dtype(dtype))
@@ -139,7 +139,7 @@ HeadGradients attend_on_cpu_backward(const at::Tensor& grad, const at::Tensor& q
                                      const at::Tensor& out, const at::Tensor& logsumexp,
                                      const SegmentOptions& options) {
   const at::ScalarType dtype = query.scalar_type();
-  // Keys of a window get the terms of several pieces.
+  // With a window, several pieces add to the gradients of a key.
   const at::ScalarType sum_dtype = options.window && dtype != at::kDouble ? at::kFloat : dtype;
   at::Tensor d_query = zero_heads(query, dtype);
   at::Tensor d_key = zero_heads(key, sum_dtype), d_value = zero_heads(value, sum_dtype);

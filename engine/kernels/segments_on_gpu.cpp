@@ -1,5 +1,5 @@
-// Attention within segments on GPUs. LibTorch's flash attention takes the rows of all sequences
-// joined, with the places where they end, and a window.
+// Attention within segments on GPUs. LibTorch's flash attention takes the joined rows of all
+// sequences, the places where sequences end, and a window.
 
 #include "segment_kernels.h"
 

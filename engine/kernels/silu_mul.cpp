@@ -32,7 +32,7 @@ extern const char* const silu_mul_source;  // silu_mul.cu
 
 namespace {
 
-// `GatedRows` of silu_mul.cu.
+// Mirrors `GatedRows` of silu_mul.cu.
 struct GatedRows {
   int64_t n_columns, gate_stride, up_stride;
 };
@@ -40,7 +40,7 @@ struct GatedRows {
 // The tensor [rows, columns], if its rows are dense and consist of packs.
 std::optional<at::Tensor> in_packs(const at::Tensor& tensor) {
   if (tensor.dim() == 0 || tensor.stride(-1) != 1) return std::nullopt;
-  at::Tensor rows = tensor.flatten(0, -2);  // a copy if rows do not lie at one distance
+  at::Tensor rows = tensor.flatten(0, -2);  // a copy if rows have no common stride
   const int64_t size = rows.element_size();
   const bool are_packs = rows.size(1) * size % pack_bytes == 0 &&
                          rows.stride(0) * size % pack_bytes == 0 && begins_at_pack(rows);
@@ -56,8 +56,9 @@ void launch(const std::string& kernel, const at::Tensor& gate, const at::Tensor&
                  {.x = gate.size(0), .n_threads = threads_for(rows.n_columns)}, arguments);
 }
 
-// silu(gate) * up by one kernel of the GPU, into y, which is dense. False, and nothing is done, if
-// there is none for these tensors: other types, rows that do not fill units of 16 bytes, no NVRTC.
+// Computes silu(gate) * up with one GPU kernel, into y, which is dense. Returns false and does
+// nothing if there is no kernel: for other types, for rows that do not fill units of 16 bytes, and
+// without NVRTC.
 bool silu_mul_on_gpu(const at::Tensor& y, const at::Tensor& gate, const at::Tensor& up) {
   if (y.numel() == 0 || !has_kernels_for(y)) return false;
   const std::optional<at::Tensor> g = in_packs(gate), u = in_packs(up);
@@ -101,8 +102,8 @@ using torch::autograd::variable_list;
 // Elements that stay in a core's cache while several operators read and write them.
 constexpr int64_t cached_size = 1 << 13;
 
-// The tensors [n, ...], in the same way, so that parts of the first dimension have few elements.
-// Rows are dense, as those of a half of a joined projection.
+// Reshapes all tensors in the same way to [n, ...], so that parts of the first dimension have few
+// elements. Rows are dense, as in a half of a joined projection.
 std::vector<at::Tensor> as_cached_rows(const std::vector<at::Tensor>& tensors) {
   const bool are_contiguous =
       std::ranges::all_of(tensors, [](const at::Tensor& tensor) { return tensor.is_contiguous(); });
@@ -116,8 +117,8 @@ std::vector<at::Tensor> as_cached_rows(const std::vector<at::Tensor>& tensors) {
   return rows;
 }
 
-// Calls `function` with parts of the tensors, which have the same sizes; of those that are not
-// written some may be copies.
+// Calls `function` with parts of the tensors, which have the same sizes. Parts that are only read
+// may be copies.
 template <class Function>
 void for_cached_parts(const std::vector<at::Tensor>& tensors, const Function& function) {
   if (tensors[0].numel() == 0) return;
@@ -135,8 +136,8 @@ void for_cached_parts(const std::vector<at::Tensor>& tensors, const Function& fu
   });
 }
 
-// Of local tensors. LibTorch's kernels compute part after part, so that what is between them stays
-// in the cache.
+// The product of local tensors. On a CPU, LibTorch's kernels compute part after part, so that
+// intermediate results stay in the cache.
 at::Tensor gated_product(const at::Tensor& gate, const at::Tensor& up) {
   at::Tensor y = at::empty_like(gate, at::MemoryFormat::Contiguous);
   if (y.is_meta()) return y;

@@ -6,7 +6,8 @@
 
 namespace {
 
-// Rows of gate and up, which may be halves of longer ones; other rows are dense. In packs.
+// Rows of gate and up, which may be halves of longer rows; other rows are dense. All numbers are in
+// packs.
 struct GatedRows {
   i64 n_columns, gate_stride, up_stride;
 };

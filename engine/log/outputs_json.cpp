@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// Of a list of numbers, and of a grid such as an image.
+// The limits for a list of numbers, and for a grid such as an image.
 constexpr int64_t most_elements = 1000, most_in_grid = 32;
 
 std::string digits(double value) {

@@ -303,7 +303,7 @@ std::string format_progress(const ProgressState& state, size_t width) {
   auto metric = [](const std::string& name, double value) {
     return name + " " + format_metric(value);
   };
-  // The most important first: the end is left out where the line is narrow.
+  // The most important parts come first: a narrow line leaves out the last ones.
   std::vector<std::string> parts{state.desc + formatted(" %.0f%%", percent)};
   std::map<std::string, double> others = state.postfix;
   for (const char* name : {"loss", "reward"})

@@ -95,7 +95,7 @@ class Call : public Pending {
  private:
   Group::Kind kind_;
   std::shared_ptr<GroupLine> line_;
-  Started started_;  // without work if there is nothing to send
+  Started started_;  // null if there is nothing to send
   Finish finish_;
   at::Tensor result_;
 };
@@ -140,7 +140,7 @@ class C10dGroup : public Group {
   const Backend& backend() { return line_->parts()->backend; }
 
   std::shared_ptr<GroupLine> line_;
-  const GroupParts& parts_;  // without a connection
+  const GroupParts& parts_;  // the group's parts before it is connected
 };
 
 void C10dGroup::log(const Label& label, ReduceOp op) {
@@ -155,12 +155,14 @@ void C10dGroup::log(const Label& label, ReduceOp op) {
                        .add(operator_name)
                        .value();
   uint64_t in_group = Digest().add(uint64_t(label.type)).add(label.sizes).value();
-  // Those over a link are made by two processes, between different ones of their other collectives.
+  // Only the two processes of a link take part in its collectives, at different points of their
+  // sequences of collectives. So these stay out of the log.
   uint64_t digest = parts_.is_link
                         ? Digest().add(alike).add(in_group).value()
                         : SpmdLog::get().add_collective(std::move(text), alike,
                                                         parts_.processes.front(), in_group);
-  // Only after it is logged: the group may have to connect, and a process that diverged does not.
+  // Connects the group only after logging: connecting waits for all its processes, and a process
+  // that diverged may never connect.
   const Backend& backend = line_->parts()->backend;
   if (backend.expect) backend.expect(digest);
 }
@@ -314,7 +316,7 @@ std::unique_ptr<Pending> C10dGroup::start_all_to_all(at::Tensor tensor) {
   return started(label, exchange_rows(tensor, result), [result] { return result; });
 }
 
-// The number of rows differs between processes, so the comparison of calls leaves it out.
+// Leaves the number of rows out of the compared label, because it differs between processes.
 std::unique_ptr<Pending> C10dGroup::start_exchange(std::vector<at::Tensor> sent,
                                                    std::vector<int64_t> n_received) {
   at::NoGradGuard no_grad;

@@ -71,8 +71,8 @@ class MatchingGloo final : public c10d::ProcessGroupGloo {
   using ProcessGroupGloo::ProcessGroupGloo;
 
   void expect(uint64_t digest) {
-    // Enough for all collectives that are ever in progress together. The tag of a single message is
-    // a positive int.
+    // 10 bits suffice to number all collectives that are in progress together. The tag of a single
+    // message is a positive int.
     constexpr uint32_t number_bits = 10, digest_bits = 31 - number_bits;
     number_ = (number_ + 1) % (1U << number_bits);
     collectiveCounter_ = number_ << digest_bits | uint32_t(digest % (1U << digest_bits));
@@ -83,7 +83,7 @@ class MatchingGloo final : public c10d::ProcessGroupGloo {
     auto work = c10::make_intrusive<Exchange>(getContext(tag));
     BrokenPipeBlock broken_pipe;  // `recv` writes too
     try {
-      // Receives first: a message that nothing expects waits.
+      // Posts the receives first: a message without a posted receive has to wait.
       for (int i = 1; i < size_; ++i) {
         int from = (rank_ + size_ - i) % size_;
         Tensors tensor{received[size_t(from)]};
@@ -95,14 +95,14 @@ class MatchingGloo final : public c10d::ProcessGroupGloo {
         if (tensor[0].numel() > 0) work->messages.push_back(send(tensor, to, int(tag)));
       }
     } catch (const std::exception&) {
-      work->failure = std::current_exception();  // of the connection: `wait` throws it
+      work->failure = std::current_exception();  // a failure of the connection: `wait` throws it
     }
     enqueue(work);
     return work;
   }
 
  private:
-  // Ends with the last of its messages.
+  // Completes when its last message completes.
   struct Exchange final : AsyncWork {
     explicit Exchange(std::shared_ptr<::gloo::Context> context)
         : AsyncWork(std::move(context), {}, c10d::OpType::ALLTOALL, 0, c10d::kUnsetTimeout) {}

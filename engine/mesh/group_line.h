@@ -35,7 +35,7 @@ class GroupLine {
   const std::function<void(GroupParts&)> connect_;
   std::mutex mutex_;
   std::shared_ptr<const GroupParts> connected_;
-  // On a stream only the newest, which ends last.
+  // On a stream only the newest work, because it ends last.
   std::vector<c10::intrusive_ptr<c10d::Work>> in_flight_;
   NewestOnStream newest_;
 };

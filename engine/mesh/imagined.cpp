@@ -26,7 +26,7 @@ namespace {
 
 thread_local CollectiveObserver* of_this_thread = nullptr;
 
-// While it exists, a group allocates.
+// Tells the observer that a group allocates, while the object exists.
 class Allocating {
  public:
   Allocating() : observer_(of_this_thread) {
@@ -62,7 +62,7 @@ class Imagined final : public Pending {
   }
 
  private:
-  std::optional<int64_t> number_;  // the observer's
+  std::optional<int64_t> number_;  // the observer's number of this collective
   Finish finish_;
   Tensors held_;
   at::Tensor result_;
@@ -183,14 +183,14 @@ class ImaginedGroup final : public Group {
     return tensor.unsqueeze(0).expand(sizes).clone(at::MemoryFormat::Contiguous);
   }
 
-  // The own tensor, and what the other ranks send: they hold the same values.
+  // This rank's tensor, and a copy of it for each other rank: all ranks hold the same values.
   Tensors one_from_each(const at::Tensor& own) const {
     Tensors tensors{own};
     while (int64_t(tensors.size()) < size()) tensors.push_back(own.clone());
     return tensors;
   }
 
-  // Row 0 of each rank: the other ranks hold the same values.
+  // Receives row 0 from each rank: the other ranks hold the same values.
   at::Tensor exchanged(const at::Tensor& tensor) const {
     at::Tensor result = at::empty_like(tensor);
     if (!tensor.is_meta()) result.copy_(tensor.select(0, 0).unsqueeze(0).expand_as(tensor));

@@ -53,7 +53,7 @@ class StoreNotes final : public Notes {
 
   std::string await(const std::string& key, const std::string& what) override {
     constexpr auto sleep = std::chrono::milliseconds(20);
-    // Rarely: training checks as well, and the checks of both are counted.
+    // Checks rarely: training checks too, and the checks of both are counted together.
     constexpr auto look_around = 5 * Peers::look_around;
     for (int64_t looks = 1; !store_->check({key}); ++looks) {
       std::this_thread::sleep_for(sleep);
@@ -64,7 +64,8 @@ class StoreNotes final : public Notes {
 
   std::string next_exchange() override {
     Alone::refuse([] { return "an exchange between the processes"; });
-    // In a failed turn some processes may have begun more exchanges than others.
+    // In a failed turn some processes may have begun more exchanges than others. So each reconnect
+    // restarts the count.
     if (std::exchange(reconnects_, connection_.reconnects()) != connection_.reconnects())
       n_exchanges_ = 0;
     return std::to_string(reconnects_) + "/" + std::to_string(n_exchanges_++) + "/";
@@ -129,7 +130,7 @@ Backend connect_watched(std::function<Backend()> connect, const GroupParts& part
   while (backend.wait_for(Peers::look_around) != std::future_status::ready) {
     check_interrupt();
     parts.peers->check(meeting, parts.processes);
-    // Those that connect have numbered the group.
+    // A process adds the group, and so gives it its number, before it connects.
     parts.peers->check_started(meeting, parts.number, 0, parts.processes);
     require(std::chrono::steady_clock::now() < until, "the processes of group \"", parts.name,
             "\" did not connect within ", double(parts.timeout.count()) / 1000, " s; ", advice);
@@ -276,8 +277,8 @@ class Grid : public Mesh, Connection::Lines {
     };
     for (Dim dim : dims) add(facts[dim].name, line_of(dim, shape, rank));
     add("world", {0, 1, n});
-    // On each link messages go one way, so that none waits behind one that its receiver is not
-    // ready for.
+    // Each link sends messages in one direction only, so that no message waits behind another one
+    // whose receiver is not ready.
     const Line stages = line_of(pp, shape, rank);
     const int64_t own = (rank - stages.first) / stages.step;
     for (int64_t stage = 0; stage + 1 < stages.size; ++stage)
@@ -328,7 +329,7 @@ class Grid : public Mesh, Connection::Lines {
         with_prefix(client->c10d(), name_ + "/" + std::to_string(connection_->reconnects()) + "/" +
                                         parts.name + std::to_string(parts.processes.front()));
     auto size = int64_t(parts.processes.size());
-    // The group's own timeout is shorter: its error names the missing processes.
+    // Longer than the group's own timeout, whose error names the missing processes.
     auto timeout = parts.timeout + std::chrono::minutes(1);
     auto connect = [client = std::move(client), store, rank = parts.rank, size, timeout,
                     processes = processes_, device = device_, is_on_host = is_on_host_]() mutable {

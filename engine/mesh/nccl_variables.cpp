@@ -1,4 +1,4 @@
-// The environment variables of NCCL and c10d, which only these read.
+// The environment variables that only NCCL and c10d read.
 #include "nccl.h"
 
 #include "schedulers.h"
@@ -16,7 +16,8 @@ using namespace store;
 
 namespace {
 
-// Whether one of NCCL's configuration files sets a variable: those of the environment go before.
+// Whether one of NCCL's configuration files sets a variable. A variable in the environment takes
+// precedence over these files.
 bool is_configured(const std::string& name) {
   const char* named = std::getenv("NCCL_CONF_FILE");
   const char* home = std::getenv("HOME");
@@ -32,9 +33,8 @@ bool is_configured(const std::string& name) {
 }  // namespace
 
 void set_nccl_variables(const Processes& processes) {
-  // By itself NCCL takes the first network card that it finds. On several hosts a loopback
-  // interface is not passed on: it only means that this host's own name resolves to a loopback
-  // address.
+  // By default NCCL takes the first network card that it finds. On several hosts, does not pass on
+  // a loopback interface: it only means that this host's own name resolves to a loopback address.
   constexpr const char* interface = "NCCL_SOCKET_IFNAME";
   if (find_variable(interface) == nullptr && !is_configured(interface)) {
     const std::string& store = processes.store_address;
@@ -49,7 +49,7 @@ void set_nccl_variables(const Processes& processes) {
   setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", 0);
   // c10d would end a process that was suspended for minutes. Peers watches the processes.
   setenv("TORCH_NCCL_ENABLE_MONITORING", "0", 0);
-  // A record of each collective, which costs some microseconds and which nothing here reads.
+  // Disables the record of each collective: it costs some microseconds, and nothing here reads it.
   if (find_variable("TORCH_NCCL_TRACE_BUFFER_SIZE") == nullptr)
     setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
 }

@@ -19,8 +19,8 @@ namespace {
 
 constexpr int64_t default_port = 11111;
 
-// The address without the brackets that it has in a URL: `[::1]` is `::1`. What is neither an
-// address nor the name of a host would be looked up until the time is over.
+// Returns the address without the brackets that it has in a URL: `::1` for `[::1]`. Refuses a text
+// that is neither an address nor a host name: looking it up would take until the timeout.
 std::string checked_address(const std::string& address, const std::string& source) {
   bool has_brackets = address.size() > 2 && address.front() == '[' && address.back() == ']';
   std::string plain = has_brackets ? address.substr(1, address.size() - 2) : address;

@@ -60,8 +60,8 @@ void complete_torchrun(Processes& found, const ProcessOptions&) {
   found.is_announced = !has_launcher && text_of("TORCHELASTIC_USE_AGENT_STORE") == "True";
 }
 
-// --- Open MPI has the address of mpirun, "1234.0;tcp://10.0.0.1,10.1.0.1:5000;tcp6://...": the
-// host of process 0, unless mpirun runs on a host outside the job.
+// --- Open MPI provides the address of mpirun, "1234.0;tcp://10.0.0.1,10.1.0.1:5000;tcp6://...". It
+// is the host of process 0, unless mpirun runs on a host outside the job.
 
 bool in_open_mpi() { return is_set("OMPI_COMM_WORLD_SIZE"); }
 
@@ -79,14 +79,14 @@ void complete_open_mpi(Processes& found, const ProcessOptions& stated) {
 
 // --- Slurm: slurm.schedmd.com/srun.html, "OUTPUT ENVIRONMENT VARIABLES"
 
-// Only processes that srun started count. The script of a batch job and the shell of salloc have
-// most of the variables too; their step ids start here.
+// Counts only processes that srun started. The script of a batch job and the shell of salloc have
+// most of the variables too, but their step ids are at least this.
 constexpr int64_t first_special_step = 0xfffffff0;
 
 bool in_slurm_step() {
   if (!is_set("SLURM_PROCID")) return false;
   if (variable("SLURM_STEP_ID", first_special_step, 0) >= first_special_step) return false;
-  // An mpirun in a job has srun start one process per host, which starts the others.
+  // If a job calls mpirun, srun starts only one process per host, which starts the others.
   return !is_set("PMI_SIZE") || text_of("PMI_SIZE") == text_of("SLURM_STEP_NUM_TASKS");
 }
 
@@ -137,7 +137,7 @@ struct Scheduler {
   const char* name;
   bool (*is_here)();
   const char *size, *rank, *local_size, *local_rank;
-  // Sets the store, and fields without a variable.
+  // Sets the store's address, and the fields that no variable gives.
   void (*complete)(Processes&, const ProcessOptions& stated);
 };
 

@@ -184,7 +184,8 @@ std::optional<std::string> SpmdLog::first_difference(const std::vector<std::stri
   };
   std::string text = "the processes diverged: " + story(found);
   if (found.a->text == found.b->text) text += ", with other values";
-  // Extra actions of one process may have been compared with later ones of the others.
+  // If one process made extra actions, later entries were compared with the wrong ones. Finds an
+  // earlier entry that was made at another site.
   for (const Entry& entry : all[found.rank_a]) {
     if (entry.index >= found.a->index) break;
     const Entry* other = find(found.rank_b, entry.index);

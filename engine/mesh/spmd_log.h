@@ -77,9 +77,9 @@ class SpmdLog {
  private:
   struct Entry {
     int64_t index = 0;
-    uint64_t digest = 0;  // of this entry
-    uint64_t after = 0;   // running, after it
-    int64_t group = -1;   // its first process; -1 if not a collective
+    uint64_t digest = 0;  // of this entry alone
+    uint64_t after = 0;   // of all entries up to this one
+    int64_t group = -1;   // the group's first process; -1 if not a collective
     uint64_t digest_in_group = 0;
     std::string site;
     std::string text;

@@ -18,8 +18,8 @@ namespace {
 
 constexpr Mesh::Dim stages = Mesh::dim_of(Mesh::pipeline);
 
-// The groups of the own stage are those of the run. Tensors of another stage have no values, and
-// its groups send nothing.
+// The groups of this process's own stage are those of the run. For another stage the groups send
+// nothing, because its tensors have no values.
 class StageMesh final : public Mesh {
  public:
   StageMesh(std::shared_ptr<const Mesh> run, int64_t stage) : run_(std::move(run)), stage_(stage) {

@@ -36,7 +36,7 @@ at::Tensor from_ordered(const at::Tensor& ordered) {
                                                                            : at::kFloat);
 }
 
-// Adds them one by one, so that all processes get the same bits, whatever their CPUs are.
+// Adds rows one by one, so that all processes get the same bits on any CPU.
 at::Tensor sum_of(at::TensorList rows) {
   const at::ScalarType type = rows[0].scalar_type();
   at::Tensor sum = rows[0].to(at::isReducedFloatingType(type) ? at::kFloat : type);
@@ -80,8 +80,8 @@ void put_parts_back(const at::Tensor& parts, const at::Tensor& given) {
     given.copy_(parts.view({-1}).narrow(0, 0, given.numel()).view_as(given));
 }
 
-// Backends support integers of 8, 32 and 64 bits and floats; other dtypes are converted, and copied
-// back if they do not share memory.
+// Backends support floats and integers of 8, 32 and 64 bits. Converts tensors of other dtypes.
+// Reduced::put_back copies the result back if it does not share memory.
 Reduced reduced_form(const at::Tensor& tensor, ReduceOp op, int64_t n_ranks) {
   Reduced reduced{tensor, op, tensor.is_floating_point() && op != ReduceOp::sum};
   if (tensor.scalar_type() == at::kBool) {
@@ -94,7 +94,7 @@ Reduced reduced_form(const at::Tensor& tensor, ReduceOp op, int64_t n_ranks) {
   } else if (reduced.is_ordered) {
     reduced.tensor = to_ordered(tensor, op);
   } else if (at::isReducedFloatingType(tensor.scalar_type()) && n_ranks > 2) {
-    reduced.tensor = tensor.to(at::kFloat);  // a sum of two is rounded once anyway
+    reduced.tensor = tensor.to(at::kFloat);  // a sum of two is rounded only once anyway
   }
   return reduced;
 }

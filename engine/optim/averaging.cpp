@@ -1,4 +1,4 @@
-// ema and lookahead: what follows the update of the parameters in a chain.
+// ema and lookahead: the entries of a chain that follow the update of the parameters.
 
 #include "log_actions.h"
 #include "parameter_groups.h"

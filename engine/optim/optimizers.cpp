@@ -78,7 +78,7 @@ class SGD : public WithLearningRate<SGDOptions> {
   }
 
   void apply(Update& update, Tree& state, double learning_rate) const override {
-    // Only with dampening does the first gradient count otherwise than the later ones.
+    // Only with dampening does the first gradient count differently from later ones.
     const bool is_first = options_.dampening != 0 && update.step == 0;
     for (const ParameterGroup& group : groups(update)) {
       check_layout(update, group);

@@ -47,7 +47,7 @@ ClusterSpec cluster_of(const Mesh& mesh, int64_t memory) {
   return cluster;
 }
 
-// The choice as a text for the other processes, and back.
+// Writes the choice as text for the other processes, and reads it back.
 std::string packed(const PlannedLayout& layout) {
   std::ostringstream text;
   text << layout.n_copies << " " << layout.n_model_shards << " " << layout.n_context_shards << " "
@@ -70,7 +70,8 @@ PlannedLayout unpacked(const std::string& text) {
   return layout;
 }
 
-// Random numbers that a script draws for the plan are not compared between processes.
+// Restores the random generator: the numbers that a script draws for the plan are not compared
+// between processes.
 class DrawsNothing {
  public:
   DrawsNothing() : state_(generator_.get_state()) {}

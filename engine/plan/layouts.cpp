@@ -25,7 +25,7 @@ int64_t bytes_of(const Tree& tree) {
   return bytes;
 }
 
-// The copies that share ZeRO's state.
+// Returns the number of copies that share ZeRO's state.
 int64_t zero_group_of(const PlanOptions& options, const PlannedLayout& layout,
                       const ClusterSpec& cluster) {
   if (layout.zero == 0 || options.zero_group == zero_group_of_all)
@@ -64,7 +64,7 @@ WholeBytes whole_bytes(const TrainerOptions& options) {
   if (!options.offload_optimizer) {
     whole.states = bytes_of(options.optimizer->init(trained));
   } else if (options.compute_dtype != at::kFloat) {
-    // The device may have only the copies of the parameters, the host the parameters.
+    // The parameters may be on the host, and only copies in the compute dtype on the device.
     for (const auto& [name, param] : trained)
       whole.parameters -=
           param.numel() *
@@ -145,7 +145,7 @@ std::vector<PlannedLayout> other_layouts(const PlannedLayout& asked, int64_t glo
                                          const PlanOptions& options, const TrainerOptions& trainer,
                                          const ClusterSpec& cluster) {
   std::vector<PlannedLayout> all;
-  // The positions of an example are split alike in all layouts, and so are the stages.
+  // All layouts split the positions of an example alike, and have the same stages.
   const int64_t n_context = asked.n_context_shards, n_stages = asked.n_pipeline_stages;
   int64_t n = cluster.n_devices() / n_context / n_stages;
   int64_t of_host = cluster.devices_per_host() / n_context;
@@ -172,7 +172,8 @@ std::vector<PlannedLayout> other_layouts(const PlannedLayout& asked, int64_t glo
     layout.n_accumulated = per_copy / batch;
     for (layout.zero = 0; layout.zero <= (n_sharing * n_context > 1 ? 3 : 0); ++layout.zero) {
       if (!options.tries_zero && layout.zero != asked.zero) continue;
-      // Between hosts copies can also only sum gradients.
+      // ZeRO's groups span all copies, or those of one host: then only sums of gradients move
+      // between hosts.
       std::set<int64_t> groups{n_sharing};
       int64_t in_host = of_host / mp / layout.n_expert_shards;
       if (layout.zero > 0 && in_host > 1 && n_sharing % in_host == 0) groups.insert(in_host);
@@ -190,7 +191,7 @@ std::vector<PlannedLayout> other_layouts(const PlannedLayout& asked, int64_t glo
           }
     }
   }
-  // The time may not suffice for all: variants come last.
+  // Sequence parallelism comes last, because the time may not suffice for all layouts.
   std::ranges::stable_sort(all, {}, &PlannedLayout::sequence_parallel);
   return all;
 }

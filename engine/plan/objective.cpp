@@ -43,7 +43,7 @@ void sort_by(PlanObjective objective, std::vector<PlannedLayout>& layouts) {
     if (a.fits != b.fits) return a.fits;
     if (a.is_planned != b.is_planned) return a.is_planned;
     if (!a.is_planned) return a.states < b.states;
-    // All layouts have the same devices: the fastest is the cheapest.
+    // All layouts have the same devices, so the fastest layout is also the cheapest.
     return a.fits && objective != PlanObjective::memory ? a.seconds < b.seconds : a.total < b.total;
   });
 }

@@ -69,7 +69,7 @@ class Search {
     if (asked.why.empty()) possible.insert(possible.begin(), asked);
     std::vector<PlannedLayout>& done = done_;
     if (options_.has_asked) done.push_back(asked.why.empty() ? planned(asked, true) : asked);
-    // If it does not fit, another form of it may; or one needs less.
+    // Other forms of the asked layout may fit or need less memory.
     bool needs_less = options_.objective == PlanObjective::memory;
     if (asked.why.empty() && (done.empty() || !done.front().fits || needs_less)) {
       asked.is_asked = false;
@@ -111,7 +111,8 @@ class Search {
   }
 
  private:
-  // The least memory found, its largest part, and how many devices the states need.
+  // Describes the layout that needs the least memory, its largest part, and how many devices the
+  // states need.
   std::string nothing_fits() const {
     std::ostringstream text;
     text << "no layout of " << cluster_.n_devices() << " devices fits in "
@@ -136,8 +137,8 @@ class Search {
     return text.str();
   }
 
-  // If nothing fits: finds what needs the least memory, also among layouts whose states alone do
-  // not fit. It takes no notice of the time, so that each search finds the same.
+  // If nothing fits: finds the layout that needs the least memory, also among layouts whose states
+  // alone do not fit. Ignores the timeout, so that each search finds the same layout.
   void add_least(std::vector<PlannedLayout> layouts) {
     constexpr int64_t most_of_kind = 3;
     for (PlannedLayout& layout : layouts) layout.states = least_states(whole_, layout);
@@ -177,18 +178,18 @@ class Search {
     result_.least_devices = (result_.states + most_bytes() - 1) / most_bytes();
   }
 
-  // The part of a device's memory that a step may use.
+  // Returns the memory of a device that a step may use.
   int64_t most_bytes() const {
     return std::max<int64_t>(1, int64_t(double(result_.memory) * (1 - options_.margin)));
   }
 
-  // The memory of a device of which the layout may use as much as it needs.
+  // Returns the memory that a device must have so that the layout may use all that it needs.
   int64_t memory_for(const PlannedLayout& layout) const {
     return int64_t(std::ceil(double(layout.total + 1) / (1 - options_.margin)));
   }
 
-  // The layout with fewer examples at a time, or with blocks that are computed again, if that makes
-  // it fit. Both forms if less memory is what is looked for.
+  // Returns the layout with a smaller batch or recomputed blocks, if that makes it fit. Returns all
+  // forms if the objective is less memory.
   std::vector<PlannedLayout> forms(const PlannedLayout& layout) {
     PlannedLayout first = best_batch(layout);
     bool is_as_given = first.per_device_batch_size == layout.per_device_batch_size;
@@ -216,8 +217,8 @@ class Search {
     return has_blocks_ && options_.tries_recompute && layout.recompute != Recompute::blocks;
   }
 
-  // Whether as many layouts as are returned are faster than this. What needs less memory than a
-  // layout, a smaller batch or recomputation, takes no less time.
+  // Whether enough faster layouts are known. A form that needs less memory than its layout, by a
+  // smaller batch or recomputation, takes no less time.
   bool is_too_slow(double seconds) const {
     if (options_.objective == PlanObjective::memory) return false;
     return std::ranges::count_if(done_, [&](const PlannedLayout& each) {
@@ -225,13 +226,13 @@ class Search {
            }) >= options_.n_layouts;
   }
 
-  // The facts that decide what a device computes.
+  // The facts that decide which operators a device computes.
   using Kind = std::tuple<int64_t, bool, c10::ScalarType>;
   static Kind kind_of(const PlannedLayout& layout) {
     return {layout.n_model_shards, layout.sequence_parallel, layout.compute_dtype};
   }
 
-  // ZeRO's levels change what a step sends, and little of what it computes.
+  // A lower bound of the time: ZeRO's levels change what a step sends, but hardly what it computes.
   double least_seconds(const PlannedLayout& layout) const {
     constexpr double without_updates = 0.9;
     auto found = busy_.find(kind_of(layout));
@@ -242,8 +243,8 @@ class Search {
     PlannedLayout first = planned(layout), now = first;
     while (now.is_planned && !now.fits && !is_too_slow(now.seconds) &&
            !program_.options.train_step_fn) {
-      // A lower bound of the memory that does not depend on the batch: no batch that fits is left
-      // out.
+      // The memory that does not depend on the batch. It is a lower bound, so the search skips no
+      // batch that fits.
       int64_t fixed = now.reserved;
       for (MemoryKind kind : {MemoryKind::parameters, MemoryKind::gradients, MemoryKind::states})
         fixed += now.memory.at(name_of(kind));
@@ -307,7 +308,7 @@ class Search {
     return layout;
   }
 
-  // With one micro-batch, ZeRO 2 does what ZeRO 1 does.
+  // With one micro-batch, ZeRO 2 works like ZeRO 1.
   std::optional<PlannedLayout> like_zero1(const PlannedLayout& layout) const {
     if (layout.zero != 2 || layout.n_accumulated > 1) return std::nullopt;
     PlannedLayout same = layout;
@@ -322,7 +323,7 @@ class Search {
     return same;
   }
 
-  // The memory of the stage that needs the most, which is returned.
+  // Adds the memory of the stage that needs the most, and returns that stage.
   const TracedStage& add_memory(PlannedLayout& layout,
                                 const std::vector<TracedStage>& stages) const {
     const TracedStage* largest = nullptr;
@@ -351,7 +352,7 @@ class Search {
                         1);
     layout.reserved =
         cluster_.reserve.context + cluster_.reserve.workspace + n_groups * cluster_.reserve.group;
-    // On a CPU the bytes of tensors count alone.
+    // On a CPU only the bytes of tensors count.
     if (cluster_.device().kind != DeviceFacts::cpu) {
       // LibTorch's allocator returns unused segments before it gives up.
       int64_t capacity = std::max<int64_t>(0, most_bytes() - layout.reserved);
@@ -368,7 +369,7 @@ class Search {
     return largest->first + " " + bytes_text(largest->second);
   }
 
-  // All stages, and a link each way to the neighbours.
+  // One group of all stages, and one link in each direction for each neighbour.
   static int64_t n_groups_of_stages(const PlannedLayout& layout) {
     const int64_t last = layout.n_pipeline_stages - 1;
     return last == 0 ? 0 : 1 + 2 * ((layout.stage > 0) + (layout.stage < last));
@@ -389,7 +390,7 @@ class Search {
     layout.mfu = cost_.model_flops_utilization(step.model_flops, time.total, layout.compute_dtype);
   }
 
-  // Says which weights each of the model shards holds whole, if these are much of the model.
+  // Names the weights that each model shard holds whole, if these are a large part of the model.
   void add_whole_weights(PlannedLayout& layout,
                          const std::vector<ShardingDecision>& decisions) const {
     std::map<std::string, std::pair<int64_t, int64_t>> whole;  // count and bytes by reason
@@ -435,7 +436,7 @@ class Search {
   std::string from_line_ = call_site();
   int64_t n_left_ = 0, n_slow_ = 0;  // layouts that were not tried
   bool has_blocks_ = false;          // whether the loss marks blocks
-  // How the parameters are split, by the number of model shards: it is decided once.
+  // The placements of parameters, by the number of model shards: each is decided once.
   std::map<int64_t, std::vector<ShardingDecision>> decisions_;
   std::map<Kind, double> busy_;  // the least seconds that a device computes
   std::vector<PlannedLayout> done_, of_zero1_;

@@ -91,8 +91,8 @@ Bpe::Bpe(const std::string& where, BpeOptions options)
   options_.merges = {};
 }
 
-// Requires that no token has a space symbol after another character or depends on the ends of
-// words.
+// Whether words are independent: no token has a space symbol after another character, or depends on
+// the ends of words.
 bool Bpe::has_independent_words() const {
   bool depends_on_ends =
       !options_.continuing_prefix.empty() || !options_.end_suffix.empty() || options_.ignore_merges;

@@ -79,8 +79,8 @@ const std::map<std::string, Kind> models = {
     {"t5", {Parts::Model::unigram, 2, {}, 1, 0}},
 };
 
-// Files do not say that Phi-3's special tokens take in the whitespace after them. llama.cpp knows
-// it by the model's name.
+// Phi-3's special tokens absorb the whitespace after them. Files do not say this; llama.cpp
+// recognises the model by its name.
 bool is_phi3(std::string name) {
   for (char& c : name) c = char(std::tolower(static_cast<unsigned char>(c)));
   return name.find("phi-3") != name.npos || name.find("phi3") != name.npos;
@@ -117,7 +117,7 @@ TokenizerParts read_gguf_tokenizer(const std::string& where, const Tree::Dict& v
   parts.bos_id = token("bos_token_id", kind->second.bos_id);
   parts.eos_id = token("eos_token_id", kind->second.eos_id);
   parts.pad_id = token("padding_token_id", kind->second.pad_id);
-  // A vocabulary has one unknown token; others are control tokens.
+  // A vocabulary has one unknown token; further tokens of that type become control tokens.
   for (size_t i = 0; i < parts.types.size(); ++i)
     if (parts.types[i] == Parts::unknown && parts.unk_id && int64_t(i) != *parts.unk_id)
       parts.types[i] = Parts::control;

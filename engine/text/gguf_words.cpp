@@ -1,5 +1,6 @@
-// The expressions for words by llama.cpp's names of pre-tokenizers, those of the models'
-// tokenizer.json where llama.cpp has others for want of Unicode's classes.
+// The regular expressions for words, by llama.cpp's names of pre-tokenizers. llama.cpp changes some
+// expressions because it lacks Unicode's classes; the expressions here are then those of the
+// models' tokenizer.json.
 #include "gguf_words.h"
 
 #include "../io/strict_json.h"
@@ -20,7 +21,7 @@ const std::string letters = "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|";
 const std::string spaces = "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 const std::string rest = "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" + spaces;
 
-// LLaMA 3's words, with so many digits in a number: "\\p{N}{1,3}".
+// LLaMA 3's words. `numbers` matches the digits of a number, such as "\\p{N}{1,3}".
 std::string with_numbers(const std::string& numbers) {
   return contractions + "|" + letters + numbers + rest;
 }

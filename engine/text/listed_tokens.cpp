@@ -168,7 +168,7 @@ ListedTokens::ListedTokens(const TokenizerClass& kind, const JsonField& config,
 
 void ListedTokens::add_to(Pipeline& pipeline) const {
   std::map<int64_t, AddedToken> by_id = by_id_;
-  // How tokens match that files name by their text only.
+  // The matching options of tokens that files name only by their text.
   std::map<std::string, AddedToken> described;
   std::set<std::string> is_added, is_special;
   for (const AddedToken& token : pipeline.added_tokens) {

@@ -138,7 +138,7 @@ Normalizer lowercase() {
       std::string lower;
       append_code_point(
           lower, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c.value))));
-      // The only character whose lower case is two.
+      // The only character whose lower case has two characters.
       if (c.value == 0x130) lower = "i\u0307";
       result.append(lower, text.origin(i));
       i += c.size;

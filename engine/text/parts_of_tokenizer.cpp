@@ -38,8 +38,7 @@ bool has_type(const json& value, const std::string& type) {
   return std::ranges::any_of(value, [&](const json& part) { return has_type(part, type); });
 }
 
-// Puts the tokens of a vocabulary by their numbers. Numbers without a token get one that no text
-// has.
+// Sets the token of an id. Ids without a token get a placeholder that occurs in no text.
 void set_token(Parts& parts, int64_t id, const std::string& token, int32_t type) {
   require(id >= 0 && id <= largest_id, "the tokenizer has a token of number ", id);
   while (int64_t(parts.tokens.size()) <= id) {
@@ -76,7 +75,7 @@ Parts parts_of_json(const std::string& text) {
   std::map<std::string, size_t> ids;
   for (size_t id = 0; id < parts.tokens.size(); ++id) ids[parts.tokens[id]] = id;
   const json& merges = model.at("merges");
-  // SentencePiece's merges are ordered by the scores of what they make.
+  // SentencePiece orders merges by the scores of the merged tokens.
   if (!byte_level) parts.scores.assign(parts.tokens.size(), -1e9f);
   std::set<size_t> scored;
   for (size_t rank = 0; rank < merges.size(); ++rank) {
@@ -141,7 +140,7 @@ std::vector<std::string> words_of(const std::vector<PreTokenizer>& steps) {
   return words;
 }
 
-// The name of the way in which byte-level BPE cuts texts into words.
+// The name of the rule by which byte-level BPE splits texts into words.
 std::string name_of_words(const std::vector<PreTokenizer>& steps, bool ignore_merges) {
   const std::vector<std::string> expected = words_of(steps);
   for (const auto& [name, words] : all_gguf_words()) {
@@ -170,7 +169,7 @@ std::vector<int64_t> ids_of(const Tokenizer& tokenizer, const std::string& text,
   return tokenizer.encode(text, options).ids;
 }
 
-// Sets what texts begin and end with.
+// Sets the tokens at the beginning and at the end of texts.
 void set_ends(Parts& parts, const Tokenizer& tokenizer) {
   const std::vector<int64_t> inner = ids_of(tokenizer, "a", false);
   const std::vector<int64_t> whole = ids_of(tokenizer, "a", true);

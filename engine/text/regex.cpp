@@ -20,8 +20,9 @@ namespace {
 constexpr uint32_t match_limit = 50'000'000;
 constexpr size_t jit_stack_size = 1 << 20;
 
-// Classes in which PCRE2 differs from Oniguruma and Rust are written out: PCRE2 counts U+180E as a
-// blank, and does not count marks as word characters.
+// Character classes that mean other characters in PCRE2 than in Oniguruma and Rust: PCRE2 counts
+// U+180E as a blank, and does not count marks as word characters. Expressions get their members
+// instead.
 struct CharacterClass {
   char letter;
   std::string_view members;

@@ -419,7 +419,7 @@ std::optional<std::string> Tokenizer::bytes_of(int64_t id) const {
     step.apply(parts);
     if (parts.size() != 1) break;
   }
-  // After another token, because the first one may lose a space.
+  // Decodes it after another token, because the first token may lose a space.
   DecodeOptions options;
   options.clean_up_tokenization_spaces = false;
   const std::string before = decode_tokens({id}, options);

@@ -150,7 +150,8 @@ void Folder::read_config() {
   if (has("chat_template.jinja")) settings_.chat_template = files_.at("chat_template.jinja");
 }
 
-// Names the class in what save_pretrained writes, where there may be no model.
+// Writes the class name into the tokenizer_config.json that save_pretrained writes, because its
+// folder may have no model.
 void Folder::name_class(const std::string& name) {
   std::string& file = files_["tokenizer_config.json"];
   auto config = nlohmann::ordered_json::parse(file, nullptr, false);
@@ -291,8 +292,8 @@ void Folder::set_normalizer(nlohmann::json& normalizer) const {
   normalizer["handle_chinese_chars"] = config().boolean("tokenize_chinese_chars", true);
 }
 
-// add_prefix_space of tokenizer_config.json, which is false if it is missing, takes precedence over
-// the pre-tokenizer's if that is a single step.
+// add_prefix_space of tokenizer_config.json (default: false) overrides the pre-tokenizer's if the
+// pre-tokenizer is a single step.
 void Folder::set_prefix_space(nlohmann::json& tokenizer) const {
   const TokenizerClass& kind = tokenizer_class(class_name_);
   auto given = config().find("add_prefix_space");

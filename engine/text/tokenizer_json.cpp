@@ -184,7 +184,7 @@ const Readers<PreTokenizers> pre_tokenizer_readers = {
      [](const JsonField& field) {
        auto given = field.find("length");
        int64_t length = given ? given->integer() : 5;
-       // The longest that a regular expression repeats.
+       // The largest number of repetitions in a regular expression.
        if (length < 1 || length > 65535) field.at("length").fail_expecting("a number to 65535");
        return regex_split(field, "(?s:.{1," + std::to_string(length) + "})", Delimiter::isolated);
      }},

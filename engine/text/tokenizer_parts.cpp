@@ -30,7 +30,7 @@ Pipeline sentencepiece_from(const std::string& where, const Parts& parts) {
   return sentencepiece_pipeline(where, model);
 }
 
-// Those that begin a text, end it, or stand for what is unknown leave whitespace alone.
+// Tokens that begin a text, end it or replace unknown text leave the whitespace after them alone.
 bool strips_after(const Parts& parts, int64_t id) {
   return parts.strips_after_special && id != parts.bos_id && id != parts.eos_id &&
          id != parts.unk_id;

@@ -99,7 +99,7 @@ std::string lower_case(std::string_view text) {
     if (c.value == capital_sigma && has_letter_before(text, i) && !has_letter_from(text, end))
       result += final_sigma;
     else if (c.value == 0x130)
-      result += "i\u0307";  // the only character whose lower case is two
+      result += "i\u0307";  // the only character whose lower case has two characters
     else if (c.value == 0xFFFD)
       result += text.substr(i, c.size);  // perhaps bytes that are not UTF-8
     else

@@ -179,7 +179,7 @@ Schedule Deployer::get_lr_schedule_fn(const LrScheduleOptions& options) const {
   check_positive("get_lr_schedule_fn: n_epochs", options.n_epochs);
   require(options.learning_rate > 0, "get_lr_schedule_fn: learning_rate = ", options.learning_rate,
           " must be positive");
-  // Without a layout, a step has the examples that it has if each process is a copy of the model.
+  // Without a layout, counts the examples of a step as if each process held a copy of the model.
   int64_t micro = has_layout()
                       ? get_local_global_micro_batch_size(options.per_device_batch_size).second
                       : options.global_batch_size.value_or(options.per_device_batch_size *

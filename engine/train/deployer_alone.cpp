@@ -39,8 +39,8 @@ constexpr int64_t alignment = 16;
 
 int64_t padded(int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
-// A result as text: its tree, and the dtypes and sizes of its tensors, whose bytes follow in this
-// order.
+// A result as text: its tree, and the dtypes and sizes of its tensors, in the order in which their
+// bytes follow.
 std::string text_of_result(const DescribedTree& result) {
   Tree::Dict tensors;
   for (const auto& [name, tensor] : result.tensors) {

@@ -57,7 +57,7 @@ void remove_later_metrics(const std::shared_ptr<Deployer>& deployer, int64_t ste
   io::remove_later_metrics(deployer->workdir() + "/metrics.jsonl", step);
 }
 
-// A resumed run goes on with its seed.
+// A resumed run keeps its seed.
 uint64_t seed_of(const Tree& last_ckpt_info, uint64_t otherwise) {
   if (last_ckpt_info.is_none()) return otherwise;
   const auto& info = last_ckpt_info.as<Tree::Dict>();

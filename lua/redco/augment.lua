@@ -27,8 +27,8 @@ local function check_range(where, name, value, low, high)
   end
 end
 
--- Returns one number from [0, 1) for each example. It is made from the images, so that it is split
--- over the processes as they are.
+-- Returns one number from [0, 1) for each example. Makes the tensor from the images, so that it is
+-- split over the processes like them.
 local function numbers(images, rng, dtype)
   local first = images:detach():select(1, 0):select(1, 0):select(1, 0)
   dtype = dtype or images.dtype == "float64" and "float64" or "float32"

@@ -8,7 +8,7 @@ local function set_of(words)
   return set
 end
 
--- Functions of redco.torch, and methods, of which the only result is a tensor.
+-- Functions of redco.torch, and methods, that return exactly one tensor.
 local functions = set_of [[abs add all amax amin any arange argmax argmin argsort bmm bool cat clamp
   clone contiguous cumsum detach div double empty eq exp eye flatten float float16 full ge gelu
   gather gt half index_select int le linspace log log_softmax logical_and logical_not logical_or
@@ -105,8 +105,8 @@ local function ends_tensor(tokens, i, tensors)
       and not is(tokens[first - 4], "#")
 end
 
--- Whether the expression that begins with token i is a tensor: torch.f(...):g(...) or a variable of
--- one, and what arithmetic makes of it.
+-- Whether the expression that begins with token i is a tensor: torch.f(...):g(...) or a variable
+-- that holds a tensor, also in arithmetic.
 local function begins_tensor(tokens, i, tensors)
   if is(tokens[i], "torch") and is(tokens[i + 1], ".") then
     if not functions[(tokens[i + 2] or {}).text] then return false end

@@ -12,7 +12,7 @@ local contrastive = {}
 
 local function normalised(x) return x / x:norm(2, { -1 }, true):clamp(1e-12) end
 
--- Checks a list of at least `least` tensors [B, size] with one size; returns them for all
+-- Checks a list of at least `least` tensors [B, size] with one size. Gathers them over all
 -- micro-batches, in float32 at least.
 local function gathered(where, vectors, least)
   if type(vectors) ~= "table" or #vectors < least then
@@ -49,7 +49,7 @@ local function ranking(scores, n)
   return scores:logsumexp({ 1 }):mean() - scores:narrow(1, 0, n):diagonal():mean()
 end
 
--- Each returns a loss of vectors that are gathered, with options that are read.
+-- Each function returns a loss from gathered vectors and checked options.
 local of_gathered = {}
 
 local function count_of(x) return torch.full({}, x:size(0), { device = x.device }) end
@@ -72,7 +72,7 @@ function of_gathered.multiple_negatives_symmetric_ranking(vectors, o, where)
   return (ranking(scores, n) + ranking(backward, n)) / 2, count_of(vectors[1])
 end
 
--- The logarithm of 1 + the sum of exp(s_i - s_j) over pairs whose labels have another order.
+-- The logarithm of 1 + the sum of exp(s_i - s_j) over pairs with label i below label j.
 function of_gathered.cosent(vectors, o)
   local labels = o.labels
   local scores = (normalised(vectors[1]) * normalised(vectors[2])):sum({ 1 }) * o.scale

@@ -2,7 +2,7 @@
 --- and the garbage collector walks all that are loaded.
 local lazy = {}
 
--- Of each table with such fields the set of those that nobody has read.
+-- By table: the set of its lazy fields that nobody has read.
 local unread = {}
 
 --- Returns `t` with a metatable that sets t[name] to load(name) when it is first read, for each of

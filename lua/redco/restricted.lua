@@ -5,7 +5,7 @@ local torch = require "redco.torch"
 
 -- Functions of Lua. Left out are functions that read files or load code (require and print are
 -- replaced), that could escape the read-only tables (getfenv, setfenv, newproxy), and
--- collectgarbage, one call of which may run for an unlimited time.
+-- collectgarbage, because one call may run for an unlimited time.
 local libraries = {
   _G = "assert error ipairs next pairs pcall rawequal rawget rawset select tonumber tostring type "
     .. "unpack xpcall _VERSION",
@@ -95,9 +95,9 @@ local function script_getmetatable(value)
   return made[debug.getmetatable(value)] and getmetatable(value) or nil
 end
 
--- If the stack is full, LuaJIT raises an error instead of calling the hook that counts steps, and a
--- script that catches this error could run forever. So calls of pcall and xpcall are counted
--- themselves, outside of the protected function.
+-- If the stack is full, LuaJIT raises an error instead of calling the hook that counts
+-- instructions. A script that catches this error could run forever, so each call of pcall and
+-- xpcall is counted too, outside of the protected function.
 local function counted(catch, count)
   return function(...)
     count()
@@ -106,8 +106,8 @@ local function counted(catch, count)
 end
 
 --- Returns the globals of a restricted engine. `show` receives the lines that scripts print.
---- `count` subtracts from the remaining steps, or ends the script. `counted_call` wraps a function
---- so that it counts as a C++ function, whose nesting is limited.
+--- `count` subtracts from the remaining instructions, or ends the script. `counted_call` wraps a
+--- function so that it counts as a C++ function, whose nesting is limited.
 return function(show, count, counted_call)
   -- String methods bypass the tables above. LuaJIT does not limit the nesting of the calls below,
   -- but the stack of a thread is limited.

@@ -1,5 +1,5 @@
-// redco-sandbox: the process of a redco::Sandbox. It runs scripts in a restricted engine, after it
-// has given up every system call but those to compute and to use its socket.
+// redco-sandbox: the process of a redco::Sandbox. It gives up all system calls except those for
+// computing and for its socket, and then runs scripts in a restricted engine.
 
 #include "confine.h"
 #include "host/sandbox_channel.h"
@@ -27,7 +27,7 @@ namespace redco::sandbox {
 
 namespace {
 
-// Uses once what LibTorch opens files or asks the system for at its first use.
+// Uses once every part of LibTorch that opens files or makes other system calls at its first use.
 void warm_up() {
   tzset();
   at::Tensor x = at::rand({4, 4}).requires_grad_();
@@ -81,7 +81,7 @@ Tree::List run(ScriptEngine& engine, Channel& channel, const Message& message) {
   }
 }
 
-// malloc keeps much of what it had, and LuaJIT cannot use that.
+// Asks the system, because malloc keeps much of its freed memory, which LuaJIT cannot use.
 bool has_room(size_t bytes) {
   void* room = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return room != MAP_FAILED && munmap(room, bytes) == 0;

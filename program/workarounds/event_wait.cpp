@@ -21,7 +21,8 @@ extern "C" [[gnu::visibility("default")]] int epoll_wait(int descriptor, epoll_e
   if (is_off) return epoll_pwait(descriptor, events, most, timeout, nullptr);
   thread_local epoll_event last{};
   int n = epoll_pwait(descriptor, events, most, 0, nullptr);
-  // Only an event that had no wait before it: beside other programs, a core comes back late.
+  // Yields only for a repeated event that came without a wait: beside other programs, this thread
+  // gets its core back late.
   if (n > 0 && events[0].events == last.events && events[0].data.u64 == last.data.u64)
     sched_yield();
   if (n == 0 && timeout != 0) n = epoll_pwait(descriptor, events, most, timeout, nullptr);

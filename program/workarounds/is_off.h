@@ -9,7 +9,7 @@ namespace redco {
 /// libc, since some workarounds run before it is initialised.
 __attribute__((no_sanitize("address", "thread", "undefined"))) inline bool is_off(
     char** environment, const char* name) {
-  // Returns where `text` goes on after `start`, or null if it begins otherwise.
+  // Returns the rest of `text` after `start`, or null if `text` does not begin with `start`.
   auto after = [](const char* text, const char* start)
                    __attribute__((no_sanitize("address", "thread", "undefined")))
                        ->const char* {

@@ -28,8 +28,8 @@ bool starts_with(const char* text, const char* start) {
   return *start == 0;
 }
 
-// Whether the kernel has loaded this program, and not `ld.so PROGRAM`: /proc/self/exe is ld.so
-// then. `after_environment` is the auxiliary vector.
+// Whether the kernel has loaded this program itself. After `ld.so PROGRAM`, /proc/self/exe is
+// ld.so. `after_environment` is the auxiliary vector.
 bool is_own_executable(char** after_environment) {
   for (auto entry = reinterpret_cast<const Elf64_auxv_t*>(after_environment);
        entry->a_type != AT_NULL; ++entry)
@@ -37,8 +37,8 @@ bool is_own_executable(char** after_environment) {
   return false;
 }
 
-// Runs before any library is initialised, libc included: system calls and the stack alone. Failing
-// to start again is no error; the default remains.
+// Runs before any library is initialised, even libc, so it uses only system calls and the stack. A
+// failed restart is no error: the default remains.
 __attribute__((no_sanitize("address", "thread", "undefined"))) void limit_spinning(
     int, char** arguments, char** environment) {
   if (redco::is_off(environment, "openmp_wait")) return;

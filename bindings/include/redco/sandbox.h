@@ -1,4 +1,4 @@
-// Runs Lua scripts that are not trusted in a process of their own.
+// Runs untrusted Lua scripts in a separate process.
 
 #pragma once
 

@@ -58,8 +58,8 @@ uint32_t number_at(std::string_view bytes, size_t place) {
   return number;
 }
 
-// Whether a chunk is longer than the file. A writer to a pipe, which cannot go back to the header,
-// gives the largest lengths.
+// Whether a chunk ends after the file. A program that writes to a pipe cannot return to the header,
+// and gives the largest length there.
 bool is_cut_wav(std::string_view bytes) {
   for (size_t place = 12; place + 8 <= bytes.size();) {
     uint64_t size = number_at(bytes, place + 4);
@@ -119,7 +119,7 @@ Audio decode_audio(const std::string& name, std::string_view bytes) {
           info.samplerate, " Hz");
   require(info.frames <= max_samples / info.channels, name, ": ", info.frames, " samples in ",
           info.channels, " channels; at most ", max_samples, " samples are read");
-  // In blocks: a header may claim more than there is.
+  // Reads blocks, because a header may claim more samples than the file has.
   std::vector<float> samples;
   int64_t n_frames = 0, in_block = std::max<int64_t>(block_size / info.channels, 1);
   while (n_frames < info.frames) {

@@ -16,7 +16,7 @@ using namespace image_formats;
 
 constexpr int64_t max_pixels = 178956970;
 
-// A format by the first bytes of its files, and by those from byte 8.
+// A file has a format if it begins with `signature` and has `later` from byte 8 on.
 struct ImageFormat {
   std::string_view signature, later;
   at::Tensor (*decode)(const std::string& name, std::string_view bytes);

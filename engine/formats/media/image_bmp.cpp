@@ -75,7 +75,7 @@ Header read_header(const Reader& file) {
   if (header.n_colours == 0 && n <= 8) header.n_colours = 1u << n;
   uint32_t defaults[3] = {n == 16 ? 0x7C00u : 0xFF0000u, n == 16 ? 0x3E0u : 0xFF00u,
                           n == 16 ? 0x1Fu : 0xFFu};
-  // Masks follow the 40 bytes of the first header, and are part of later ones.
+  // The masks follow a header of 40 bytes; longer headers contain them at the same place.
   for (int i = 0; i < 3; ++i)
     header.channels[i].mask = has_masks ? file.number(54 + 4 * i, 4) : defaults[i];
   return header;

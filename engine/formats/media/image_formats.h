@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-// The formats of image files, one a source file. Each decoder returns uint8 [height, width, 3], the
-// memory order of the libraries, and throws Error, beginning with `name`, for a damaged file.
+// The formats of image files; each has a source file. A decoder returns uint8 [height, width, 3],
+// the memory order of the libraries. For a damaged file it throws an Error that begins with `name`.
 namespace redco::image_formats {
 
 /// Returns pixels without values; throws Error for more pixels than are read.

@@ -11,8 +11,7 @@ namespace redco::image_formats {
 
 namespace {
 
-// Turns ink into light as Pillow does; files have the inverse of the ink, as Adobe's programs write
-// it.
+// Converts CMYK to RGB as Pillow does. Files contain inverted CMYK, as Adobe's programs write it.
 void from_cmyk(const uint8_t* from, int64_t n_pixels, uint8_t* to) {
   for (int64_t i = 0; i < n_pixels; ++i, from += 4, to += 3) {
     for (int channel = 0; channel < 3; ++channel) {
@@ -34,7 +33,7 @@ at::Tensor decode_jpeg(const std::string& name, std::string_view bytes) {
   int width = 0, height = 0, subsampling = 0, colours = -1;
   int status = tjDecompressHeader3(decoder.get(), data, bytes.size(), &width, &height, &subsampling,
                                    &colours);
-  // A way of subsampling without a name is an error there, but no obstacle here.
+  // TurboJPEG reports an error for subsampling that it has no name for, but decodes it.
   if (colours < 0 || subsampling >= 0) check(status);
   at::Tensor pixels = new_pixels(name, width, height);
   bool has_ink = colours == TJCS_CMYK || colours == TJCS_YCCK;

@@ -87,8 +87,8 @@ uint64_t fewest_bytes(TIFF* tiff, uint16_t compression, uint32_t width, uint32_t
   }
 }
 
-// Checks that the file has the data of all strips or tiles, as far as their places and sizes say
-// so. libtiff takes a strip without a place for an empty one.
+// Checks from their offsets and sizes that the file has the data of all strips or tiles. libtiff
+// treats a strip without an offset as empty.
 void check_data(const std::string& name, TIFF* tiff, uint64_t file_size, uint32_t width,
                 uint32_t height) {
   uint16_t compression = 0, planes = 0;
@@ -142,7 +142,7 @@ at::Tensor decode_tiff(const std::string& name, std::string_view bytes) {
   TIFFGetField(tiff.get(), TIFFTAG_IMAGELENGTH, &height);
   at::Tensor pixels = new_pixels(name, width, height);
   check_data(name, tiff.get(), bytes.size(), width, height);
-  // So that colours are not multiplied by alpha.
+  // Declares the colours premultiplied, so that libtiff does not multiply them by alpha.
   uint16_t n_extra = 0, *extra = nullptr, associated = EXTRASAMPLE_ASSOCALPHA;
   if (TIFFGetField(tiff.get(), TIFFTAG_EXTRASAMPLES, &n_extra, &extra) && n_extra == 1)
     TIFFSetField(tiff.get(), TIFFTAG_EXTRASAMPLES, 1, &associated);

@@ -43,7 +43,7 @@ at::Tensor copied(const ParquetColumn& column, int64_t first, int64_t n, c10::Sc
   return result;
 }
 
-// A row group: its columns and what they need.
+// A row group: its columns, their memory and the last use.
 struct Group {
   std::vector<ParquetColumn> columns;  // by leaf; empty for those that are not selected
   int64_t n_bytes = 0;
@@ -117,12 +117,12 @@ class RowReader {
     ++cursor.level;
   }
 
-  // Passes over a null or an empty list, for which each leaf below has one level.
+  // Skips a null or an empty list: each leaf below has one level for it.
   void skip(const ParquetNode& node) {
     for (size_t i = node.first_leaf; i < node.end_leaf; ++i) advance(i);
   }
 
-  // Whether the list of a node goes on.
+  // Whether the list of a node has a further element.
   bool goes_on(const ParquetNode& node) const {
     const Cursor& cursor = cursors_[node.first_leaf];
     return cursor.level < cursor.end &&

@@ -139,7 +139,8 @@ void read_runs(const std::string& where, std::string_view bytes, int width, int6
   }
 }
 
-// Splits off a part that follows its length.
+// Removes a part from the front of `bytes` and returns it. Without `length`, the length precedes
+// the part.
 std::string_view take_part(const std::string& where, std::string_view& bytes,
                            std::optional<int64_t> length = {}) {
   if (!length) {
@@ -182,12 +183,13 @@ class Decoder {
   }
 
  private:
-  // Keeps the bytes of a page, decompressed, until `drop_numbers` or as long as the column lives.
+  // Decompresses the bytes of a page, and keeps them until `drop_numbers` or, for texts, as long as
+  // the column lives.
   std::string_view keep(std::string_view stored, int64_t size, bool is_compressed) {
     budget_.take(where_, size);
     auto n = size_t(size);
     std::string bytes;
-    // Of no bytes, some writers store none.
+    // Some writers store nothing for a page without bytes, not even an empty compressed block.
     switch (is_compressed && !stored.empty() ? chunk_.codec : 0) {
       case 0:
         require(stored.size() == n, where_, "a page has ", stored.size(), " bytes, expected ", n);
@@ -207,7 +209,7 @@ class Decoder {
              " (LZO 3, Brotli 4, LZ4 5 or 7), which is not supported, only Snappy, gzip and "
              "Zstandard: write the file again");
     }
-    // A short string moves its bytes when the list grows.
+    // The bytes must not move when the list grows, as those of a short string would.
     if (bytes.size() < 64) bytes.reserve(64);
     column_.pages.push_back(std::move(bytes));
     return {column_.pages.back().data(), n};

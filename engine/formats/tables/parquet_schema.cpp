@@ -132,7 +132,7 @@ class Schema {
     return node;
   }
 
-  // A node without its own repetition, whose levels are these.
+  // Returns a node without its own repetition, at these levels.
   ParquetNode content(const Element& element, int definition, int repetition,
                       const std::string& above, int depth) {
     std::string path = above.empty() ? element.name : above + "." + element.name;
@@ -156,8 +156,8 @@ class Schema {
     return finished(std::move(result));
   }
 
-  // A list or map of two or three levels: a group with a repeated child, which is the element or
-  // has it as its only child ("Lists" in LogicalTypes.md of parquet-format).
+  // A list or map of two or three levels: a group with a repeated child. This child is the element,
+  // or has the element as its only child ("Lists" in LogicalTypes.md of parquet-format).
   ParquetNode list(const std::string& name, int definition, int repetition, const std::string& path,
                    int depth) {
     ParquetNode result = new_list(name, definition, repetition);

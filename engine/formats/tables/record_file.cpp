@@ -86,8 +86,8 @@ class Scan {
   }
 
  private:
-  // Where in a record of CSV: where a value begins, in one without or with quotes, or after a quote
-  // that ends the value unless another quote follows.
+  // A place in a CSV record: at the start of a value, in an unquoted value, in a quoted value, or
+  // after a quote that ends the value unless another quote follows.
   enum class Place : uint8_t { start, value, quoted, after_quote };
 
   void look_at(std::string_view part_of_line) {
@@ -105,7 +105,7 @@ class Scan {
       for (char c : part) place_ = after(c);
   }
 
-  // Only a quote with which a value begins opens it; a doubled quote stands for one.
+  // A quote opens a quoted value only at the start of the value; a doubled quote stands for one.
   Place after(char c) const {
     if (c == '"') {
       if (place_ == Place::start || place_ == Place::after_quote) return Place::quoted;

@@ -39,7 +39,7 @@ class ThriftReader {
   int depth_ = 0;
   uint8_t type_ = 12;     // of the value that comes next; at first a struct
   bool is_next_ = true;   // whether that value is not yet read
-  bool in_list_ = false;  // where booleans are bytes; in a field the type is the value
+  bool in_list_ = false;  // in a list booleans are bytes; in a field the type is the value
 };
 
 }  // namespace redco::io

@@ -17,7 +17,7 @@ namespace redco::io {
 
 namespace {
 
-// Pages that are wholly in a range. Others may have bytes of other tensors.
+// Drops the pages that are wholly in a range. Other pages may have bytes of other tensors.
 void drop_pages(void* begin, size_t size) {
   const auto page = uintptr_t(sysconf(_SC_PAGESIZE)), address = reinterpret_cast<uintptr_t>(begin);
   const uintptr_t first = (address + page - 1) / page * page, last = (address + size) / page * page;

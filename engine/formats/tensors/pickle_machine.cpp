@@ -112,7 +112,8 @@ void PickleMachine::push_container(Kind kind, Values values) {
   push(std::move(value));
 }
 
-// A container that is used cannot change, so that none contains itself and depths are right.
+// A container that is inside another cannot change: so none contains itself, and depths stay
+// correct.
 void PickleMachine::fill(Value& container, Values values) {
   PickleContents& contents = *container.contents;
   for (const Value& each : values) {
@@ -249,7 +250,7 @@ void PickleMachine::push_long() {
   push_integer(value);
 }
 
-// Memo ids must be consecutive: any id would need memory.
+// Memo ids must be consecutive, because a large id would take much memory.
 void PickleMachine::put(size_t id) {
   check(id <= memo_.size() && stack_.size() > bottom(), "a value is kept under a wrong number");
   if (id == memo_.size()) {

@@ -75,8 +75,9 @@ void write_index(const fs::path& path, const json& index) {
   write_file(path, index.dump(2) + "\n");
 }
 
-// Parts with the names of earlier ones replace them one by one. Until the new index is written, the
-// old one must refer to the earlier parts: they get second names, which are removed at the end.
+// New parts replace earlier parts of the same names one by one. Until the new index is written, the
+// old index must refer to the earlier parts, so these get second names, which are removed at the
+// end.
 void keep_earlier(const fs::path& folder, const std::string& stem, const json& new_index) {
   fs::path index_path = folder / index_name(stem);
   if (fs::exists(folder / file_name(stem)) || !fs::exists(index_path)) return;

@@ -76,7 +76,8 @@ void check_booleans(const std::string& where, const TorchTensor& tensor, const s
 bool TorchFile::is_one(uint64_t first_bytes) {
   std::string_view bytes(reinterpret_cast<const char*>(&first_bytes), sizeof(first_bytes));
   if (bytes.starts_with("PK\3\4")) return true;
-  // A safetensors file begins with the size of its header, which may begin as a pickle.
+  // A safetensors file begins with the size of its header, which may look like the start of a
+  // pickle.
   return bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5 &&
          first_bytes > safetensors::max_header;
 }
@@ -104,7 +105,7 @@ void TorchFile::take_tensors(const TorchUnpickler& unpickler) {
   begins_.assign(storages_.size(), nullptr);
 }
 
-// Sets where the storage begins; `bytes` are those that the file has for it.
+// Sets the start of a storage; `bytes` are its bytes in the file.
 void TorchFile::place(size_t storage, std::string_view bytes) {
   const TorchStorage& stored = storages_[storage];
   require(stored.bytes() == int64_t(bytes.size()), path_, ": the storage ", in_quotes(stored.key),
@@ -146,8 +147,8 @@ void TorchFile::open_archive(std::string_view bytes) {
   }
 }
 
-// Pickles of the machine, the value and the keys of the storages; then of each storage the number
-// of elements in eight bytes, and the elements.
+// The file has pickles of the machine, the value and the keys of the storages. Then it has, for
+// each storage, the number of elements in eight bytes and the elements.
 void TorchFile::open_legacy(std::string_view bytes) {
   std::string where = path_ + ": ";
   require(bytes.starts_with(legacy_start), where, "it does not begin as torch.save begins files: ",
@@ -225,7 +226,7 @@ class TorchFile::TreeMaker {
   }
 
  private:
-  // A list that is in many others costs each time: what is made stays near the pickle's size.
+  // Keeps the tree near the size of the pickle: a list that is in many others is made each time.
   void spend(size_t cost) {
     require(cost <= budget_, file_.path_, ": its values repeat others too often");
     budget_ -= cost;
@@ -301,7 +302,8 @@ TorchWeights::TorchWeights(const std::string& path) : file_(path) {
   find_shared();
 }
 
-// Of tensors that overlap in a storage, the first and largest is a view.
+// Marks tensors that overlap another one in their storage. Only the tensor that begins first, the
+// largest of those, can be a view.
 void TorchWeights::find_shared() {
   std::vector<std::tuple<size_t, int64_t, int64_t, Entry*>> order;  // storage, begin, -end
   for (auto& [name, entry] : entries_) {

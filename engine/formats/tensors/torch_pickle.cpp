@@ -44,7 +44,7 @@ constexpr Dtype dtypes[] = {
     {"", "float8_e8m0fnu", at::kFloat8_e8m0fnu},
 };
 
-// Classes that stand as arguments, and are never called.
+// Classes that occur as arguments and are never called.
 bool is_tensor_class(std::string_view text) {
   return text == "torch\nTensor" || text == "torch.nn.parameter\nParameter";
 }
@@ -104,7 +104,7 @@ Value TorchUnpickler::reduce(const Value& function, const Value& given) {
   return (this->*found->second)(given);
 }
 
-// Attributes of a dictionary, as the versions of layers are.
+// Ignores the attributes of a dictionary, such as the versions of layers.
 Value TorchUnpickler::build(const Value& object, const Value& state) {
   check(object.kind == Kind::dict && state.kind == Kind::dict,
         "it gives attributes to what is no dictionary");
@@ -172,7 +172,7 @@ Value TorchUnpickler::add_tensor(const Values& args, at::ScalarType dtype) {
   return {.kind = Kind::tensor, .integer = int64_t(tensors_.size()) - 1};
 }
 
-// ("storage", class, key, device, elements); before 1.6 with a view at the end
+// ("storage", class, key, device, elements); files before PyTorch 1.6 have a view at the end
 Value TorchUnpickler::storage(const Value& id) {
   const Values& args =
       arguments(id, {Kind::text, Kind::dtype, Kind::text, Kind::text, Kind::integer});

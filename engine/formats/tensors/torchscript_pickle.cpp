@@ -71,7 +71,7 @@ class Checker final : public PickleMachine {
     return {.kind = Kind::function, .text = text};
   }
 
-  // LibTorch does the same for both.
+  // LibTorch handles both instructions in the same way.
   Value build(const Value& object, const Value& state) override {
     check(object.kind == Kind::function, "it calls a value that is not a function");
     return reduce(object, state);

@@ -163,7 +163,8 @@ Tree read_tree(const std::string& description, const std::string& where,
                const std::vector<std::string>& names,
                const std::function<at::Tensor(const std::string& name)>& tensor_of) {
   TreeReader reader(where, names, tensor_of);
-  // Each level of the tree is two of JSON, except the leaf; the whole is one more.
+  // A level of the tree takes two levels of JSON, except for a leaf; the outermost object takes one
+  // more.
   json whole = parse_json(where, description, 2 * max_tree_depth + 2);
   bool has_format =
       whole.is_object() && whole.contains("format") && whole["format"].is_number_integer();

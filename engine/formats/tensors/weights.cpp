@@ -24,7 +24,8 @@ namespace {
 
 const std::string pytorch_file = "pytorch_model.bin", pytorch_index = pytorch_file + ".index.json";
 
-// A file in a folder without weights that may have some; "" if there is none.
+// Returns a file that may contain weights, for a folder without the usual files; "" if there is
+// none.
 std::string find_other(const fs::path& folder) {
   std::set<std::string> found;
   std::error_code ignored;

@@ -198,7 +198,7 @@ class ZipReader {
     }
   }
 
-  // Reads a file, whose own header must agree with the directory. Moves `end` behind it.
+  // Reads a file; its header must agree with the directory. Moves `end` past the file.
   ZipMember member_of(const Entry& entry, uint64_t& end) const {
     std::string where = where_ + "the file " + in_quotes(entry.name) + ": ";
     check_signature(entry.offset, local_signature, "file");

@@ -1,4 +1,4 @@
-// Operators of layers that have kernels of their own.
+// Operators of layers, with dedicated kernels.
 
 #pragma once
 

@@ -120,8 +120,8 @@ class REDCO_API Optimizer {
 };
 
 // The options of the optimizers. `visit(self, visit)` calls visit(name, member) for each option
-// that not all of them have: records of a run, Lua's arguments and the help texts are made from
-// these.
+// that some optimizers lack. Records of a run, Lua's arguments and the help texts are made from
+// these calls.
 
 struct AdamOptions {
   Schedule learning_rate = {};  ///< required

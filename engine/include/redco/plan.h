@@ -33,7 +33,7 @@ struct PlanOptions {
   /// Examples of an optimizer step, kept the same in all layouts. none: those of the layout that is
   /// asked for, on all devices.
   std::optional<int64_t> global_batch_size = std::nullopt;
-  // The layout that is asked for.
+  // The requested layout.
   int64_t n_model_shards = 1;
   int64_t n_context_shards = 1;   ///< of all layouts
   int64_t n_expert_shards = 1;    ///< the same

@@ -220,7 +220,7 @@ struct FitOptions {
   bool save_in_background = true;
   OnSaveError on_save_error = OnSaveError::stop;
 
-  // Hooks. What they change is in the checkpoints that are written at the same step.
+  // Hooks. Checkpoints written at the same step contain the changes that hooks make.
   Hook on_step = {};   ///< after each optimizer step
   Hook on_eval = {};   ///< after each evaluation
   Hook on_epoch = {};  ///< at the end of each epoch, after its evaluation

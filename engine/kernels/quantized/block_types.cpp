@@ -15,8 +15,8 @@
 #include <immintrin.h>
 #endif
 
-// Decoder, name, number in GGUF files or -1, encoder with equal weights of all elements, and
-// encoder with any weights; either may be nullptr.
+// Decoder, name, number in GGUF files or -1, encoder for equal weights of all elements, and encoder
+// for any weights. Either encoder may be nullptr.
 // clang-format off
 #define REDCO_TYPES(row)                                       \
   row(Q8_0, "q8_0", 8, encode_q8_0, nullptr),                  \
@@ -94,12 +94,13 @@ std::vector<const Kernels*> find_sets() {
   return sets;
 }
 
-// Whether a type has this encoder. GCC with -fsanitize=undefined knows no constant `f != nullptr`.
+// Whether a type has this encoder. With -fsanitize=undefined, GCC does not accept `f != nullptr` as
+// a constant.
 template <auto encoder>
 constexpr bool exists = !std::is_null_pointer_v<decltype(encoder)>;
 
-// The weights of a block's elements: their importance relative to its mean. An element never
-// counts nothing, so that it keeps its order of magnitude.
+// The weights of a block's elements: their importance relative to its mean. No weight is 0, so that
+// each element keeps its order of magnitude.
 template <int size>
 REDCO_INLINE void set_weights(const float* importance, float (&w)[size]) {
   float sum = 0;
@@ -108,8 +109,8 @@ REDCO_INLINE void set_weights(const float* importance, float (&w)[size]) {
   for (int i = 0; i < size; ++i) w[i] = importance == nullptr ? 1 : importance[i] * factor + 1e-4f;
 }
 
-// Those without weights are encoded by `plain(x, bytes)`, if there is one, others by
-// `fitted(x, w, bytes)`.
+// Encodes blocks with weights by `fitted(x, w, bytes)`, and blocks without by `plain(x, bytes)`. If
+// one of these is missing, the other encodes all blocks.
 #define REDCO_ENCODE(name, attribute)                                                             \
   template <class Type, auto plain, auto fitted>                                                  \
   attribute void name(const float* from, const float* importance, std::byte* blocks, int64_t n) { \

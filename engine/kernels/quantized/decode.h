@@ -8,7 +8,7 @@
 
 REDCO_INLINE float half_at(const Byte* bytes) { return half_values[read<uint16_t>(bytes)]; }
 
-// The numbers of a table of `period` elements, from 0 on.
+// The indices of a table of `period` elements, repeated over the lanes.
 template <int period = 16>
 REDCO_INLINE Floats steps() {
   float values[n_lanes];
@@ -58,7 +58,7 @@ struct Q4_1 {
   }
 };
 
-// The numbers of 5 bits: nibbles, and 32 bits before them.
+// Decodes numbers of 5 bits: nibbles, after 32 bits that are the fifth bits.
 template <class Put>
 REDCO_INLINE void put_five_bits(const Byte* bytes, const Put& put) {
   const Ints q = unsigned_bytes(bytes + 4);
@@ -89,8 +89,8 @@ struct Q5_1 {
   }
 };
 
-// Two bits of each element of 16 groups of 16, in 64 bytes: calls put(group, bits), where only the
-// two lowest bits count.
+// Reads two bits for each element of 16 groups of 16, from 64 bytes. Calls put(group, bits); only
+// the two lowest bits of `bits` count.
 template <class Put>
 REDCO_INLINE void for_each_two_bits(const Byte* bytes, const Put& put) {
 #pragma GCC unroll 2
@@ -148,7 +148,7 @@ struct ScalesOf8 {
     store(numbers * half_at(halves), scale);
     store(numbers * half_at(halves + 2), least);
   }
-  // The values of a group that are `q`.
+  // The values of a group's numbers `q`.
   REDCO_INLINE Floats values(const Floats& q, int group) const {
     return q * scale[group] - least[group + 8];
   }
@@ -244,7 +244,7 @@ struct Mxfp4 {
   }
 };
 
-// Elements of pairs of neighbours that share a byte. `first` is the bit at which the first begins.
+// Decodes bytes of two neighbouring elements each. The first of the two begins at bit `first`.
 template <int first, class Put>
 REDCO_INLINE void put_pairs(const Byte* bytes, int n, const Floats& table, const Put& put) {
   constexpr int a = first, b = 4 - first;

@@ -1,4 +1,4 @@
-// Quantizes blocks to the nearest number of each element, as `quantize_row_*_ref` of llama.cpp's
+// Quantizes each element of a block to the nearest number, as `quantize_row_*_ref` of llama.cpp's
 // ggml-quants.c and `quantize_4bit` of bitsandbytes do. An encoder writes the bytes of one block.
 
 #pragma once
@@ -19,7 +19,7 @@ REDCO_INLINE void put_half(Byte* bytes, float value) {
   std::memcpy(bytes, &bits, sizeof(bits));
 }
 
-// A number of the range [0, most], from one that was shifted so that truncation rounds it.
+// Truncates to an integer in [0, most]. Callers shift the value, so that truncation rounds it.
 REDCO_INLINE unsigned truncated(float value, float most) {
   return value > 0 ? unsigned(std::min(value, most)) : 0;
 }
@@ -43,7 +43,8 @@ inline void encode_q8_0(const float* x, Byte* bytes) {
     bytes[2 + i] = Byte(int8_t(std::clamp(std::round(x[i] * factor), -127.f, 127.f)));
 }
 
-// The extreme becomes the least number, -(most + 1) / 2, so that its sign is used.
+// The extreme becomes the least number, -(most + 1) / 2, whichever sign it has: the scale takes the
+// sign.
 template <int most>
 REDCO_INLINE void quantize_signed(const float* x, Byte* scale_bytes, unsigned (&q)[32]) {
   constexpr float middle = float(most + 1) / 2;
@@ -87,7 +88,7 @@ inline void encode_q5_1(const float* x, Byte* bytes) {
   pack_nibbles(q, bytes + 8);
 }
 
-// The numbers of 32 elements with the best scale, which is put as a half.
+// Finds the best scale of 32 elements, writes the scale as a half and sets `q` to the numbers.
 template <class Code>
 REDCO_INLINE void fit_numbers(const float* x, const float* w, Byte* scale_bytes,
                               unsigned (&q)[32]) {
@@ -144,7 +145,8 @@ REDCO_INLINE void fit_iq4_nl(const float* x, const float* w, Byte* bytes) {
 inline constexpr std::array<float, 16> ascending_mxfp4_values = {-12, -8, -6, -4, -3, -2, -1, 0,
                                                                  0,   1,  2,  3,  4,  6,  8,  12};
 
-// Scales are powers of two: the one that leaves no magnitude above the largest, or half of it.
+// Scales are powers of two. Tries a scale with which no magnitude exceeds the largest number, and
+// half of this scale.
 REDCO_INLINE void fit_mxfp4(const float* x, const float* w, Byte* bytes) {
   using Code = Values<ascending_mxfp4_values>;
   int exponent = 0;
@@ -170,7 +172,7 @@ inline void encode_int8(const float* x, Byte* bytes) {
     bytes[4 + i] = Byte(int8_t(std::clamp(std::round(x[i] * factor), -127.f, 127.f)));
 }
 
-// From the least to the largest; 0 is one of the numbers.
+// Spreads the numbers from the least to the largest element; 0 is one of the numbers.
 inline void encode_int4(const float* x, Byte* bytes) {
   const auto [least, largest] = std::minmax_element(x, x + group_size);
   const float low = std::min(*least, 0.f), scale = (std::max(*largest, 0.f) - low) / 15;
@@ -204,7 +206,7 @@ struct Bounds {
       between[i] = (values[order[i]] + values[order[i + 1]]) / 2;
   }
 
-  // A value on a bound is the smaller number.
+  // A value on a bound rounds to the smaller number.
   int nearest(float value) const {
     return order[size_t(std::ranges::lower_bound(between, value) - between.begin())];
   }

@@ -65,12 +65,13 @@ REDCO_INLINE float error_of_scale(const float* x, const float* w, float scale) {
   return error;
 }
 
-// The scale with which x ~ scale q, q of Code. The sign is that which fits better.
+// Returns the scale with which x ~ scale q, q of Code, with the sign that fits better.
 template <class Code, int n>
 REDCO_INLINE float fit_scale(const float* x, const float* w) {
   const float largest = extreme(x, n);
   if (largest == 0) return 0;
-  // The q of a factor leave the error sum w x^2 - (sum w x q)^2 / (sum w q^2) with the best scale.
+  // With the best scale for the q of a factor, the error is sum w x^2 - (sum w x q)^2 / (sum w
+  // q^2).
   float best = largest / Code::low, gain = -1;
   const auto attempt = [&](float factor) __attribute__((always_inline)) {
     float wxq = 0, wqq = 0;
@@ -124,8 +125,8 @@ REDCO_INLINE Line fit_line(const float* x, const float* w) {
     sum_w += w[i];
     sum_wx += w[i] * x[i];
   }
-  // Fits a line to the numbers q of another. It leaves the error sum w x^2 - scale sum w q x +
-  // least sum w x.
+  // Fits a line to the numbers q that another line gives. The error of the fitted line is sum w x^2
+  // - scale sum w q x + least sum w x.
   const auto attempt = [&](Line line) __attribute__((always_inline)) {
     const float factor = 1 / line.scale;
     float wq = 0, wqq = 0, wqx = 0;
@@ -136,7 +137,7 @@ REDCO_INLINE Line fit_line(const float* x, const float* w) {
       wqx += w[i] * q * x[i];
     }
     const float determinant = sum_w * wqq - wq * wq;
-    // Of numbers that are all the same only rounding errors are left.
+    // If all numbers are the same, the determinant consists of rounding errors.
     if (!(determinant > 1e-4f * sum_w * wqq)) return false;
     Line fitted{(sum_w * wqx - wq * sum_wx) / determinant, (wq * wqx - wqq * sum_wx) / determinant};
     if (fitted.least < 0) fitted = {wqx / wqq, 0};

@@ -27,7 +27,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Of local tensors: x [n, b, size] or [n, k, b, size] -> [n, k, out], or if transposed
+// The product of local tensors: x [n, b, size] or [n, k, b, size] -> [n, k, out], or if transposed
 // [n, k, out] -> [n, k, b, size].
 at::Tensor grouped(const at::Tensor& x, const at::Tensor& numbers, at::TensorList weights,
                    c10::string_view type, bool is_transposed, bool is_few_rows) {

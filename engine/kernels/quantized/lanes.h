@@ -43,7 +43,7 @@ REDCO_OPERATOR(-, float)
 REDCO_OPERATOR(*, float)
 #undef REDCO_OPERATOR
 
-// Copies of whole lanes would pass through memory.
+// Loads register by register: a copy of all lanes at once would go through memory.
 template <class T, int n = n_lanes>
 REDCO_INLINE Lanes<T, n> load(const T* from) {
   if constexpr (n > REDCO_WIDTH) {

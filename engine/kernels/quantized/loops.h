@@ -43,7 +43,7 @@ constexpr Kernels loops_of() {
   return {decode_blocks<Type>, multiply<Type>};
 }
 
-// In the order of the table.
+// The kernels in the order of REDCO_TYPES.
 #define REDCO_ROW(Type, name, ggml, plain_encoder, fitted_encoder) loops_of<Type>()
 constexpr Kernels kernels[] = {REDCO_TYPES(REDCO_ROW)};
 #undef REDCO_ROW

@@ -37,7 +37,8 @@ using torch::autograd::variable_list;
 constexpr int64_t most_rows = 16;
 // Elements that are dequantized at a time: they stay in a cache of the second level.
 constexpr int64_t few_rows_elements = 1 << 14;
-// A library product packs its argument: so many that this takes no longer than for a whole weight.
+// Elements that are dequantized for a library product, which packs its argument: enough of them
+// that packing takes no longer than for a whole weight.
 constexpr int64_t tile_elements = 1 << 22;
 
 const BlockType& known_type(const std::string& type) {

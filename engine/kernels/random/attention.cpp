@@ -1,6 +1,6 @@
-// Attention by LibTorch's math implementation, where the fused kernels do not do: they draw no
-// random numbers of ours, and have no second derivative. WithRng and PlainAttention enable
-// DeferredInit, a dispatch key above autograd.
+// Uses LibTorch's math implementation of attention where the fused kernels do not suffice: these do
+// not draw this program's random numbers, and have no second derivative. WithRng and PlainAttention
+// enable DeferredInit, a dispatch key above autograd.
 
 #include <redco/autocast.h>
 #include <redco/detail/plain_attention.h>

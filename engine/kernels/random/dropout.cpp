@@ -1,5 +1,5 @@
-// Dropout in one pass. On a GPU backward draws the same numbers again, in less time and memory than
-// to keep them would take.
+// Dropout in one pass. On a GPU backward draws the same numbers again, which takes less time and
+// memory than keeping them.
 
 #include "local_region.h"
 #include "places.h"
@@ -32,7 +32,7 @@ using torch::autograd::variable_list;
 // The operator for tensors that are not sharded. Also returns the factors, if they are kept.
 std::tuple<at::Tensor, at::Tensor> local_dropout(const at::Tensor& x, double p, bool keeps_factors,
                                                  std::optional<at::Generator> generator) {
-  // Made before the draw, which must not happen if this fails.
+  // Allocates before the draw: if the allocation fails, nothing must be drawn.
   at::Tensor y = at::empty_like(x), factors;
   if (keeps_factors) factors = at::empty_like(x);
   const Stream stream = next_stream(x, generator.value_or(at::Generator()));

@@ -13,8 +13,8 @@ struct alignas(n_each * sizeof(T) < 16 ? n_each * sizeof(T) : 16) Pack {
   T of[n_each];
 };
 
-// out[i] = number(in[i], word of element i) for all n elements, or of its 64 bits. If it reads
-// nothing, in[i] is 0.
+// Sets out[i] = number(in[i], bits) for all n elements. `bits` are the word of element i, or its 64
+// bits. If the kernel does not read `in`, in[i] counts as 0.
 template <class Bits, bool reads, class T, class Number>
 __device__ void transform(T* out, const T* in, i64 n, const Words& words, const Number& number) {
   const bool is_aligned = (u64(out) | u64(in)) % alignof(Pack<T>) == 0;
@@ -46,7 +46,7 @@ __device__ void transform(T* out, const T* in, i64 n, const Words& words, const 
   }
 }
 
-// out[i] = number(word of element i) for all n elements, or of its 64 bits.
+// Sets out[i] = number(bits) for all n elements. `bits` are the word of element i, or its 64 bits.
 template <class Bits, class T, class Number>
 __device__ void fill(T* out, i64 n, const Words& words, const Number& number) {
   transform<Bits, false>(out, static_cast<const T*>(nullptr), n, words,

@@ -51,7 +51,7 @@ void dropout_bfloat16s(uint16_t* out, uint16_t* factors, const uint16_t* x, cons
     uint32_t factor = words[i] <= last ? scale : 0;
     float y = wide(x[i]) * wide(factor);
     auto bits = std::bit_cast<uint32_t>(y);
-    uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;  // of two to the even one
+    uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;  // ties to even
     factors[i] = uint16_t(factor);
     out[i] = uint16_t(y == y ? rounded : 0x7FC0);
   }

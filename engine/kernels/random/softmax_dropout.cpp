@@ -42,7 +42,7 @@ namespace {
 constexpr uint64_t n_of_block = 4;  // numbers that are drawn at once
 constexpr uint64_t most_threads = 256;
 
-// `MaskRows` of softmax_dropout.cu.
+// Mirrors `MaskRows` of softmax_dropout.cu.
 struct MaskRows {
   int n_dims;
   std::array<int64_t, on_device::most_dims> sizes, strides;
@@ -62,9 +62,9 @@ void launch(const std::string& kernel, const at::Tensor& scores, int64_t n_units
                  {.x = scores.numel() / scores.size(-1), .n_threads = int(n_threads)}, arguments);
 }
 
-// Softmax and its dropout by one kernel of the GPU, into dense tensors like `scores`, which is
-// dense. `mask` has the sizes of `scores`. False, and nothing is done, if there is none for these
-// tensors: other types, rows that do not fill units of 16 bytes, no NVRTC.
+// Computes softmax and its dropout with one GPU kernel. `scores` and both results are dense; `mask`
+// has the sizes of `scores`. Returns false and does nothing if there is no kernel: for other types,
+// for rows that do not fill units of 16 bytes, and without NVRTC.
 bool softmax_dropout_on_gpu(const at::Tensor& probs, const at::Tensor& dropped,
                             const at::Tensor& scores, const std::optional<at::Tensor>& mask,
                             double scale, const Stream& stream, double p) {
@@ -130,7 +130,7 @@ using torch::autograd::variable_list;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-// By LibTorch's operators.
+// Softmax with LibTorch's operators.
 at::Tensor masked_softmax(const at::Tensor& scores, const std::optional<at::Tensor>& mask,
                           double scale) {
   at::Tensor all = scores * scale;
@@ -257,7 +257,7 @@ at::Tensor dropout_attention(const at::Tensor& query, const at::Tensor& key,
                              const at::Tensor& value, const std::optional<at::Tensor>& mask,
                              double scale, double p, const at::Generator& rng) {
   const at::Tensor scores = at::matmul(query, key.transpose(-2, -1));
-  // A CPU has no kernel for it: LibTorch's operators do the same.
+  // There is no kernel for CPUs, so LibTorch's operators compute it there.
   const bool is_on_cpu = planned_device().value_or(query.device().type()) == c10::kCPU;
   const at::Tensor probs = is_on_cpu ? dropout(masked_softmax(scores, mask, scale), p, rng)
                                      : softmax_dropout(scores, mask, scale, p, rng);

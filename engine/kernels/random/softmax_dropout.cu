@@ -27,7 +27,8 @@ __device__ i64 start_of(const MaskRows& rows, i64 row) {
 // The larger of two numbers, or NaN.
 __device__ float larger(float a, float b) { return b > a || b != b ? b : a; }
 
-// The sum, or the largest, of a value of each thread of the block, whose number is a power of two.
+// Reduces a value of each thread of the block to the sum or the maximum. The number of threads is a
+// power of two.
 template <bool is_sum>
 __device__ float over_block(float value) {
   __shared__ float parts[most_threads];
@@ -48,7 +49,7 @@ __device__ float over_block(float value) {
 
 __device__ float minus_infinity() { return -__int_as_float(0x7F800000); }
 
-// A row of scores. Of the masks at most one is there.
+// A row of scores, with at most one of the two masks.
 template <class Type>
 struct Row {
   typedef Pack<typename Type::Stored> Packed;

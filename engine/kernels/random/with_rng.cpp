@@ -39,8 +39,9 @@ bool is_elsewhere(const c10::IValue& value) {
   return !tensor.is_cpu() && !tensor.is_meta() && tensor.has_storage();
 }
 
-// Draws from PyTorch's CPU generator for tensors on another device: on the CPU, whose numbers are
-// copied. LibTorch raises an error there, and has other numbers for each kind of device.
+// Draws from PyTorch's CPU generator for tensors on another device: draws on the CPU and copies the
+// numbers. LibTorch raises an error for such a call, and draws other numbers on each kind of
+// device.
 void draw_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
   torch::jit::Stack given = torch::jit::pop(*stack, schema.arguments().size()), copies = given;

@@ -1,5 +1,5 @@
-// The words of a stream of random numbers, at the places of a dense tensor. CMake puts this in the
-// place of #include lines.
+// The words of a stream of random numbers, at the places of a dense tensor. CMake inserts this file
+// for #include lines.
 
 namespace {
 
@@ -34,7 +34,7 @@ __device__ Block philox(u64 number, u64 key) {
   return {c0, c1, c2, c3};
 }
 
-// Consecutive places, from that of an element on.
+// Consecutive places, starting at the place of an element.
 struct Run {
   i64 place, length;
 };

@@ -33,7 +33,8 @@ void Connection::end() {
   });
   if (backends_.empty()) return peers_.stop();
   peers_.stop([this] {
-    // In the same order on all processes. A broken connection may never end: it is left alone.
+    // Shuts down in the same order on all processes. A broken connection may never end, so the
+    // thread is detached.
     std::packaged_task<void()> task([backends = backends_] {
       for (const auto& [group, backend] : backends) backend.c10d->shutdown();
     });
@@ -46,7 +47,8 @@ void Connection::end() {
 }
 
 Connection::All& Connection::all() {
-  // However the process ends, the others learn that its script has ended.
+  // Registers `end_all`, so that the others learn that this script has ended, however the process
+  // ends.
   static All& made = []() -> All& {
     std::atexit(end_all);
     std::at_quick_exit(end_all);
@@ -83,8 +85,9 @@ std::unique_ptr<RunStore> Connection::another_client() const {
 
 std::shared_ptr<RunStore> Connection::client_for_connecting() {
   if (!may_reconnect_) return store_;
-  // If it is still in use, it was abandoned. Connecting to a store may take seconds, if addresses
-  // need name lookups.
+  // A client that is still in use belongs to an abandoned attempt: makes another one. Keeps a
+  // client if it can, because connecting to a store may take seconds if addresses need name
+  // lookups.
   if (!connecting_ || connecting_.use_count() > 1) connecting_ = another_client();
   return connecting_;
 }

@@ -57,7 +57,8 @@ void Peers::stop(const std::function<void()>& last) {
   try {
     if (!all_reach(keys_of_end_) || !last) return;
     last();
-    // The others may be about to read from the store that all have ended.
+    // Tells the host of the store that this process has read that all have ended. The host keeps
+    // the store open until all processes have told it.
     store_->c10d()->set(keys_of_last_[size_t(rank_)], std::vector<uint8_t>{'1'});
     if (hosts_store_) all_reach(keys_of_last_);
   } catch (const std::exception&) {
@@ -65,7 +66,8 @@ void Peers::stop(const std::function<void()>& last) {
   }
 }
 
-// Waits for keys of all processes. Returns whether all came: none failed or is silent.
+// Waits for the keys of all processes. Returns false if a process failed or is silent, or after an
+// interrupt.
 bool Peers::all_reach(const std::vector<std::string>& keys) {
   std::vector<std::vector<uint8_t>> last_signs;
   auto end = steady_clock::now() + patience;
@@ -99,8 +101,9 @@ void Peers::run() {
     looks_since_round_ = 0;
     lost_ = lost;
     if (failure() || !stray_.empty()) {
-      // With the lock held: once the turn has ended there is nothing to leave. A divergence makes a
-      // process leave only after another has failed because of it, with its text.
+      // Calls `leave` with the lock held, because the turn may not end meanwhile. A divergence
+      // alone does not make this process leave: it leaves when another process has failed because
+      // of the divergence, and so reports that failure's text.
       if (failure())
         if (auto leave = std::exchange(leave_turn_, nullptr)) leave();
       auto bodies = std::exchange(on_failure_, {});
@@ -114,8 +117,8 @@ void Peers::run() {
     auto from = steady_clock::now();
     changed_.wait_for(lock, planned, [this] { return stop_ || hurries_; });
     hurries_ = false;
-    // At most the planned time: while this process itself was suspended, the others were not
-    // silent.
+    // Counts at most the planned time: if this process was suspended for longer, that does not mean
+    // that the others were silent.
     round_time_ =
         std::min(planned, std::chrono::duration_cast<milliseconds>(steady_clock::now() - from));
   }
@@ -184,7 +187,7 @@ void Peers::read_signs(const std::vector<std::vector<uint8_t>>& texts) {
   }
 }
 
-// Whether its log differs from that of this process up to the same entry.
+// Whether the process's log differs from this process's log up to the same entry.
 bool Peers::strays(const Sign& sign) const {
   if (sign.generation != generation_) return false;
   auto own = SpmdLog::get().digest_after(sign.mark.count);
@@ -203,7 +206,7 @@ void Peers::exchange_logs() {
         asked_ = sign.asked;
         rounds_since_asked_ = 0;
       }
-    // One comparison at a time.
+    // Starts no comparison while another one runs.
     if (suspects_ && stray_.empty() && (asked_ == 0 || rounds_since_asked_ > patient_rounds)) {
       asked_here_ = ++asked_;
       rounds_since_asked_ = 0;
@@ -264,10 +267,10 @@ void Peers::check_came(const What& what, int64_t rank, const std::function<bool(
   if (has_ended(rank) && !came()) fail_without(rank, what);
 }
 
-// Whether it has ended its script, or the turn that this process is in.
+// Whether the process has ended its script, or the turn that this process is in.
 bool Peers::has_ended(int64_t rank) const {
   const Sign& sign = signs_[size_t(rank)];
-  // Read more than once, so that a failure would be known by now.
+  // Requires that the sign was read more than once: then a failure would be known by now.
   return sign.n_ended > n_ended_ && sign.times_read > 0 && sign.generation == generation_;
 }
 
@@ -325,9 +328,9 @@ std::vector<int64_t> Peers::behind(size_t group, int64_t number,
 
 void Peers::check(const What& what, const std::vector<int64_t>& waited_for) {
   std::lock_guard lock(mutex_);
-  // Checks are counted, not timed: a process that was suspended itself must not take the others for
-  // gone. On a GPU a wait returns at once, so checks count at most as often as waits on the CPU
-  // make them.
+  // Counts checks instead of the time, so that a process that was suspended does not take the
+  // others for gone. Counts at most one check per 3/4 of `look_around`, because a wait on a GPU
+  // returns at once.
   auto now = steady_clock::now();
   if (now - last_look_ >= look_around * 3 / 4) {
     last_look_ = now;

@@ -84,12 +84,12 @@ class REDCO_API Peers {
 
  private:
   struct Sign {
-    std::string text;  // the last one read
+    std::string text;  // the last text read
     int64_t generation = 0;
-    SpmdLog::Mark mark;           // of its SpmdLog
-    int64_t asked = 0;            // the newest comparison of logs it knows
-    int64_t n_ended = 0;          // turns it has ended, plus one when its script has ended
-    int64_t times_read = 0;       // with this n_ended
+    SpmdLog::Mark mark;           // of the process's SpmdLog
+    int64_t asked = 0;            // the newest comparison of logs that the process knows
+    int64_t n_ended = 0;          // turns that it has ended, plus one when its script has ended
+    int64_t times_read = 0;       // how often this n_ended was read again
     std::vector<int64_t> counts;  // collectives started, by group
     std::chrono::milliseconds unchanged = {};  // sum of the round times
   };
@@ -117,7 +117,7 @@ class REDCO_API Peers {
   bool stop_ = false;
   bool stopped_ = false;
   int64_t rounds_ = 0;
-  std::chrono::milliseconds round_time_ = {};  // of the last one
+  std::chrono::milliseconds round_time_ = {};  // duration of the last round
   int64_t looks_since_round_ = 0;
   std::chrono::steady_clock::time_point last_look_;
   std::string lost_;  // why the store cannot be reached
@@ -129,12 +129,12 @@ class REDCO_API Peers {
   std::function<void()> leave_turn_;
   std::vector<int64_t> counts_;  // of this process
   int64_t generation_ = 0;       // how often groups and logs were reset
-  // Comparisons of logs are numbered. Each process writes its log when another asks for a
-  // comparison; the one that asks reads them all.
+  // Comparisons of logs are numbered. When a process asks for a comparison, every process writes
+  // its log, and the process that asked reads all logs.
   bool hurries_ = false, suspects_ = false;
   int64_t asked_ = 0, asked_here_ = 0, answered_ = 0;
   int64_t rounds_since_asked_ = 0;
-  std::string stray_;  // the divergence they found; empty if none
+  std::string stray_;  // the divergence that a comparison found; empty if none
   std::vector<Sign> signs_;
   std::vector<std::function<void()>> on_failure_;
 };

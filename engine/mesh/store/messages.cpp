@@ -10,7 +10,8 @@ namespace redco::store {
 
 namespace {
 
-// Lengths are four bytes, little-endian: first of the whole rest, then of each part.
+// A length is four bytes, little-endian. A message starts with the length of the rest, and each
+// part with its own length.
 constexpr size_t length_size = 4;
 
 std::string packed_length(size_t length) {

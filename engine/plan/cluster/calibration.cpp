@@ -41,20 +41,21 @@ constexpr int64_t kib = 1024, mib = 1024 * kib;
 
 using Work = std::function<void()>;
 
-// The forward and backward pass of an operator of a size.
+// The forward and backward pass of an operator at several sizes.
 struct Passes {
   ProductKind kind;
-  double time;                 // that may be spent on a dtype, as a share of all
+  double time;                 // share of the total time that a dtype may take
   std::vector<int64_t> sizes;  // as in Measurements::products
   Work (*of_size)(int64_t size, const at::TensorOptions& options);
 };
 
-// Layers that take turns have more bytes than a cache: as in a model, none is in it when its turn
-// comes. Results are kept until the next call has its own: after two calls none needs new memory.
+// Layers that take turns have more bytes than a cache: as in a model, no layer is still in the
+// cache at its next turn. Each call keeps its results until the next call has its own, so no call
+// after the second needs new memory.
 constexpr size_t bytes_of_turns = 64 * mib;
 
-// The two linear layers of a transformer's MLP, whose smallest dimension is `size`: rows on a CPU,
-// the width on a GPU, which gets enough rows that starting its kernels takes little of the time.
+// The two linear layers of a transformer's MLP. `size` is the smallest dimension: the rows on a
+// CPU, the width on a GPU. A GPU gets enough rows that the time to start its kernels hardly counts.
 // Values are random: products of ones are 10 % faster on some CPUs.
 Work matmul_passes(int64_t size, const at::TensorOptions& options) {
   const bool is_gpu = options.device().is_cuda();
@@ -77,8 +78,8 @@ Work matmul_passes(int64_t size, const at::TensorOptions& options) {
   };
 }
 
-// Attention of heads of 64 numbers, causal or with a trained bias. Longer rows are fewer. A GPU
-// gets more, so that starting its kernels takes little of the time.
+// Attention with heads of 64 numbers, causal or with a trained bias. Longer rows mean fewer rows. A
+// GPU gets more rows, so that the time to start its kernels hardly counts.
 Work attention_passes(int64_t n_queries, const at::TensorOptions& options, bool has_bias) {
   const int64_t n_all = options.device().is_cuda() ? 128 * kib : 2 * kib;
   const int64_t n_rows = std::max<int64_t>(1, n_all / n_queries);
@@ -104,8 +105,8 @@ Work biased_attention_passes(int64_t n_queries, const at::TensorOptions& options
   return attention_passes(n_queries, options, true);
 }
 
-// A 3 x 3 convolution that keeps the width of its images. As in a network, few channels become 64
-// channels, and more channels have fewer pixels.
+// A 3 x 3 convolution that keeps the width of its images. As in a network, fewer than 64 channels
+// become 64, and images with more channels have fewer pixels.
 Work convolution_passes(int64_t n_channels, const at::TensorOptions& options) {
   const int64_t n_results = std::max<int64_t>(n_channels, 64);
   const int64_t width = std::lround(256 / std::sqrt(double(n_results)));
@@ -137,8 +138,8 @@ const Passes all_passes[] = {
     {ProductKind::biased_attention, 0.03, {128, 1024}, biased_attention_passes},
     {ProductKind::convolution, 0.02, {4, 16, 64, 256}, convolution_passes}};
 
-// Measures calls on all processes at the same time. The slowest process counts: in a step the
-// others wait for it.
+// Measures calls on all processes at the same time. Counts the slowest process, because in a step
+// the others wait for it.
 class Stopwatch {
  public:
   Stopwatch(Group& world, c10::Device device) : world_(world), device_(device) {}
@@ -173,9 +174,9 @@ class Stopwatch {
   c10::Device device_;
 };
 
-// The operations per second by the size: of the two smallest always, of larger ones until one takes
-// too long. Several rounds, if there is time,
-// because the speed of a shared machine changes from second to second.
+// Returns the operations per second for each size. Always measures the two smallest sizes, and
+// larger ones until one takes too long. Measures several rounds if there is time, because the speed
+// of a shared machine changes from second to second.
 std::vector<std::pair<double, double>> measure_products(const Passes& passes, Stopwatch& stopwatch,
                                                         c10::ScalarType dtype, double seconds) {
   constexpr int n_rounds = 5;
@@ -195,7 +196,7 @@ std::vector<std::pair<double, double>> measure_products(const Passes& passes, St
       }
       times[i].push_back(stopwatch.time_of(seconds_of_size, works[i]));
       spent += times[i].back() + std::max(seconds_of_size, times[i].back());
-      // The next one takes two to eight times as long, and is called twice.
+      // The next size takes two to eight times as long, and is called twice.
       if (i > 0 && 16 * times[i].back() > seconds) n_sizes = i + 1;
     }
   std::vector<std::pair<double, double>> rates;
@@ -212,8 +213,8 @@ double measure_bandwidth(Stopwatch& stopwatch, int64_t bytes, double seconds) {
   return 3 * double(a.nbytes()) / time;
 }
 
-// Measures what this device reaches of its peaks. Those of a CPU were measured too: on a busy
-// machine they may be too low, and are raised to what is reached.
+// Measures which share of its peaks this device reaches. The peaks of a CPU were measured too: on a
+// busy machine they may be too low, so they are raised to the rates that are reached.
 void measure_device(Stopwatch& stopwatch, double seconds, int64_t n_processes, DeviceFacts& facts,
                     Measurements& measured) {
   at::NoGradGuard no_grad;
@@ -260,8 +261,8 @@ std::unique_ptr<Pending> start(Group& group, Group::Kind kind, const at::Tensor&
   }
 }
 
-// Times all collectives. What is called depends on the arguments alone: it is the same on all
-// processes.
+// Times all collectives. The calls depend on the arguments alone, so that all processes make the
+// same ones.
 std::vector<CollectiveSample> time_collectives(Group& group, c10::Device device, int64_t largest) {
   using clock = std::chrono::steady_clock;
   Stopwatch stopwatch(group, device);
@@ -276,7 +277,7 @@ std::vector<CollectiveSample> time_collectives(Group& group, c10::Device device,
       std::vector<double> times;
       int64_t sent = 0;
       for (int i = 0; i <= n_repeats; ++i) {
-        others.add_(1);  // as in a step, the cache holds something else
+        others.add_(1);  // fills the cache with something else, as in a step
         stopwatch.begin_together();
         int64_t before = group.counters()[size_t(kind)].bytes;
         auto from = clock::now();
@@ -284,7 +285,7 @@ std::vector<CollectiveSample> time_collectives(Group& group, c10::Device device,
         synchronize(device);
         std::chrono::duration<double> time = clock::now() - from;
         sent = group.counters()[size_t(kind)].bytes - before;
-        if (i > 0) times.push_back(time.count());  // the first one connects
+        if (i > 0) times.push_back(time.count());  // the first call connects
       }
       samples.push_back({Group::Kind(kind), group.size(), sent, median(std::move(times))});
     }

@@ -17,7 +17,7 @@ namespace redco {
 using namespace plan;
 
 DeviceFacts::Peak DeviceFacts::peak(c10::ScalarType dtype) const {
-  if (dtype == c10::kFloat8_e5m2) dtype = c10::kFloat8_e4m3fn;  // the one that the table names
+  if (dtype == c10::kFloat8_e5m2) dtype = c10::kFloat8_e4m3fn;  // the name that the table uses
   auto listed = flops.find(dtype);
   bool is_listed = listed != flops.end();
   bool is_single = dtype == c10::ScalarType::Float || !is_listed;
@@ -162,7 +162,8 @@ ClusterSpec ClusterSpec::with_devices(int64_t n) const {
   HostGroup& group = result.hosts.front();
   if (n <= group.devices) {
     double share = double(n) / double(group.devices);
-    // A host's CPUs are the same for any number of processes; of other hosts a part is rented.
+    // The price of CPUs is that of their whole host, for any number of processes. Of a host with
+    // other devices a part can be rented.
     if (group.device.kind != DeviceFacts::cpu) group.price_per_hour *= share;
     group.count = 1;
     group.devices = n;

@@ -22,7 +22,7 @@ namespace plan {
 
 namespace {
 
-// A table of the file, with the keys that it may have.
+// A table of the file, with its allowed keys.
 class Section {
  public:
   // `path` is the section's name in messages, with a point at its end, or empty.
@@ -55,7 +55,7 @@ class Section {
     refuse(node, "'", path_, key, "': expected ", args...);
   }
 
-  // A number in a range, or none without the key.
+  // Returns a number, which must be in a range. None if there is no such key.
   std::optional<double> number(std::string_view key, double least, double most,
                                const std::string& words) const {
     const toml::node* node = find(key);
@@ -151,7 +151,7 @@ DeviceFacts read_device(const Section& host) {
       if (auto rate = rates.number(name, 1, most_flops, "FLOP/s, such as 71e12"))
         device.flops[*dtype_of(name)] = *rate;
   }
-  // Without float32 that of another dtype counts for all.
+  // If float32 has no rate, takes that of another dtype.
   if (device.flops.empty() || device.memory <= 0 || device.bandwidth <= 0)
     given.refuse(*node, "'", host.name("device"), "' needs memory, bandwidth and flops, or like");
   if (device.flops.count(c10::kFloat) == 0)
@@ -170,7 +170,7 @@ LinkFacts read_link(const Section& section) {
   Section given(*node->as_table(), section.file(), section.name("link."),
                 {"name", "like", "bandwidth", "share", "latency_us", "hop_us", "small_latency_us",
                  "small_hop_us"});
-  // NCCL's latencies of a network: the longest.
+  // Default latencies: those of NCCL for a network, its longest.
   LinkFacts link{.name = "link", .latency_us = 8.4, .hop_us = 9.6};
   if (auto like = given.text("like")) {
     auto found = find_link(*like);

@@ -15,16 +15,16 @@ namespace {
 
 constexpr double giga = 1e9, tera = 1e12, gib = 1024.0 * 1024 * 1024;
 
-// The share of the peak that large products reach in training, by architecture: fitted to half of
-// the published steps in tests/engine/plan_points_test.cpp, which judges it by the other half. Of
-// other devices: guesses.
+// The share of the peak that large products reach in training, by architecture. Fitted to half of
+// the published steps in tests/engine/plan_points_test.cpp, which checks the fit with the other
+// half. For other devices a guess.
 constexpr double volta = 0.78, ampere = 0.75, hopper = 0.55, other = 0.65;
 
 struct Device {
   const char* name;
   const char* reported;  // a word of the driver's name
   DeviceFacts::Kind kind;
-  double memory;     // GiB that a program can have
+  double memory;     // GiB that a program can use
   double bandwidth;  // GB/s
   double half;       // TFLOP/s of bfloat16 and float16
   double single;     // TFLOP/s of float32
@@ -83,9 +83,8 @@ struct Link {
 // Latencies: NCCL 2.x, src/graph/tuning.cc, rings: base 8.4 (Simple) and 3.6 (LL); a hop 3.4 / 0.47
 // (NVLink), 5.7 / 1.0 (PCIe), 9.6 / 2.7 (network).
 constexpr Link links[] = {
-    // Half of the data sheets' figures for both directions. NCCL caps an A100 at 235 GB/s
-    // (tuning.cc)
-    // and gives an H100 18 channels of 20.6 GB/s: 0.78 and 0.82 of them.
+    // Half of the data sheets' figures, which count both directions. NCCL caps an A100 at 235 GB/s
+    // (tuning.cc) and gives an H100 18 channels of 20.6 GB/s: 0.78 and 0.82 of these figures.
     {"nvlink2", 150, 0.80, 8.4, 3.4, 3.6, 0.47},
     {"nvlink3", 300, 0.78, 8.4, 3.4, 3.6, 0.47},
     {"nvlink4", 450, 0.80, 8.4, 3.4, 3.6, 0.47},
@@ -101,11 +100,10 @@ constexpr Link links[] = {
     {"eth-10", 1.25, 0.90, 30, 30, 0, 0},
     {"eth-25", 3.125, 0.90, 30, 30, 0, 0},
     {"eth-100", 12.5, 0.90, 30, 30, 0, 0},
-    // cloud.google.com/tpu/docs/v4: six links of 50 GB/s, of which a ring in one dimension uses two
+    // cloud.google.com/tpu/docs/v4: six links of 50 GB/s. A ring in one dimension uses two of them.
     {"ici-v4", 100, 0.90, 1, 1, 0, 0},
-    // Gloo between two processes of a host, tests/bench/README.md's machine: 0.9 ms for 256 B, 17
-    // ms
-    // for 16 MB
+    // Gloo between two processes of a host, on the machine of tests/bench/README.md: 0.9 ms for 256
+    // B, 17 ms for 16 MB
     {"loopback", 1.04, 1, 400, 250, 0, 0},
 };
 
@@ -140,7 +138,7 @@ std::optional<DeviceFacts> find_device(const std::string& name) {
   if (word.empty()) return std::nullopt;
   for (const Device& device : devices)
     if (lower(device.name) == word) return facts(device);
-  // Without the memory: the smallest that has this name.
+  // A name without its memory: finds the device with the least memory.
   const Device* found = nullptr;
   for (const Device& device : devices) {
     std::string full = lower(device.name);
@@ -171,7 +169,7 @@ std::optional<DeviceFacts> find_reported_device(const std::string& name, int64_t
 }
 
 std::optional<LinkFacts> find_link(const std::string& name) {
-  // "ib 400G", "ib-400G": the number alone.
+  // "ib 400G" and "ib-400G" are "ib-400".
   std::string word = lower(name);
   std::replace(word.begin(), word.end(), ' ', '-');
   if (word.size() > 1 && word.back() == 'g' && std::isdigit((unsigned char)word[word.size() - 2]))
@@ -196,22 +194,23 @@ std::set<std::string> link_names() {
 }
 
 ReservedMemory default_reserve(DeviceFacts::Kind kind) {
-  // Of a GPU: the CUDA context with LibTorch's kernels (728 MB measured on an H100), NCCL's buffers
-  // of one communicator (recalled), cuBLAS's workspace of Hopper (32 MiB; LibTorch's default).
+  // For a GPU: the CUDA context with LibTorch's kernels (728 MB measured on an H100), NCCL's
+  // buffers for one communicator (recalled), cuBLAS's workspace on Hopper (32 MiB; LibTorch's
+  // default).
   if (kind == DeviceFacts::gpu)
     return {int64_t(0.68 * gib), int64_t(0.3 * gib), int64_t(0.03 * gib)};
   return {};
 }
 
 const ModelConstants& constants_of(DeviceFacts::Kind kind) {
-  // matmul: a guess that large models do not depend on. launch_us and kernel_us: of GPUs, measured
-  // beside an H100 in a virtual machine; of others, guesses. host: of GPUs, measured beside the
-  // same one; of CPUs, between steps of T5 that fit a cache and that do not.
-  // biased_attention_share: of GPUs, measured with T5 on an H100. attention_share: of 0.7, 1
-  // and 1.4 the one that fits best the half of the points of tests/engine/plan_points_test.cpp that
-  // the devices' matmul_share was fitted on. spread: GPUs of five computing centers vary by 8 % on
-  // average (arXiv 2208.11035), taken as the distance of a box plot's whiskers, which is 5.4
-  // standard deviations; of other devices nothing is known.
+  // matmul: a guess that does not matter for large models. launch_us and kernel_us: on GPUs
+  // measured with an H100 in a virtual machine, else guesses. host: on GPUs measured on the same
+  // machine, on CPUs taken between steps of T5 that fit a cache and steps that do not.
+  // biased_attention_share: on GPUs measured with T5 on an H100. attention_share: the best fit of
+  // 0.7, 1 and 1.4 to the half of the points of tests/engine/plan_points_test.cpp that the devices'
+  // matmul_share was fitted to. spread: GPUs of five computing centers vary by 8 % on average
+  // (arXiv 2208.11035), taken as the distance of a box plot's whiskers, which is 5.4 standard
+  // deviations; unknown for other devices.
   static const Efficiency of_products{{{256, 0.4}, {1024, 0.8}, {4096, 1}}};
   static const ModelConstants of_gpu{.bandwidth_share = 0.88,
                                      .launch_us = 10,

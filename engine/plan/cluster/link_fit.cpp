@@ -17,8 +17,8 @@ namespace {
 using Vector = std::array<double, 3>;
 using Matrix = std::array<Vector, 3>;
 
-// Solves the equations of the numbers in `chosen` by Gaussian elimination; the others are 0. None
-// if they do not determine the numbers.
+// Solves for the numbers in `chosen` by Gaussian elimination; the others are 0. Returns none if the
+// equations do not determine the numbers.
 std::optional<Vector> solve(Matrix a, Vector b, unsigned chosen) {
   std::array<size_t, 3> index{};
   size_t n = 0;
@@ -49,8 +49,8 @@ std::optional<Vector> solve(Matrix a, Vector b, unsigned chosen) {
 
 Measurements::Link fit_link(const std::vector<CollectiveSample>& samples, double bandwidth) {
   constexpr double microsecond = 1e-6;
-  // Columns near 1, so that the equations can be solved: microseconds, and the time at `bandwidth`
-  // in units of the longest.
+  // Scales the columns to about 1, so that the equations can be solved. The units are microseconds,
+  // and the longest time at `bandwidth`.
   std::vector<Vector> rows;
   double longest = 0;
   bool has_sizes = false;
@@ -66,7 +66,7 @@ Measurements::Link fit_link(const std::vector<CollectiveSample>& samples, double
   for (const CollectiveSample& each : samples) {
     auto steps =
         double(each.kind == Group::all_reduce_kind ? 2 * (each.n_ranks - 1) : each.n_ranks - 1);
-    // Each row is divided by the time: the errors are relative.
+    // Divides each row by the time, because the fit minimizes relative errors.
     Vector row{microsecond / each.seconds, steps * microsecond / each.seconds,
                double(each.bytes_sent) / bandwidth / longest / each.seconds};
     rows.push_back(row);
@@ -75,8 +75,8 @@ Measurements::Link fit_link(const std::vector<CollectiveSample>& samples, double
       for (size_t j = 0; j < 3; ++j) squares[i][j] += row[i] * row[j];
     }
   }
-  // Of the solutions with any of the numbers 0, the best without negative ones is that of the
-  // problem with bounds.
+  // Solves once for each set of numbers that may differ from 0. The best solution without a
+  // negative number solves the problem with bounds.
   double least = std::numeric_limits<double>::max();
   Vector best{};
   for (unsigned chosen = 1; chosen < 8; ++chosen) {
@@ -87,7 +87,7 @@ Measurements::Link fit_link(const std::vector<CollectiveSample>& samples, double
       loss += std::pow(row[0] * (*x)[0] + row[1] * (*x)[1] + row[2] * (*x)[2] - 1, 2);
     if (loss < least) std::tie(least, best) = std::pair(loss, *x);
   }
-  // Without a term for the bytes, the link is as fast as anyone can measure.
+  // A link without a term for the bytes is faster than can be measured: it gets the largest share.
   constexpr double most_share = 10;
   double share = best[2] > 0 ? longest / best[2] : most_share;
   return {best[0], best[1], std::min(share, most_share)};

@@ -54,7 +54,8 @@ class Blocks {
 
   const Block& operator[](Index index) const { return blocks_[size_t(index)]; }
 
-  // The smallest free block of a pool that fits, and of these the one with the lowest address.
+  // Returns the smallest free block of a pool that fits; of several, the one with the lowest
+  // address.
   Index best_fit(uint8_t pool, int64_t size) const {
     auto found = free_.lower_bound({pool, size, std::numeric_limits<int64_t>::min(), none});
     if (found == free_.end() || std::get<0>(*found) != pool) return none;
@@ -81,7 +82,7 @@ class Blocks {
     if (Index before = at(index).before; before != none && at(before).is_free) merge(before, index);
   }
 
-  // Removes free blocks that are whole segments of the pools from a number on. Returns their bytes.
+  // Removes free blocks that are whole segments, from pool `from_pool` on. Returns their bytes.
   int64_t remove_free_segments(uint8_t from_pool) {
     int64_t bytes = 0;
     for (auto each = free_.lower_bound({from_pool, 0, 0, none}); each != free_.end();) {
@@ -160,18 +161,19 @@ class CachingAllocator {
                                                    : rounded_up(size, segment_unit);
       make_room(segment, small_pool);
       reserve_.grow(segment);
-      // Segments do not touch.
+      // Leaves a gap between segments, so that their blocks are never neighbours.
       block = blocks_.add(next_address_, segment, pool);
       next_address_ += 2 * segment;
     }
-    // A rest of at least 512 bytes in the small pool, of more than 1 MiB in the large one.
+    // Splits off a rest of at least 512 bytes in the small pool, and of more than 1 MiB in the
+    // large one.
     blocks_.take(block, size, is_small ? unit - 1 : small);
     return block;
   }
 
   void release(Place place) { blocks_.release(place); }
 
-  // Adds what only the allocator knows.
+  // Adds the figures that only the allocator knows.
   void report(AllocatorUse& use) const {
     use.reserved = reserve_.most;
     use.is_out_of_memory = is_out_of_memory_;
@@ -179,8 +181,8 @@ class CachingAllocator {
   }
 
  private:
-  // Makes room for a segment if there is too little: returns unused ones first, of the pools from a
-  // number on.
+  // Makes room for a segment if there is too little. Frees unused segments first, from pool
+  // `from_pool` on.
   void make_room(int64_t bytes, uint8_t from_pool) {
     if (reserve_.has_room(bytes)) return;
     ++n_retries_;
@@ -197,8 +199,8 @@ class CachingAllocator {
   int64_t next_address_ = 0;
 };
 
-// A log whose step can be repeated. Blocks that a step leaves, such as gradients, are those that
-// the next one finds and frees.
+// Replays a log, and can repeat its step. The blocks that a step leaves, such as gradients, are the
+// blocks that the next step finds and frees.
 class Replay {
  public:
   Replay(const StepLog& log, std::optional<int64_t> capacity) : log_(log), allocator_(capacity) {
@@ -256,7 +258,7 @@ class Replay {
     require(each.kind < MemoryKind::n_kinds, "block ", each.block, " of the log has no kind");
     auto [held, is_new] = held_.try_emplace(each.block, Held{0, each.bytes, each.kind});
     require(is_new, "the log allocates block ", each.block, " twice");
-    if (each.bytes == 0) return;  // no memory
+    if (each.bytes == 0) return;  // nothing to allocate
     held->second.place = allocator_.allocate(each.bytes);
     now_.allocated += each.bytes;
     now_.kinds[size_t(each.kind)] += each.bytes;
@@ -265,7 +267,7 @@ class Replay {
 
   void release(const Allocation& each, bool is_first) {
     auto held = held_.find(each.block);
-    if (held == held_.end() && !is_first) return;  // was there before, and was not left again
+    if (held == held_.end() && !is_first) return;  // from before the first step, and not left again
     require(held != held_.end(), "the log frees block ", each.block, ", which is not allocated");
     auto [place, bytes, kind] = held->second;
     require(bytes == -each.bytes, "the log frees ", -each.bytes, " bytes of block ", each.block,
@@ -280,7 +282,7 @@ class Replay {
   const StepLog& log_;
   CachingAllocator allocator_;
   std::unordered_set<int64_t> freed_;
-  std::unordered_map<int64_t, int64_t> found_as_;  // a block that is left: what the next step finds
+  std::unordered_map<int64_t, int64_t> found_as_;  // left block -> the one that the next step finds
   std::unordered_map<int64_t, Held> held_;
   AllocatorUse now_, most_;
 };

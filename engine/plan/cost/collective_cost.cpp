@@ -15,12 +15,13 @@ namespace {
 
 constexpr double microsecond = 1e-6;
 
-// The steps of a ring: all of them, and those between hosts.
+// Returns the number of steps of a ring with n members. With n hosts, these are the steps between
+// hosts.
 int64_t ring_steps(Group::Kind kind, int64_t n) {
   return kind == Group::all_reduce_kind ? 2 * (n - 1) : n - 1;
 }
 
-// A link with what was measured on it.
+// A link, with measured figures if there are any.
 struct Link {
   double bandwidth, latency_us, hop_us, small_latency_us, small_hop_us;
   bool has_small() const { return small_latency_us > 0; }
@@ -43,7 +44,8 @@ Link link_in_host(const ClusterSpec& cluster) {
   return measured(slowest->link, cluster);
 }
 
-// The bandwidth between hosts of a group with r ranks on each: that of r network cards.
+// Returns the bandwidth between the hosts of a group with r ranks on each host: that of r network
+// cards.
 double bandwidth_between(const NetworkFacts& network, const Link& link, int64_t ranks_of_host,
                          int64_t devices_per_host) {
   double cards = network.is_per_host ? double(ranks_of_host) / double(devices_per_host)
@@ -51,12 +53,12 @@ double bandwidth_between(const NetworkFacts& network, const Link& link, int64_t 
   return link.bandwidth * cards / network.oversubscription;
 }
 
-// Trees of NCCL: hops in a host and between hosts, of the protocols Simple and LL, and the base of
-// LL. They reach 0.9 of a ring's bandwidth, with LL 1/3.8 of that.
+// NCCL's trees: the latency of a hop in a host and between hosts, for the protocols Simple and LL,
+// and the base latency of LL. A tree reaches 0.9 of a ring's bandwidth, with LL 1/3.8 of that.
 constexpr double tree_hop_us[] = {28, 50}, small_tree_hop_us[] = {0.52, 5}, small_tree_us = 4.4;
 constexpr double tree_share = 0.9, small_tree_share = 1 / 3.8;
-// LL in a ring: the share of the bandwidth between hosts or with a reduction, and else; and how
-// much longer a hop in a host takes if there are several hosts.
+// LL in a ring: its share of the bandwidth between hosts or with a reduction; its share otherwise;
+// and how much longer a hop in a host takes if there are several hosts.
 constexpr double small_share = 1.0 / 4, small_share_in_host = 1.0 / 3, small_slowdown = 1.8;
 
 }  // namespace
@@ -102,7 +104,7 @@ double seconds_of(const Collective& collective, const ClusterSpec& cluster) {
       bandwidth_between(*cluster.network, network, ranks_of_host, cluster.devices_per_host());
   int64_t between = ring_steps(collective.kind, n_hosts), inside = steps - between;
   if (collective.kind == Group::all_to_all_kind) {
-    // Rows for ranks of other hosts each cross the network once, from their device's card.
+    // Each row for a rank of another host crosses the network once, through its own device's card.
     double crossing = bytes * double(n - ranks_of_host) / double(n - 1);
     double seconds = std::max(crossing / (bandwidth / double(ranks_of_host)),
                               (bytes - crossing) / in_host.bandwidth);
@@ -120,7 +122,7 @@ double seconds_of(const Collective& collective, const ClusterSpec& cluster) {
                                        double(between) * network.small_hop_us) +
                             bytes / (small_share * bandwidth));
   if (!is_reduce) return best;
-  // A tree sends 2 S, where a ring sends 2 S (n - 1) / n.
+  // A tree sends 2 S bytes, a ring 2 S (n - 1) / n.
   double tree_bytes = bytes * double(n) / double(n - 1);
   double depth = std::floor(std::log2(double(n_hosts)));
   auto tree = [&](double base_us, const double* hop_us, double share) {

@@ -90,13 +90,13 @@ double CostModel::seconds(const Collective& collective) const {
 }
 
 StepTime CostModel::simulate(const StepLog& log, std::vector<double>* times) const {
-  // A step has many collectives of few sizes.
+  // Keeps the costs, because a step has many collectives but few sizes.
   std::map<std::tuple<Group::Kind, int64_t, int64_t, int64_t>, double> costs;
   std::map<std::pair<int64_t, int64_t>, GroupPlace> places;
   std::vector<double> ends(log.collectives.size(), -1);
   StepTime time;
   double now = 0, in_host = 0, network = 0;  // when the streams become free
-  double host = 0;                           // the time that a GPU's host takes in all
+  double host = 0;                           // the time that a GPU's host takes in total
   for (auto [what, index] : log.sequence) {
     if (times != nullptr) times->push_back(now);
     if (what == StepLog::What::operator_call) {
@@ -139,7 +139,7 @@ StepTime CostModel::simulate(const StepLog& log, std::vector<double>* times) con
     if (uses_host) in_host = end;
     ends[size_t(index)] = end;
   }
-  // A collective that nothing waits for belongs to the step, too.
+  // The step also waits for collectives that no operator waits for.
   for (size_t i = 0; i < ends.size(); ++i) {
     if (ends[i] <= now) continue;
     time.exposed[log.collectives[i].dim.value_or(Mesh::n_dims)] += ends[i] - now;
@@ -147,7 +147,8 @@ StepTime CostModel::simulate(const StepLog& log, std::vector<double>* times) con
   }
   if (!log.collectives.empty())
     time.straggling = time.compute * constants_.spread * expected_maximum(cluster_.n_devices());
-  // The host of a GPU is ahead of it, by whole steps, unless it takes longer.
+  // The host of a GPU runs ahead of the GPU, by whole steps. It adds time only if it takes longer
+  // than the GPU.
   time.starting = std::max(0.0, host - now);
   time.total = now + time.starting + time.straggling;
   return time;

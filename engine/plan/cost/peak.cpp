@@ -1,4 +1,4 @@
-// Finds what exists when a step needs the most memory.
+// Finds which blocks exist when a step needs the most memory.
 
 #include "peak.h"
 

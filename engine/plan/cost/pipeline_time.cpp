@@ -14,7 +14,7 @@ namespace {
 
 constexpr Mesh::Dim along_stages = Mesh::dim_of(Mesh::pipeline);
 
-// Of the products of a step, without what is computed again.
+// Returns the operations of a step's products, without recomputed ones.
 double flops_of(const StepLog& log) {
   double flops = 0;
   for (const Operator& call : log.operators)
@@ -22,7 +22,7 @@ double flops_of(const StepLog& log) {
   return flops;
 }
 
-// Of the messages to another stage that begin in a pass.
+// Returns the time of the messages to another stage that a pass starts.
 double sending_seconds(const CostModel& cost, const StepLog& log, const StepLog::Pass& pass) {
   double seconds = 0;
   for (size_t i = pass.begin; i < pass.end; ++i) {
@@ -48,12 +48,12 @@ StageSeconds stage_seconds(const CostModel& cost, const StepLog& log) {
   std::vector<double> times;
   const StepTime time = cost.simulate(log, &times);
   const double total = time.total, end = total - time.starting - time.straggling;
-  // The host of a GPU, or the slowest device, makes all of a step longer.
+  // A GPU's host or the slowest device delays all parts of a step alike.
   const double longer = end > 0 ? total / end : 1;
   auto time_of = [&](size_t event) { return event < times.size() ? times[event] : end; };
   struct Passes {
     double sum = 0, last = 0, sending = 0, n = 0;
-    // The last one may do more than the others.
+    // Leaves out the last pass, which may do more than the others.
     double each() const { return n > 1 ? (sum - last) / (n - 1) : sum; }
   };
   Passes forward, backward;
@@ -64,7 +64,7 @@ StageSeconds stage_seconds(const CostModel& cost, const StepLog& log) {
     passes.sending += sending_seconds(cost, log, pass);
     passes.n += 1;
   }
-  if (forward.n == 0) return {.forward = total};  // a train_step_fn: stage after stage
+  if (forward.n == 0) return {.forward = total};  // a train_step_fn runs stage after stage
   auto mean = [](double sum, double n) { return n > 0 ? sum / n : 0; };
   StageSeconds seconds{.forward = mean(forward.sum, forward.n),
                        .backward = backward.each(),
@@ -87,7 +87,7 @@ double pipeline_seconds(const std::vector<StageSeconds>& stages, int64_t n_batch
   for (size_t i = 0; i < n_stages; ++i)
     running.push_back({train::turns_of(int64_t(i), int64_t(n_stages), n), std::vector<Time>(n),
                        std::vector<Time>(n)});
-  // When what a turn needs has come; none if it is not known yet.
+  // Returns when the input of a turn has arrived; none if that is not known yet.
   auto begin_of = [&](size_t stage, const train::Turn& turn) -> Time {
     if (stage == (turn.is_backward ? n_stages - 1 : 0)) return 0;
     const size_t other = turn.is_backward ? stage + 1 : stage - 1;

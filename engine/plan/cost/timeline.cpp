@@ -1,4 +1,4 @@
-// The memory of a device during a step, in parts of which each shows its most.
+// Divides a step into parts, and finds the largest memory of a device in each part.
 
 #include "timeline.h"
 
@@ -25,7 +25,7 @@ MemoryTimeline timeline_of(const CostModel& cost, const StepLog& log, size_t n_m
     if (what != StepLog::What::allocation) continue;
     size_t of_event = end > 0 ? std::min(n_moments - 1, size_t(times[i] / end * double(n_moments)))
                               : n_moments - 1;
-    // A block that exists when a part begins counts in this part.
+    // A block that exists when a part begins counts in that part.
     while (moment < of_event) most[++moment] = now;
     const Allocation& each = log.allocations[size_t(index)];
     now[size_t(each.kind)] += each.bytes;

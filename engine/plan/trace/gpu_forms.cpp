@@ -1,5 +1,5 @@
-// Operators whose parts LibTorch chooses by the device. Plans are made on CPU tensors without
-// values; these stand in for the choice on a GPU.
+// Operators that LibTorch decomposes in a way that depends on the device. Plans use CPU tensors
+// without values, so these operators make the choice that LibTorch makes on a GPU.
 
 #include "tracer.h"
 
@@ -17,7 +17,7 @@ namespace redco {
 
 namespace {
 
-// Only GPUs have a fused kernel for a bias that is trained.
+// Only GPUs have a fused kernel for attention with a trained bias.
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const std::optional<at::Tensor>& mask, double dropout_p, bool is_causal,
                      std::optional<double> scale, bool enable_gqa) {

@@ -1,4 +1,4 @@
-// An allocator for the device meta that counts: its blocks have no memory, but a size and an end.
+// A counting allocator for the device meta: its blocks have a size and an end, but no memory.
 
 #include "tracer.h"
 

@@ -10,7 +10,8 @@ namespace redco::plan {
 std::vector<ShardingRule> rules_of(const std::vector<ShardingDecision>& decisions) {
   std::vector<ShardingRule> rules;
   for (const ShardingDecision& each : decisions) rules.push_back({each.name, each.placement});
-  // A pattern matches the ends of names, too, and the first one counts.
+  // Sorts the longest names first: a pattern also matches the end of a longer name, and the first
+  // match counts.
   std::ranges::stable_sort(rules, std::greater<>(),
                            [](const ShardingRule& rule) { return rule.pattern.size(); });
   return rules;

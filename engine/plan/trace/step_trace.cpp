@@ -44,21 +44,21 @@ Tree whole_on_meta(const Tree& tensors, const std::shared_ptr<Mesh>& mesh) {
 
 namespace {
 
-// How many examples of a batch of `n` are collated: those of one device. All of a small batch,
-// since a batch may be as long as its longest example.
+// Returns how many examples of a batch of `n` to collate: those of one device. Collates all of a
+// small batch, since a batch may be as long as its longest example.
 int64_t n_collated_of(int64_t n, int64_t per_device) {
   constexpr int64_t small = 64;
   return n <= small ? n : std::min(n, std::max<int64_t>(2, per_device));
 }
 
-// The work of the script for its batches is no part of the step.
+// Pauses the tracer: the script's work to make batches is not part of the step.
 Tree collate(const Dataset& examples, std::vector<int64_t> indices) {
   Tracer::Pause pause(*Tracer::of_thread());
   for (int64_t& index : indices) index %= examples.size;
   return examples.collate(indices);
 }
 
-// The examples of a step, whose batches have no values.
+// Returns the examples of a step, with batches that have no values.
 Dataset imagined_examples(const Dataset& examples, int64_t size, int64_t per_device,
                           const std::shared_ptr<Mesh>& mesh) {
   Dataset imagined;
@@ -78,7 +78,7 @@ Dataset imagined_examples(const Dataset& examples, int64_t size, int64_t per_dev
   return imagined;
 }
 
-// The examples by which the Trainer decides the layout.
+// Returns the examples from which the Trainer decides the layout.
 Dataset layout_examples(const Dataset& examples, int64_t n_micro, int64_t per_device) {
   int64_t size = std::min(examples.size, n_collated_of(n_micro, per_device));
   return {size,
@@ -103,7 +103,7 @@ Collectives difference(Collectives now, const Collectives& before) {
   return now;
 }
 
-// Counts what the first forward pass of a step and its first backward pass send.
+// Counts the bytes that the first forward pass and the first backward pass of a step send.
 class FirstPasses {
  public:
   explicit FirstPasses(const Mesh& mesh) : mesh_(mesh) {}
@@ -258,7 +258,8 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
     trace.of_micro_batch = first_passes.sent();
     collect();
     trace.step = tracer.end_step();
-    // The garbage of several small steps is freed at once: the one that finds most is returned.
+    // The garbage of several small steps is freed at once. Returns the step that found the most:
+    // the first that leaves no more memory than it found.
     if (step >= n_steps && tracer.alive_bytes() <= found) break;
   }
   trace.has_blocks = RecomputeBlocks::n_blocks() > n_blocks;

@@ -34,7 +34,8 @@ namespace {
 thread_local Tracer* of_this_thread = nullptr;
 thread_local bool is_script_calling = false;
 
-// Returns a tensor without values like one that the script made. It is no allocation of the step.
+// Returns a tensor like the given one, but without values. Does not count it as an allocation of
+// the step.
 at::Tensor uncounted_on_meta(const at::Tensor& tensor) {
   WithExecution not_counted(nullptr);
   return on_meta(tensor);
@@ -50,17 +51,17 @@ void for_each_tensor(c10::ArrayRef<c10::IValue> values, const Function& function
 }
 
 int64_t bytes_of(const at::Tensor& tensor) {
-  // Expanded dimensions are read once.
+  // Expanded elements are read once.
   int64_t elements = 1;
   for (int64_t dim = 0; dim < tensor.dim(); ++dim)
     if (tensor.stride(dim) != 0) elements *= tensor.size(dim);
   return elements * int64_t(tensor.element_size());
 }
 
-// The size that the time of such an operator depends on (Measurements::products).
+// Returns the size that decides how long such an operator takes (Measurements::products).
 int64_t product_size(ProductKind kind, const Stack& arguments) {
   std::vector<at::Tensor> given;
-  bool has_numbers = false;  // of experts, for each row
+  bool has_numbers = false;  // numbers of experts, for each row
   for_each_tensor(c10::ArrayRef<c10::IValue>(arguments), [&](const at::Tensor& tensor) {
     if (tensor.scalar_type() == at::kLong)
       has_numbers = true;
@@ -88,7 +89,8 @@ int64_t product_size(ProductKind kind, const Stack& arguments) {
   }
 }
 
-// The place of the argument `device` of an operator that makes a tensor from none; none for others.
+// Returns the index of the argument `device` of an operator that makes a tensor from no other
+// tensor; none for other operators.
 std::optional<size_t> device_of_factory(const c10::FunctionSchema& schema) {
   thread_local std::unordered_map<const c10::FunctionSchema*, std::optional<size_t>> known;
   auto found = known.find(&schema);
@@ -145,8 +147,8 @@ bool Tracer::take_over(const c10::OperatorHandle& handle, Stack& stack) {
   return tracer->make_tensor(handle, stack) || drop_values(handle, stack);
 }
 
-// A whole parameter is a plain tensor without values. What the script has, and uses with it, is
-// taken without values, too.
+// A whole parameter is a plain tensor without values. If an operator also reads tensors of the
+// script that have values, drops those values too.
 bool Tracer::drop_values(const c10::OperatorHandle& handle, Stack& stack) {
   const c10::FunctionSchema& schema = handle.schema();
   size_t n = schema.arguments().size(), first = stack.size() - n;
@@ -186,10 +188,10 @@ bool Tracer::make_tensor(const c10::OperatorHandle& handle, Stack& stack) {
     handle.callBoxed(&arguments);
     made = arguments.back().toTensor();
   } catch (const c10::Error&) {
-    return false;  // it has no shapes-only form, or fails in any case
+    return false;  // the operator has no shapes-only form, or fails in any case
   }
-  // Small tensors keep their values: loops and conditions of a script read those. So does what may
-  // be data: a parameter is no integer.
+  // Small tensors keep their values, because loops and conditions of a script read them. Outside of
+  // the step integers keep their values too: they may be data, and no parameter is an integer.
   const size_t large = is_of_step ? 1 << 12 : 1 << 20;
   if (made.nbytes() < large || (!is_of_step && !made.is_floating_point())) return false;
   made = at::empty_strided(made.sizes(), made.strides(), made.options());
@@ -200,8 +202,8 @@ bool Tracer::make_tensor(const c10::OperatorHandle& handle, Stack& stack) {
 
 void Tracer::run(const Call& call, const CallPlan& plan, Stack& local) {
   operator_name_ = call.op.name;
-  // Without a wrapper LibTorch adds up the gradients of a tensor in place, unless the first is a
-  // view; see freed.
+  // LibTorch adds up the gradients of an unwrapped tensor in place, unless the first one is a view;
+  // see freed.
   adds_gradients_in_place_ = mesh_->world().size() == 1 && operator_name_ == "aten::add" &&
                              torch::autograd::get_current_node() != nullptr &&
                              !call.arguments[0].toTensor().is_view();
@@ -213,7 +215,7 @@ void Tracer::run(const Call& call, const CallPlan& plan, Stack& local) {
     map_tensors(value, uncounted_on_meta);
     if (value.isDevice()) value = c10::Device(c10::kMeta);
   }
-  // Memory that the operator writes to or reads, to tell its results from views.
+  // Memory that the operator reads or writes, to tell views from new results.
   std::set<const void*> given;
   Operator logged{.name = call.op.name, .is_recomputed = Recomputing::is_on()};
   auto is_on_host = [&](const at::Tensor& tensor) {
@@ -237,7 +239,7 @@ void Tracer::run(const Call& call, const CallPlan& plan, Stack& local) {
   if (cost.inside != nullptr) logged.bytes_inside = cost.inside(local, {});
   const Stack arguments = cost.workspace != nullptr ? local : Stack();
   std::optional<train::FlopCounter> counter;
-  Recomputing counted(false);  // it takes time, too
+  Recomputing counted(false);  // this work takes time, too
   if (facts.flops || facts.is_product) {
     counter.emplace(logged.flops);
     logged.kind = facts.kind;
@@ -289,7 +291,7 @@ Tracer::Step Tracer::end_step() {
             std::move(without_shapes_)};
   for (const auto& [number, bytes] : on_host_) step.host_bytes += bytes;
   for (const auto& [number, block] : alive_) step.blocks[number] = block.facts;
-  // A kind may be known only after the allocation.
+  // The kind of a block may become known only after its allocation.
   for (Allocation& allocation : step.log.allocations)
     allocation.kind = step.blocks.at(allocation.block).kind;
   begin_step();
@@ -339,7 +341,7 @@ int64_t Tracer::allocated(int64_t bytes) {
   }
   if (adds_gradients_in_place_) sum_ = {number, bytes, n_operators_};
   log_.add(Allocation{number, bytes, block.facts.kind});
-  // Between operators, memory is for what moves: parts that are joined in buffers or cut out.
+  // Memory allocated between operators is for data that moves: joined in buffers, or cut out.
   if (operator_name_.empty() && n_collectives_ == 0)
     log_.add(Operator{.name = "copy", .bytes_read = bytes, .bytes_written = bytes});
   alive_bytes_ += bytes;
@@ -359,7 +361,8 @@ void Tracer::freed(int64_t number) {
   auto sum = alive_.find(sum_.block);
   if (sum != alive_.end() && number != sum_.block && sum_.operator_number == n_operators_ &&
       sum_.bytes == block.facts.bytes && sum->second.place >= 0) {
-    // The sum took the memory of this block: one ends where the other begins.
+    // The sum takes the memory of this block: swaps the two events, so that one ends where the
+    // other begins.
     std::swap(end, log_.allocations[size_t(sum->second.place)]);
     sum->second.place = int64_t(log_.allocations.size());
     sum_ = {};

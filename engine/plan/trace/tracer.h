@@ -71,7 +71,7 @@ class Tracer final : public sharding::Execution, public mesh::CollectiveObserver
 
   std::optional<int64_t> started(const mesh::Collective& collective) override;
   void waited(int64_t collective) override;
-  // The time of a collective includes writing to its memory.
+  // Counts writing to a collective's memory as part of the collective's time.
   void enter() override { ++n_collectives_; }
   void leave() override { --n_collectives_; }
 
@@ -130,9 +130,9 @@ class Tracer final : public sharding::Execution, public mesh::CollectiveObserver
   int64_t n_before_pass_ = 0;  // of n_operators_
   struct Sum {
     int64_t block = -1, bytes = 0, operator_number = 0;
-  } sum_;  // of two gradients, the last one
+  } sum_;  // the last sum of two gradients
   std::string operator_name_;
-  bool adds_gradients_in_place_ = false;  // the current operator
+  bool adds_gradients_in_place_ = false;  // whether the current operator does
   bool is_updating_ = false;
 };
 

@@ -1,4 +1,4 @@
-// Decides which stage of a pipeline has which parameters: consecutive blocks, with equal work.
+// Decides which stage of a pipeline holds which parameters: consecutive blocks, with equal work.
 
 #include "layout_search.h"
 #include "traced_parameters.h"
@@ -24,9 +24,9 @@ using namespace sharding;
 
 namespace {
 
-// Sees at which block of a forward pass each parameter meets the data, and the work of each block.
-// Operators before the first block count as part of it, block 0. Those after a block count as part
-// of that block.
+// Records the block of a forward pass in which each parameter meets the data, and the work of each
+// block. Operators before the first block count as part of it, block 0. Operators after a block
+// count as part of that block.
 class BlockWatcher final : public WithoutValues {
  public:
   using WithoutValues::WithoutValues;
@@ -93,17 +93,18 @@ class BlockWatcher final : public WithoutValues {
   std::vector<double> work_;
   std::map<int, std::set<size_t>> uses_;
   std::unordered_map<const void*, std::set<int>>
-      parameters_of_;              // what is computed from these alone
-  std::vector<at::Tensor> alive_;  // keeps the tensors in the map alive
+      parameters_of_;              // of tensors that are computed from these parameters alone
+  std::vector<at::Tensor> alive_;  // keeps the tensors of the map alive
 };
 
-// The first block of each stage, so that the most work of any stage is the least possible.
+// Returns the first block of each stage. Minimizes the work of the stage that has the most.
 std::vector<size_t> even_parts(const std::vector<double>& work, size_t n_stages) {
   const size_t n = work.size();
   std::vector<double> sums(n + 1, 0);
   for (size_t i = 0; i < n; ++i) sums[i + 1] = sums[i] + work[i];
   constexpr double never = std::numeric_limits<double>::infinity();
-  // most[k][i]: of the first i blocks in k stages, whose last one begins with block from[k][i].
+  // most[k][i]: the most work of a stage if the first i blocks are in k stages. The last of these
+  // stages begins with block from[k][i].
   std::vector<std::vector<double>> most(n_stages + 1, std::vector<double>(n + 1, never));
   std::vector<std::vector<size_t>> from(n_stages + 1, std::vector<size_t>(n + 1, 0));
   most[0][0] = 0;
@@ -159,7 +160,7 @@ StageDecisions decide_stages(const Tree& params, int64_t n_stages, const TracedF
     if (auto found = watcher.uses().find(int(i)); found != watcher.uses().end())
       for (size_t block : found->second) users.insert(stage_of_block(block));
     if (users.size() > 1) decided.shared.push_back(parameters[i].name);
-    // A number has no dimension to be on a rank by.
+    // A scalar has no dimension to place on a rank, so it gets no stage.
     if (users.size() > 1 || parameters[i].given.dim() == 0) continue;
     const int64_t stage = users.empty() ? 0 : *users.begin();
     decided.stage_of[parameters[i].name] = stage;

@@ -25,8 +25,8 @@ void keep_whole(TracedParameter& parameter, std::string reason) {
   parameter.reason = std::move(reason);
 }
 
-// The lengths of the pieces that an operator splits its argument into; empty for equal pieces that
-// do not fill it.
+// Returns the lengths of the pieces that an operator splits its argument into. Empty if it makes
+// pieces of one length that does not divide the argument.
 std::vector<int64_t> logical_pieces(const Call& call) {
   if (const c10::IValue* sizes = call.find("split_sizes")) return sizes->toIntVector();
   int64_t dim = call.integer("dim", 0), whole = call.tensors[0].tensor.size(dim);
@@ -37,8 +37,8 @@ std::vector<int64_t> logical_pieces(const Call& call) {
   return std::vector<int64_t>(size_t(whole / size->toInt()), size->toInt());
 }
 
-// The placement that splits each of a weight's fused parts, of these lengths in its output; whole
-// if it has no such parts.
+// Returns the placement that splits each part fused in a weight; `pieces` are the lengths of the
+// parts in its output. Whole if the weight has no such parts.
 Placement split_parts(const Placement& now, int64_t n_outputs, const std::vector<int64_t>& pieces) {
   auto n = int64_t(pieces.size());
   if (n < 2 || now.is_in_blocks()) return {};
@@ -48,8 +48,8 @@ Placement split_parts(const Placement& now, int64_t n_outputs, const std::vector
   return is_all ? Placement::shard_blocks(now.dim, pieces) : Placement();
 }
 
-// The same split between units of the shortest part, such as the keys of a few heads that the ranks
-// do not divide; whole if the longest has fewer of them than ranks.
+// Returns the same split, but between units of the shortest part's length, such as the keys of a
+// few heads that the ranks do not divide. Whole if the longest part has fewer units than ranks.
 Placement split_between_units(const Placement& now, int64_t n_ranks) {
   if (!now.lengths || now.grain > 1) return {};
   int64_t unit = std::ranges::min(*now.lengths);
@@ -60,8 +60,8 @@ Placement split_between_units(const Placement& now, int64_t n_ranks) {
   return Placement::shard_blocks(now.dim, *now.lengths, unit);
 }
 
-// The same split of each block between the heads that a view opens it to, of which some ranks then
-// hold one more than others; whole if there are fewer heads than ranks.
+// Returns the same split, but of each block between the heads that a view opens it to. Some ranks
+// then hold one head more than others. Whole if there are fewer heads than ranks.
 Placement split_between_heads(const Placement& now, int64_t block,
                               const std::vector<int64_t>& opened, int64_t n_ranks) {
   if (now.lengths || now.grain > 1) return {};
@@ -75,8 +75,8 @@ Placement split_between_heads(const Placement& now, int64_t block,
   return {};
 }
 
-// Whether the argument is split inside of a head, as a view may split it. Attention cannot keep
-// that.
+// Whether the argument is split inside a head, which a view may do. Attention cannot keep such a
+// split.
 bool splits_a_head(const Call& call, const TensorArgument& argument) {
   const Placement& now = argument.placements[mp];
   return call.op.facts.has_heads && now.is_sharded() && now.dim + 1 == argument.tensor.dim();
@@ -87,15 +87,15 @@ constexpr const char* one_holds_shortest =
     "and "
     "their outputs are gathered";
 
-// The correction of a weight whose parts would be parts of heads.
+// Returns the correction of a weight that is split into parts of heads.
 ForwardWatcher::Correction between_heads(const Placement& now, int64_t n_ranks) {
   Placement placement = split_between_units(now, n_ranks);
   return {placement, placement.is_sharded() ? one_holds_shortest
                                             : "whole: its parts would be parts of attention heads"};
 }
 
-// Whether a result is split: a product's output, or the gradient that a fused loss returns with its
-// sum.
+// Whether a result is split: the output of a product, or the gradient that a fused loss returns
+// with its sum.
 bool shows_split(const CallPlan& plan) {
   return std::any_of(plan.outputs.begin(), plan.outputs.end(),
                      [](const auto& output) { return output.placements[mp].is_sharded(); });
@@ -115,7 +115,7 @@ std::string why_gathered(const Call& call, at::IntArrayRef sizes, int64_t dim, i
   } else if (const c10::IValue* size = call.find("size")) {
     std::vector<int64_t> out = size->toIntVector();
     text << "regrouped as " << at::IntArrayRef(out) << ", ";
-    // The output dimension that begins where the split one did.
+    // Finds the output dimension that begins at the element where the split dimension does.
     int64_t before = c10::multiply_integers(sizes.slice(0, size_t(dim))), n = 1;
     size_t to = 0;
     while (to < out.size() && n < before) n *= out[to++];
@@ -147,7 +147,8 @@ void ForwardWatcher::before(Call& call) {
   WithoutValues::before(call);
   if (call.op.at_experts == AtExperts::product) note_experts(call);
   bool is_handed_on = call.op.is_view || call.op.facts.passes_through;
-  // Weights before what is added to their product: a bias follows.
+  // Decides weights before the biases that are added to their products, because a bias follows its
+  // weight.
   for (bool is_weight : {true, false}) {
     for (size_t i = 0; i < call.tensors.size(); ++i) {
       auto seen = origins_.find(call.tensors[i].impl);
@@ -169,7 +170,7 @@ void ForwardWatcher::before(Call& call) {
 void ForwardWatcher::after(const Call& call, const CallPlan& plan,
                            c10::ArrayRef<c10::IValue> results) {
   WithoutValues::after(call, plan, results);
-  // The tensor has other dimensions now.
+  // An in-place view gives the tensor other dimensions.
   if (call.op.is_inplace_view) origins_.erase(call.tensors[0].impl);
   bool is_handed_on = call.op.is_view || call.op.facts.passes_through;
   bool is_elementwise = is_handed_on || is_pointwise(call.op);
@@ -178,7 +179,7 @@ void ForwardWatcher::after(const Call& call, const CallPlan& plan,
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     const TensorArgument& argument = call.tensors[i];
     const Placement &now = argument.placements[mp], &target = plan.inputs[i][mp];
-    // The product with a corrected weight that stays whole; replaces what its input says.
+    // In a product with a weight only the weight counts: whether a correction made it whole.
     auto seen = origins_.find(argument.impl);
     if (seen != origins_.end() && argument.tensor.dim() > 1 && call.op.facts.is_product)
       made.of_whole =
@@ -206,7 +207,8 @@ void ForwardWatcher::after(const Call& call, const CallPlan& plan,
     if (target.is_sharded()) needed_split_.insert(summed.begin(), summed.end());
     if (target.is_replicated() && is_elementwise) made.summed.insert(summed.begin(), summed.end());
   }
-  // The product of two activations, such as attention's scores, whose sums each rank has a part of.
+  // A product of two activations, such as attention's scores, of which each rank has a part of the
+  // sums.
   if (call.op.facts.is_product && sums(plan) &&
       std::ranges::none_of(call.tensors,
                            [&](const auto& input) { return origins_.contains(input.impl); }))
@@ -239,8 +241,8 @@ void ForwardWatcher::remember(const at::Tensor& tensor, Origin origin) {
   alive_.push_back(tensor);
 }
 
-// A tensor that is computed from parameters alone, such as a weight divided by its norm, counts as
-// their weight. Its placement is decided where it meets the data.
+// Whether a call reads parameters alone, such as a weight and its norm. Its result counts as a
+// weight, whose placement is decided when it meets the data.
 bool ForwardWatcher::is_of_parameters(const Call& call) const {
   const OperatorFacts& facts = call.op.facts;
   if (!facts.rule || facts.is_product || facts.looks_up_rows || call.tensors.empty()) return false;
@@ -265,7 +267,7 @@ void ForwardWatcher::note(const at::Tensor& tensor, const Lineage& lineage) {
   alive_.push_back(tensor);
   Lineage& own = lineages_[tensor.unsafeGetTensorImpl()];
   own = lineage;
-  // Each set applies to one of the layouts only.
+  // `split` applies to split and partial tensors only, and `summed` to replicated ones.
   (placements_of(tensor)[mp].is_replicated() ? own.split : own.summed).clear();
 }
 
@@ -350,15 +352,14 @@ bool ForwardWatcher::comes_of_whole(const Call& call) const {
   });
 }
 
-// Norms of split features cost little, so that heads can have them. They do not decide how what
-// follows is split: products gather such an input, as if the norm had.
+// A norm of split features costs little, so it may keep them split for heads. It does not decide
+// how later operators are split: products gather such an input, as if the norm had gathered it.
 bool ForwardWatcher::is_of_norm(const TensorArgument& argument) const {
   auto found = lineages_.find(argument.impl);
   return found != lineages_.end() && found->second.of_norm && argument.placements[mp].is_sharded();
 }
 
-// Splits the dimension that shows up in the result, if apart from sums and norms nothing needs to
-// move.
+// Splits the dimension that shows up in the result, if only sums and norms need to move.
 void ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& parameter) {
   parameter.reason = call.op.name + " can split none of its dimensions: whole";
   for (TensorArgument& argument : call.tensors)
@@ -374,7 +375,7 @@ void ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& paramet
   }
 }
 
-// The matrix of an adapter that is used before the other one is the first.
+// Of the two matrices of an adapter, the one that is used first is the first.
 void ForwardWatcher::order_adapter(TracedParameter& parameter) {
   TracedParameter::Adapter& adapter = *parameter.adapter;
   TracedParameter& other = parameters_[size_t(adapter.other)];
@@ -420,12 +421,13 @@ void ForwardWatcher::lay_out(Call& call, size_t i, const TracedParameter& parame
   argument.impl = sharded_impl(argument.tensor);
   argument.placements = placements;
   remember(argument.tensor, origin);
-  // An adapter is corrected with the weight that it follows.
+  // A weight's adapter gets the weight's corrections.
   bool follows = parameter.adapter && !parameter.adapter->is_first;
   lineages_[argument.impl].split = {follows ? parameter.adapter->weight : origin.parameter};
 }
 
-// A view that opens a dimension: a split of each of the new ones is one of blocks of the weight's.
+// Notes a view that opens a dimension: a split of one of the new dimensions is a split in blocks of
+// the weight's dimension.
 void ForwardWatcher::note_view(const Call& call, const std::set<int>& weights) {
   const c10::IValue* size = call.find("size");
   if (!size) return;
@@ -482,7 +484,7 @@ void ForwardWatcher::note_slice(const Call& call, const std::set<int>& weights) 
   }
 }
 
-// Splits weights of which slices take parts between these, or each of these.
+// Corrects weights that slices take parts of: splits them between the parts, or splits each part.
 void ForwardWatcher::correct_sliced(std::map<int, Correction>& all) const {
   for (const auto& [weight, cuts] : cuts_) {
     const TracedParameter& parameter = parameters_[size_t(weight)];
@@ -507,7 +509,7 @@ void ForwardWatcher::correct_sliced(std::map<int, Correction>& all) const {
   }
 }
 
-// Corrects weights whose split outputs are reshaped in a way that does not fit the split.
+// Corrects weights whose split outputs are reshaped in a way that breaks the split.
 void ForwardWatcher::correct(const Call& call, size_t i, const std::set<int>& weights) {
   const TensorArgument& argument = call.tensors[i];
   int64_t split_dim = argument.placements[mp].dim;

@@ -79,12 +79,12 @@ class ForwardWatcher final : public WithoutValues {
   const std::map<int, ExpertWeight>& experts() const { return experts_; }
 
  private:
-  // The parameters that the layout of a tensor goes back to.
+  // The parameters that explain the layout of a tensor.
   struct Lineage {
-    std::set<int> split;    // why it is split or partial: the split of these parameters
-    std::set<int> summed;   // replicated tensor: the parameters whose partial sum it was
+    std::set<int> split;    // the parameters whose split makes the tensor split or partial
+    std::set<int> summed;   // if it is replicated: the parameters whose partial sum it was
     bool of_whole = false;  // computed from outputs of weights that a correction replicates
-    bool of_norm = false;   // split features of a norm, or what is computed from each of them
+    bool of_norm = false;   // split features of a norm, or computed from each of these
   };
 
   at::Tensor whole_like(const at::Tensor& tensor);
@@ -114,7 +114,7 @@ class ForwardWatcher final : public WithoutValues {
   std::unordered_map<const void*, Lineage> lineages_;
   std::vector<at::Tensor> alive_;  // keeps the tensors in these maps alive
   std::map<int, Correction> corrections_;
-  // Where slices that need all of it cut the dimension that a weight's split is on.
+  // The cuts by slices that need the whole dimension along which a weight is split.
   struct Cuts {
     int64_t size = 0, step = 1;  // step: the least common multiple of the slices
     std::set<int64_t> positions;

@@ -1,6 +1,7 @@
-// Descends to the layout that moves least: tries other placements of one kind of parameter at a
-// time, by tracing the step again. Alpa's search within operators (arXiv 2201.12023) solves the
-// same problem for all at once, from rules for each pair of operators.
+// Searches for the layout that moves the least bytes. Tries other placements of one kind of
+// parameter at a time, and traces the step again each time. Alpa's search within operators (arXiv
+// 2201.12023) solves the same problem for all parameters at once, from rules for each pair of
+// operators.
 
 #include "layout_search.h"
 
@@ -15,24 +16,26 @@ namespace redco::sharding {
 
 namespace {
 
-// A collective counts as these bytes more: of layouts that move about the same, fewer are better.
+// Adds these bytes to each collective: of layouts that move about the same, the one with fewer
+// collectives wins.
 constexpr double launch_bytes = 4096;
-// Operations in the time in which a device sends a byte: an H100 multiplies 5e14 numbers and sends
-// 4.5e11 bytes a second. What every rank computes alike costs more than most moves.
+// The operations that a device computes while it sends a byte: an H100 computes 5e14
+// multiplications and sends 4.5e11 bytes a second. An operator that every rank repeats costs more
+// than most moves.
 constexpr double flops_per_byte = 1000;
-// A device may hold this part of the model beyond its even one: what is small stays whole. A tenth
-// more than that costs what the whole first layout moves.
+// A device may hold this share of the model beyond its even part, so that small parameters may stay
+// whole. Another tenth costs as much as all moves of the first layout.
 constexpr double free_part = 0.05, price_of_part = 10;
-// A search traces the step anew until it has called so many operators: a few seconds.
+// A search stops tracing steps after it has called this many operators: a few seconds.
 constexpr int64_t most_calls = 100000;
-// Less is not worth another layout than the one that follows from the operators.
+// A smaller gain does not justify a layout other than the one that follows from the operators.
 constexpr double least_gain = 0.005;
 
 struct Measured {
   WatchedForward::Layout layout;
   WatchedForward::StepCost cost;
-  double held = 1;   // the part of the model on a device
-  double price = 0;  // of bytes
+  double held = 1;   // the share of the model on a device
+  double price = 0;  // in bytes
 };
 
 double held_by(const std::vector<TracedParameter>& parameters, int64_t n_ranks) {
@@ -87,8 +90,8 @@ class Search {
     return result;
   }
 
-  // The parameters of each kind of which another placement may be better: those that make others
-  // move, and, where too much is held, those that are whole.
+  // Returns the parameters, by kind, for which another placement may be better: those that make
+  // others move, and, if a device holds too much, those that are whole.
   std::vector<std::vector<int>> kinds_to_try(const WatchedForward::Layout& layout,
                                              const std::set<int>& suspects) const {
     const std::vector<TracedParameter>& all = layout.parameters;
@@ -125,7 +128,7 @@ class Search {
     if (in_views != best_.layout.splits_in_views.end())
       for (const Placement& placement : in_views->second)
         if (std::ranges::find(all, placement) == all.end()) all.push_back(placement);
-    all.push_back(Placement::replicate());  // last: of equals, what is split
+    all.push_back(Placement::replicate());  // last, so that equal prices prefer a split
     std::erase(all, parameter.placement.value_or(Placement()));
     return all;
   }
@@ -136,14 +139,14 @@ class Search {
     double price;  // of the layout with this change
   };
 
-  // Returns whether changes of these parameters gained.
+  // Tries changes of these parameters, and returns whether one gained.
   bool improve(const std::set<int>& suspects) {
     bool is_better = false;
     for (const Change& change : promising_changes(suspects)) is_better |= take(change);
     return is_better;
   }
 
-  // The best change of each kind that gains by itself, those that gain most first.
+  // Returns the best change of each kind that gains on its own, the largest gains first.
   std::vector<Change> promising_changes(const std::set<int>& suspects) {
     std::vector<Change> changes;
     for (const std::vector<int>& kind : kinds_to_try(best_.layout, suspects)) {
@@ -172,7 +175,7 @@ class Search {
     return changed;
   }
 
-  // Changes taken before may have taken its gain.
+  // Takes a change if it still gains: earlier changes may have used up its gain.
   bool take(const Change& change) {
     std::vector<TracedParameter> changed = with(change);
     std::optional<Measured> measured = measure(forward_.follow(changed));

@@ -1,4 +1,4 @@
-// Searches the layout of the parameters that moves least.
+// Searches for the layout of the parameters that moves the least bytes.
 
 #pragma once
 

@@ -11,7 +11,7 @@ int64_t product(const at::Tensor& given, const std::vector<int>& dims, size_t fi
                          [&](int64_t all, int dim) { return all * given.size(dim); });
 }
 
-// The dimensions of a tensor that a dimension of its view consists of.
+// Returns the dimensions of a tensor that a view merges into one.
 std::vector<int> merged_dims(const at::Tensor& tensor, int64_t size, int64_t stride) {
   for (int64_t last = 0; last < tensor.dim(); ++last) {
     if ((tensor.size(last) == 1) != (size == 1) || tensor.stride(last) != stride) continue;

@@ -1,4 +1,4 @@
-// Tensors that are made from a parameter alone, and the dimensions of it that theirs are.
+// Tensors that are made from one parameter alone: maps their dimensions to the parameter's.
 
 #pragma once
 

@@ -86,7 +86,7 @@ WatchedForward::Layout WatchedForward::follow(std::vector<TracedParameter> decid
 
 std::optional<WatchedForward::StepCost> WatchedForward::cost(
     const std::vector<TracedParameter>& parameters) {
-  // A function that is planned before it is trained has no gradients of some parameters only.
+  // A function that is planned before it is trained may have parameters without gradients.
   const bool trains_some = std::ranges::any_of(
       parameters, [](const auto& parameter) { return parameter.given.requires_grad(); });
   std::vector<at::Tensor> inputs;
@@ -109,7 +109,7 @@ std::optional<WatchedForward::StepCost> WatchedForward::cost(
     }
     if (!losses.empty()) gradients = torch::autograd::grad(losses, inputs, {}, false, false, true);
     after = sent(*mesh_);
-    // Those of whole parameters are reduced together.
+    // The gradients of whole parameters are reduced together, so their collectives do not count.
     const int64_t n_collectives = after.count;
     for (size_t i = 0; i < gradients.size(); ++i)
       if (gradients[i].defined()) redistribute(gradients[i], placements_of(inputs[i]));
@@ -158,7 +158,7 @@ Tree WatchedForward::stand_ins(const std::function<at::Tensor(int parameter)>& m
   std::map<int, at::Tensor> made;  // tied weights stay tied
   return map_tensors(params_, [&](const std::string&, const at::Tensor& tensor) {
     auto place = places_.find(tensor.unsafeGetTensorImpl());
-    // A copy: a forward pass may count its calls in it.
+    // Clones the tensor, because a forward pass may count its calls in it.
     if (place == places_.end()) return tensor.clone();
     at::Tensor& stand_in = made[place->second];
     if (!stand_in.defined()) stand_in = make(place->second);

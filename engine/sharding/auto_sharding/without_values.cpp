@@ -19,8 +19,8 @@ at::Tensor whole_meta(const at::Tensor& tensor) {
 
 WithoutValues::WithoutValues(std::shared_ptr<const Mesh> mesh) : mesh_(std::move(mesh)) {}
 
-// Replaces arguments that were sharded before, over the real mesh. Their parts differ between
-// processes, which must all decide alike.
+// Replaces arguments that are already sharded over the real mesh: their parts differ between
+// processes, but all processes must decide alike.
 void WithoutValues::before(Call& call) {
   for (TensorArgument& argument : call.tensors) {
     if (!argument.impl || argument.impl->mesh() == mesh_) continue;

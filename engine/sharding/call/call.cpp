@@ -59,7 +59,8 @@ Call::Call(const Operator& op, const torch::jit::Stack& stack)
 
 bool Call::draws_numbers() const {
   if (!op.handle.hasTag(at::Tag::nondeterministic_seeded)) return false;
-  // Attention draws only for dropout. No plan depends on the value: it is not marked as read.
+  // Attention draws only for dropout. Does not mark the value as read, because no plan depends on
+  // it.
   const int p = index_of("dropout_p");
   return p < 0 || !arguments[size_t(p)].isDouble() || arguments[size_t(p)].toDouble() != 0;
 }

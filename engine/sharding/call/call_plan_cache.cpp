@@ -1,4 +1,4 @@
-// The plan cache: plans by everything they depend on.
+// The plan cache: its key is everything that a plan depends on.
 
 #include "../operators/rules.h"
 #include "logical_results.h"
@@ -112,7 +112,7 @@ Key key_of(const Call& call) {
   return key;
 }
 
-// Whether the written arguments have the sizes of the results. If not they will be resized.
+// Whether the written arguments have the sizes of the results. Otherwise they will be resized.
 bool fits_results(const Call& call, const CallPlan& plan) {
   for (size_t i = 0; i < call.op.returned.size() && i < plan.outputs.size(); ++i) {
     for (const TensorArgument& argument : call.tensors) {
@@ -127,8 +127,8 @@ bool fits_results(const Call& call, const CallPlan& plan) {
   return true;
 }
 
-// Sets the geometries of the results to those on one process. Also for replicated results: a
-// redistributed argument may have other strides in dimensions of one element.
+// Gives the results the geometries that they have on one process. Replicated results need this too:
+// a redistributed argument may have other strides in dimensions of one element.
 void set_geometries(const Call& call, CallPlan& plan) {
   std::vector<std::optional<Geometry>> results = logical_results(call);
   if (plan.outputs.size() < results.size()) plan.outputs.resize(results.size());
@@ -158,14 +158,14 @@ void check_arguments_read(const Call& call) {
             "\", which is not kept with it. Please report this");
 }
 
-// Whether a rule keeps a split dimension as it is, wherever the ranks' parts of it begin.
+// Whether a rule keeps a split dimension as it is, wherever the parts of the ranks begin.
 bool keeps_parts(const Call& call) {
   const OperatorFacts& facts = call.op.facts;
   return is_pointwise(call.op) || facts.is_product || (facts.rule && dimension_order(call)) ||
          reduction_rules().contains(call.op.name) || is_of_lists(call.op);
 }
 
-// The call with tensors that one rank holds whole on all, for other rules.
+// Returns the call as if tensors that one rank holds were whole on all ranks, for other rules.
 Call without_owners(Call call) {
   for (TensorArgument& argument : call.tensors)
     for (Placement& placement : argument.placements)

@@ -1,6 +1,6 @@
-// Kernels for composite operators that read memory: LibTorch decomposes these above every dispatch
-// key of a sharded tensor, but reads index values, ignores strides, has a separate kernel without
-// gradients, writes to plain tensors, or would move more.
+// Kernels for composite operators that read memory. LibTorch decomposes these above every dispatch
+// key of a sharded tensor. Its decompositions read index values, ignore strides, call a separate
+// kernel without gradients, write to plain tensors, or would move more.
 
 #include "composites.h"
 
@@ -61,8 +61,8 @@ void read_whole(const c10::OperatorHandle& op, Stack* stack) {
   call_composite(op, stack);
 }
 
-// LibTorch's backward on the CPU ignores the strides of the weight and mistakes those of some
-// inputs, plain tensors' too.
+// LibTorch's backward on the CPU ignores the strides of the weight, and misreads the strides of
+// some inputs, even of plain tensors.
 void batch_norm(const c10::OperatorHandle& op, Stack* stack) {
   c10::IValue& input = torch::jit::peek(*stack, 0, op.schema().arguments().size());
   input = with_clear_format(input.toTensor());
@@ -73,8 +73,8 @@ void batch_norm(const c10::OperatorHandle& op, Stack* stack) {
   call_composite(op, stack);
 }
 
-// The kernel without gradients walks through memory and returns a row-major result; the one that
-// also returns indices is a dispatched operator.
+// LibTorch's kernel without gradients walks through memory and returns a row-major result. Calls
+// the dispatched operator that also returns indices instead.
 void max_pool1d(const c10::OperatorHandle& op, Stack* stack) {
   const at::Tensor& self = torch::jit::peek(*stack, 0, op.schema().arguments().size()).toTensor();
   if (!is_sharded(self)) return call_composite(op, stack);
@@ -86,8 +86,8 @@ void max_pool1d(const c10::OperatorHandle& op, Stack* stack) {
   if (!is_recorded) stack->back() = stack->back().toTensor().contiguous();
 }
 
-// Only a single quantile is selected in memory: for several, LibTorch sorts by dispatched
-// operators.
+// LibTorch selects only a single quantile in memory; for several it sorts with dispatched
+// operators. So asks for the quantile twice.
 void quantile(const c10::OperatorHandle& op, Stack* stack) {
   const size_t n = op.schema().arguments().size();
   const at::Tensor& self = torch::jit::peek(*stack, 0, n).toTensor();
@@ -102,8 +102,8 @@ void quantile(const c10::OperatorHandle& op, Stack* stack) {
   stack->back() = given.dim() == 0 ? both.select(0, 0) : both.narrow(0, 0, 1);
 }
 
-// LibTorch scatters into zeros that are no sharded tensor: those of a stage of a pipeline cannot be
-// written there.
+// LibTorch scatters into zeros that are not a sharded tensor, and the values of a pipeline stage
+// cannot be written there.
 at::Tensor value_selecting_reduction_backward(const at::Tensor& gradient, int64_t dim,
                                               const at::Tensor& indices, at::IntArrayRef sizes,
                                               bool keepdim) {

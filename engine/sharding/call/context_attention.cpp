@@ -40,7 +40,7 @@ struct Exchange : torch::CustomClassHolder {
   Placements from, to;
 };
 
-// Redistributes a tensor, and its gradient back to the placements that the tensor has.
+// Redistributes a tensor. Backward redistributes the gradient to the placements of the tensor.
 class Exchanged : public torch::autograd::Function<Exchanged> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, const Placements& to) {
@@ -83,8 +83,8 @@ bool splits_positions(const at::Tensor& tensor, Mesh::Dim dim) {
   return placement.is_sharded() && placement.dim == positions;
 }
 
-// The placements in which context shards have heads of a tensor instead of positions, after each
-// head was repeated `times`; nullopt if they cannot.
+// Returns the placements in which each context shard holds heads of a tensor instead of positions,
+// if each head is first repeated `times`. Nullopt if there are none.
 std::optional<Placements> by_heads(const at::Tensor& tensor, Mesh::Dim dim, int64_t times) {
   if (!is_sharded(tensor) || tensor.dim() != 4) return std::nullopt;
   Placements placements = placements_of(tensor);
@@ -102,15 +102,16 @@ std::optional<Placements> by_heads(const at::Tensor& tensor, Mesh::Dim dim, int6
   return placements;
 }
 
-// How often heads of keys and values are repeated so that each context shard has those of its
-// queries: as few as there are, a head for each shard that has queries of it.
+// Returns how often to repeat heads of keys and values so that each context shard has the heads of
+// its queries. Repeats as little as possible: once per shard that has queries of the head.
 int64_t times_to_repeat(const at::Tensor& q, const at::Tensor& k, Mesh::Dim dim) {
   const int64_t own = std::max<int64_t>(k.size(heads) / parts_of_heads(k, dim), 1);
   const int64_t times = std::lcm(own, mesh_of(k)->size(dim)) / own;
   return q.size(heads) % (k.size(heads) * times) == 0 ? times : 1;
 }
 
-// [positions of queries, positions of keys]: which are not after the query. Split as the queries.
+// [positions of queries, positions of keys]: whether a key is not after the query. Split like the
+// queries.
 at::Tensor causal_mask(const at::Tensor& q, const at::Tensor& k, Mesh::Dim dim) {
   Placements placements;
   placements[dim] = Placement::shard(0);
@@ -119,8 +120,8 @@ at::Tensor causal_mask(const at::Tensor& q, const at::Tensor& k, Mesh::Dim dim) 
   return shard(rows, mesh_of(q), placements).ge(at::arange(k.size(positions), options));
 }
 
-// A mask of all heads, or the ids of segments, whole on the context shards. All layers of a model
-// are given the same one: the last that was gathered is kept while the given one lives.
+// Gathers a mask of all heads, or the ids of segments, over the context shards. All layers of a
+// model get the same tensor, so keeps the last gathered result while the given tensor lives.
 at::Tensor whole_mask(const at::Tensor& given, Mesh::Dim dim) {
   if (!is_sharded(given) || given.requires_grad() || (given.dim() > 2 && given.size(-3) > 1))
     return given;
@@ -152,8 +153,8 @@ std::optional<Mesh::Dim> dim_over_positions(const at::Tensor& q) {
   return std::nullopt;
 }
 
-// Query, key and value that the context shards have heads of instead of positions, and the
-// placements in which the result is given back.
+// Query, key and value, of which each context shard holds heads instead of positions, and the
+// placements in which the result is returned.
 struct ByHeads {
   at::Tensor query, key, value;
   Placements placements, given;
@@ -163,7 +164,7 @@ struct ByHeads {
   }
 };
 
-// Nullopt if their number does not divide the heads.
+// Returns nullopt if the number of context shards does not divide the heads.
 std::optional<ByHeads> exchanged_by_heads(const at::Tensor& q, const at::Tensor& k,
                                           const at::Tensor& v, Mesh::Dim dim, bool are_grouped) {
   const int64_t times =
@@ -214,7 +215,7 @@ void context_segment_attention(const c10::OperatorHandle& op, Stack* stack) {
     argument(segment_ids) = whole_mask(argument(segment_ids).toTensor(), *dim);
   const auto exchanged =
       exchanged_by_heads(q, argument(key).toTensor(), argument(value).toTensor(), *dim, true);
-  // Where heads do not divide, the rule gathers the positions.
+  // If the heads cannot be divided, the rule gathers the positions.
   if (!exchanged) return call_composite(op, stack);
   argument(query) = exchanged->query;
   argument(key) = exchanged->key;

@@ -35,11 +35,11 @@ namespace {
 
 using torch::jit::Stack;
 
-// Reduces partial arguments in place if they are needed replicated, so that later readers need no
-// second reduction. The same if they are needed split and backward may read them: a second
+// Reduces partial arguments in place if a plan needs them replicated, so that later readers need no
+// second reduction. Does the same if it needs them split and backward may read them: a second
 // reduction could give other bits, and an operator that compares its result with its argument, such
-// as `amax`, would find no equal elements. Runs before any argument is read, since two of them may
-// share memory.
+// as `amax`, would find no equal elements. Runs before any argument is read, because two arguments
+// may share memory.
 void reduce_in_place(Call& call, const CallPlan& plan) {
   const bool is_forward = !torch::autograd::get_current_node();
   for (size_t i = 0; i < call.tensors.size(); ++i) {
@@ -49,9 +49,9 @@ void reduce_in_place(Call& call, const CallPlan& plan) {
       bool is_read_again = target.is_sharded() && is_forward && argument.tensor.requires_grad();
       return argument.placements[dim].is_partial() && (target.is_replicated() || is_read_again);
     };
-    // Reduces over the mesh dimensions in the order of all other reductions. A sum rounds by its
-    // order, and a view that was read before must have the same bits. So the dimensions before the
-    // last one that is needed come first.
+    // Reduces over mesh dimensions in the order of all other reductions. A sum rounds by its order,
+    // and must have the same bits as a view that was read before. So all dimensions before the last
+    // needed one are reduced too.
     auto last = std::find_if(Mesh::dims.rbegin(), Mesh::dims.rend(), is_needed);
     for (auto dim = Mesh::dims.begin(); dim != last.base(); ++dim)
       if (argument.placements[*dim].is_partial() && argument.impl->placements()[*dim].is_partial())
@@ -62,15 +62,15 @@ void reduce_in_place(Call& call, const CallPlan& plan) {
 at::Tensor redistributed(const Call& call, const TensorArgument& argument,
                          const Placements& target) {
   const Placements now = argument.impl ? argument.impl->placements() : Placements();
-  // Cached tensors must not be written to, and no result may be a view of one.
+  // Does not cache tensors that are written to, or of which the result is a view.
   bool is_cacheable = !argument.is_written && !call.op.is_view && execution().is_faithful() &&
                       now != target && LastRedistribution::may_hold(argument);
   if (is_cacheable)
     if (at::Tensor held = last_redistribution().find(argument, target); held.defined()) return held;
   at::Tensor result = redistribute_local(argument.local(), argument.sizes(),
                                          argument.tensor.strides(), now, target, *call.mesh);
-  // Some kernels ignore the strides of their arguments: on a part cut out of a larger tensor they
-  // would read the elements between.
+  // Some kernels ignore the strides of their arguments. On a part of a larger tensor they would
+  // also read the elements between, so copies the part.
   bool is_cut = now != target && result.is_alias_of(argument.local());
   if (is_cut && !argument.is_written && !call.op.is_view && !is_pointwise(call.op))
     result = laid_out(result, geometry_of(argument.tensor));
@@ -100,7 +100,7 @@ void write_back(const TensorArgument& argument, const Placements& worked_on,
       if (!result.is_same(argument.tensor)) overwrite(argument.tensor, result);
       return;
     }
-    // The thread of a collective keeps a reference to what it sends for a while. Autograd
+    // The thread of a collective keeps a reference to the sent tensor for a while. Autograd
     // accumulates gradients in place if nothing else references their memory, and must decide alike
     // on all processes.
     at::Tensor part = result.is_alias_of(argument.tensor) ? result.clone() : result;
@@ -111,7 +111,7 @@ void write_back(const TensorArgument& argument, const Placements& worked_on,
   if (!is_split(worked_on) && result.sizes() != argument.sizes())
     return resize_out(argument, result);
   const at::Tensor& local = argument.impl->local();
-  // It may have been reduced in place.
+  // The argument may have been reduced in place.
   const Placements& now = argument.impl->placements();
   // A replicated tensor may be the first rank's own term of the sum.
   if (result.is_same(local) && worked_on == now) return;
@@ -136,7 +136,8 @@ bool is_parameter(const TensorArgument& argument) {
   return part.is_absent_parameter || part.store->owns(part.param, argument.local());
 }
 
-// A parameter of an absent stage is not gathered, and has the shape.
+// Gathers a parameter. On the processes of an absent stage returns a tensor that only has the
+// shape.
 at::Tensor gathered_local(const Call& call, const TensorArgument& argument) {
   const StoredPart& part = *argument.impl->stored();
   if (!call.mesh->is_absent())
@@ -148,8 +149,8 @@ at::Tensor gathered_local(const Call& call, const TensorArgument& argument) {
                            argument.local().options());
 }
 
-// Whether the store has the values of this tensor: a parameter, or a converted copy of one as long
-// as neither has been written to.
+// Whether the store holds the values of this tensor: a parameter, or a converted copy of one if
+// neither has been written to.
 bool is_in_store(const TensorArgument& argument) {
   if (!argument.impl || !argument.impl->stored()) return false;
   if (is_parameter(argument)) return true;
@@ -167,7 +168,7 @@ void gather_stored(Call& call) {
     if (!is_in_store(argument)) continue;
     const StoredPart& part = *argument.impl->stored();
     at::Tensor whole = gathered_local(call, argument);
-    // A write to a view of a copy must not change the parameter.
+    // Clones the copy, so that a write to a view of it does not change the parameter.
     if (call.op.is_view && !is_parameter(argument)) whole = whole.clone();
     for (Mesh::Dim dim : part.store->dims(part.param)) argument.placements[dim] = {};
     argument.stored = std::exchange(
@@ -177,9 +178,9 @@ void gather_stored(Call& call) {
   }
 }
 
-// A permuted or converted ZeRO-3 parameter is gathered by the same store. A copy that was converted
-// twice has other values than the parameter converted once, and floats that were rounded for other
-// operators have other integers.
+// A permuted or converted ZeRO-3 parameter is gathered by the same store, with two exceptions: a
+// copy that was converted twice has other values than the parameter converted once, and floats that
+// were rounded for other operators give other integers.
 void pass_storage_on(const Call& call, const c10::SmallVector<c10::IValue, 4>& results) {
   const TensorArgument& argument = call.tensors[0];
   if (!is_in_store(argument) || results.size() != 1 || !results[0].isTensor()) return;
@@ -192,7 +193,7 @@ void pass_storage_on(const Call& call, const c10::SmallVector<c10::IValue, 4>& r
     result->be_stored_like(*argument.impl, *order);
 }
 
-// After an in-place view operator: changes the tensor's view of its memory.
+// Changes the tensor's view of its memory after an in-place view operator.
 void change_view(const Call& call, const CallPlan& plan, const TensorArgument& argument,
                  const at::Tensor& local) {
   const OutputPlan output = plan.outputs.empty() ? OutputPlan() : plan.outputs[0];
@@ -222,7 +223,7 @@ void run(Call& call, const CallPlan& plan, Stack* stack) {
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     TensorArgument& argument = call.tensors[i];
     inputs.push_back(redistributed(call, argument, plan.inputs[i]));
-    // Other tensors hold the same local tensor: its sizes must not change.
+    // Other tensors share the local tensor, so its sizes must not change.
     if (call.op.is_inplace_view && argument.is_written) inputs.back() = alias_of(inputs.back());
   }
   set_tensors(call, inputs, local);
@@ -245,7 +246,7 @@ void run(Call& call, const CallPlan& plan, Stack* stack) {
     last_redistribution().forget(argument.local());
     write_back(argument, plan.inputs[i], inputs[i], *call.mesh);
     if (argument.impl && execution().is_faithful()) note_write(*argument.impl);
-    // Operators on lists leave this to what they call for each tensor.
+    // An operator on lists leaves counting writes to the operators that it calls for each tensor.
     if (argument.element >= 0) argument.tensor.unsafeGetTensorImpl()->bump_version();
   }
   Results results(call, plan);
@@ -285,7 +286,7 @@ void run_call(Call& call, Stack* stack) {
     if (!take_over || !take_over(call.op.handle, *stack)) call.op.handle.callBoxed(stack);
     return;
   }
-  // Other stages do not call what the call of this one does.
+  // Pauses the log, because other stages do not make the calls that this call makes.
   std::optional<mesh::PausedLog> paused;
   if (call.mesh->stage()) {
     paused.emplace();
@@ -305,8 +306,8 @@ void run_call(Call& call, Stack* stack) {
   run(call, plan, stack);
 }
 
-// The floating-point operations of a call whose results a selective recomputation may keep; of the
-// whole tensors.
+// Returns the floating-point operations, for whole tensors, of a call whose results a selective
+// recomputation may keep.
 std::optional<double> flops_to_keep(const Call& call) {
   const OperatorFacts& facts = call.op.facts;
   const bool is_kind = facts.flops && (facts.is_product || facts.has_heads);

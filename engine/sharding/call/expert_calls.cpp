@@ -23,16 +23,17 @@ namespace {
 using torch::jit::Stack;
 
 constexpr Mesh::Dim ep = Routing::ep;
-// The arguments of a call by what it does with them.
+// The arguments of a call, by their role.
 struct Roles {
   std::shared_ptr<const Routing> routing;
-  size_t first_weight;  // index in the call's tensors; none: their number
-  int numbers = -1;     // the same
+  size_t first_weight;  // index in the call's tensors; their number if there are no weights
+  int numbers = -1;     // index in the call's tensors; -1 if there are none
   RoutedRows::Kind result = RoutedRows::choices;
   int table = -1;  // a table with a row for each expert, such as one of biases
 };
 
-// The experts' weights from `first`, which must be where the routing expects them, or whole.
+// Whether the experts' weights from `first` on are on the ranks of their experts. Some may be
+// whole.
 bool are_at_experts(const Call& call, size_t first) {
   const auto n = int64_t(call.tensors.size() - first);
   bool any = false;
@@ -56,22 +57,22 @@ std::optional<Roles> roles_of_products(const Call& call) {
   return Roles{std::move(routing), first, int(first) - 1};
 }
 
-// Whether the rows that a product reads are those of all choices: without a dimension for them.
+// Whether a product reads one row for all choices: its rows have no dimension for choices.
 bool is_for_all(const Call& call, const TensorArgument& rows) {
-  // Quantized weights, and what they multiply, have a dimension of blocks.
+  // Quantized weights, and the rows that they multiply, have a dimension of blocks.
   const bool has_blocks = call.tensors.back().tensor.dim() == 3;
   const int64_t n_dims = has_blocks && !call.boolean("is_transposed", false) ? 4 : 3;
   return rows.tensor.dim() < n_dims;
 }
 
-// The rows of an argument at experts that are its values. Null if it has none.
+// Returns the routed rows that hold an argument's values. Null if there are none.
 std::shared_ptr<RoutedRows> rows_of(const TensorArgument& argument) {
   auto rows = argument.impl ? argument.impl->routed() : nullptr;
   return rows && rows->kind != RoutedRows::copy ? rows : nullptr;
 }
 
-// Rows of a table, such as the biases of experts, for numbers whose routing is known, and the
-// table's gradient.
+// Finds the roles of a lookup in a table, such as the biases of experts, by numbers whose routing
+// is known, or of the table's gradient.
 std::optional<Roles> roles_of_table(const Call& call) {
   const bool is_backward = call.op.at_experts == AtExperts::gradient_of_table;
   if ((!is_backward && call.op.at_experts != AtExperts::table) || call.tensors.size() != 2)
@@ -89,7 +90,7 @@ std::optional<Roles> roles_of_table(const Call& call) {
   return Roles{std::move(routing), call.tensors.size(), 1, RoutedRows::choices, 0};
 }
 
-// Whether all dimensions that the call works along are behind those of rows and choices.
+// Whether the call works only along dimensions after those of rows and choices.
 bool is_behind_choices(const Call& call, int64_t n_dims) {
   const auto dims = call.dims("dim", n_dims);
   return dims && !dims->empty() && std::ranges::all_of(*dims, [](int64_t dim) { return dim >= 2; });
@@ -109,7 +110,7 @@ std::optional<Roles> roles_of_others(const Call& call) {
   if (!rows) return std::nullopt;
   const Roles roles{rows->routing, call.tensors.size(), -1, rows->kind};
   if (rows->kind == RoutedRows::sum) {
-    // Sums of sums: those of gradients.
+    // Adds sums only to sums, as for gradients.
     const bool are_alike = std::ranges::all_of(call.tensors, [&](const TensorArgument& argument) {
       return rows_of(argument) && argument.sizes() == call.tensors[0].sizes();
     });
@@ -128,7 +129,7 @@ std::optional<Roles> roles_of_others(const Call& call) {
       return sum;
     }
     case AtExperts::view: {
-      if (call.index_of("size") < 0) return std::nullopt;  // as another type
+      if (call.index_of("size") < 0) return std::nullopt;  // a view as another type
       const std::vector<int64_t> sizes = call.find("size")->toIntVector();
       const bool keeps_choices = sizes.size() > 2 && sizes[0] == roles.routing->n_rows() &&
                                  sizes[1] == roles.routing->n_choices();
@@ -157,7 +158,8 @@ std::optional<Roles> roles_of_others(const Call& call) {
 
 bool splits_rows(const Placement& placement) { return placement.is_sharded() && placement.dim < 2; }
 
-// The placements of rows whose local parts can be sent: like the numbers, each rank all choices.
+// Returns placements in which the local parts of rows can be sent: split like the numbers, with all
+// choices of a row on its rank.
 Placements to_send(const Placements& now, const Routing& routing) {
   Placements target = now;
   for (Mesh::Dim dim : Mesh::dims) {
@@ -209,7 +211,7 @@ class CallAtExperts {
  private:
   const Routing& routing() const { return *roles_.routing; }
 
-  // The plan of a view has the sizes of an even part of the rows.
+  // Replaces the sizes in the plan of a view: the plan assumes an even part of the rows.
   CallPlan with_own_sizes(CallPlan plan) const {
     const std::vector<int64_t> whole =
         resolved_sizes(call_.find("size")->toIntVector(), call_.tensors[0].tensor.numel());
@@ -226,7 +228,7 @@ class CallAtExperts {
   }
   bool is_here(int64_t expert) const { return place_of(expert).rank == call_.mesh->coordinate(ep); }
 
-  // Gives the kernel the experts that are here, with numbers from 0.
+  // Gives the kernel only this rank's experts, numbered from 0.
   void keep_own_experts(const std::vector<at::Tensor>& inputs, Stack& local) const {
     c10::List<at::Tensor> own;
     int64_t first = 0;
@@ -234,7 +236,7 @@ class CallAtExperts {
       if (is_here(i)) first = i;
     for (int64_t i = 0; i < n_experts(); ++i)
       if (is_here(i)) own.push_back(inputs[roles_.first_weight + size_t(i)]);
-    if (own.empty()) {  // and no rows: a weight of the right shape
+    if (own.empty()) {  // then there are no rows: any weight of the right shape will do
       const TensorArgument& weight = own_.tensors[roles_.first_weight];
       own.push_back(
           weight.local().new_empty(local_sizes(weight.sizes(), weight.placements, *call_.mesh)));
@@ -249,8 +251,8 @@ class CallAtExperts {
     return sizes;
   }
 
-  // Replaces an argument by what this rank has of it. Every rank has some of the rows: these count
-  // as not split over the experts' ranks.
+  // Replaces an argument with this rank's part. Every rank has some of the rows, so counts them as
+  // not split over the experts' ranks.
   bool take(size_t i) {
     TensorArgument& argument = own_.tensors[i];
     Placements placements = argument.placements;
@@ -291,7 +293,7 @@ class CallAtExperts {
     return true;
   }
 
-  // Sends the rows of an argument, once for all operators that read it.
+  // Sends the rows of an argument only once for all operators that read it.
   at::Tensor sent(const TensorArgument& argument, Placements& placements,
                   bool lacks_choices) const {
     placements = to_send(placements, routing());
@@ -309,7 +311,7 @@ class CallAtExperts {
     return rows;
   }
 
-  // Whether a plan moves nothing between rows: other ranks have others.
+  // Whether a plan moves nothing between rows, because other ranks have other rows.
   bool leaves_rows(const CallPlan& plan) const {
     for (size_t i = 0; i < own_.tensors.size(); ++i)
       for (Mesh::Dim dim : Mesh::dims) {
@@ -327,7 +329,8 @@ class CallAtExperts {
     return list;
   }
 
-  // Sums of products of the rows here, which are those of the experts here.
+  // Returns the sums of products for all experts. This rank has those of its own experts, from its
+  // own rows.
   c10::List<at::Tensor> of_all_experts(const std::vector<at::Tensor>& own,
                                        const CallPlan& plan) const {
     c10::List<at::Tensor> all;
@@ -347,7 +350,7 @@ class CallAtExperts {
 
   at::Tensor wrapped(at::Tensor local, const CallPlan& plan) {
     const size_t index = next_++;
-    static const OutputPlan whole;  // where no rule was needed
+    static const OutputPlan whole;  // for results without a rule
     const OutputPlan& output = index < plan.outputs.size() ? plan.outputs[index] : whole;
     Placements placements = output.placements;
     if (call_.op.at_experts == AtExperts::gradient_of_table) {
@@ -359,7 +362,7 @@ class CallAtExperts {
     for (size_t dim = 0; dim < output.sizes.size(); ++dim)
       if (output.sizes[dim] >= 0) sizes[dim] = output.sizes[dim];
     if (roles_.result == RoutedRows::sum && call_.op.at_experts == AtExperts::sum) {
-      local = local.unsqueeze(1);  // of the one choice of each row here
+      local = local.unsqueeze(1);  // each row here has one choice
     } else if (roles_.result == RoutedRows::sum) {
       sizes.erase(sizes.begin() + 1);
       placements = shifted(placements, 1, -1);

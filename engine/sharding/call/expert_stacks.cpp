@@ -1,4 +1,4 @@
-// Stacks of the weights of experts, which are split between experts.
+// Stacks of experts' weights, which are split between experts.
 
 #include "expert_stacks.h"
 
@@ -23,7 +23,7 @@ bool is_split_by_experts(const TensorArgument& argument) {
          splitting(argument.placements, 0).size() == 1;
 }
 
-// Unbinds a stack that is split between experts: each is on a rank.
+// Unbinds a stack that is split between experts: each result is on one rank.
 void unbind(const Call& call, Stack* stack) {
   const TensorArgument& argument = call.tensors[0];
   const int64_t n = argument.tensor.size(0), n_ranks = call.mesh->size(Routing::ep);
@@ -63,7 +63,7 @@ bool are_in_order(const Call& call) {
   return true;
 }
 
-// Stacks weights that are on the ranks of their numbers, such as gradients.
+// Stacks weights that are on the ranks of their experts, such as gradients.
 void stack_weights(const Call& call, Stack* stack) {
   std::vector<at::Tensor> own;
   const auto n = int64_t(call.tensors.size());

@@ -15,14 +15,14 @@ using namespace sharding;
 
 namespace {
 
-// A product over 256 bfloat16 features, or 512 of float32; attention over 256 positions. The scores
-// of attention cost less.
+// Keeps a product over 256 bfloat16 or 512 float32 features, and attention over 256 positions. The
+// scores of attention cost less.
 std::atomic<double> least_flops = 256;
 
 thread_local KeptResults* current_results = nullptr;
 thread_local KeptResults::Pass current_pass = KeptResults::Pass::first;
 
-// Shares the memory and the count of writes; autograd's history is another.
+// Returns a tensor that shares the memory and the count of writes, but not autograd's history.
 at::Tensor without_history(const at::Tensor& tensor) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(),
@@ -73,7 +73,7 @@ bool KeptResults::take(const c10::OperatorHandle& op, torch::jit::Stack& stack) 
   if (current_pass == Pass::first || next_ == calls_.size()) return false;
   // A second backward pass through the same graph finds nothing.
   Call call = std::exchange(calls_[next_++], {});
-  // Another operator: the function differs, which its caller says.
+  // The function called another operator than before, which its caller reports.
   if (call.results.empty() || call.op != &op.schema()) return false;
   for (const Writes& writes : call.writes)
     if (writes.counter.current_version() != writes.number) return false;

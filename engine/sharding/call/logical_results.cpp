@@ -38,13 +38,14 @@ bool shares_elements(const at::Tensor& tensor) {
   return false;
 }
 
-// Runs the operator on zeros in the geometry of the call's tensors. Draws advance only copies of
-// the generators, and are not logged: another process may have this plan already.
+// Runs the operator on zeros in the geometry of the call's tensors. Draws only from copies of the
+// generators, and does not log the draws, because another process may have this plan already.
 torch::jit::Stack called_on_zeros(const Call& call, c10::Device device) {
   torch::jit::Stack stack(call.arguments.begin(), call.arguments.end());
   std::vector<at::Tensor> tensors;
   for (const TensorArgument& argument : call.tensors) {
-    // `copy_` of a tensor to itself does nothing, also if its elements share memory.
+    // Keeps tensors that are the same the same: `copy_` of a tensor to itself does nothing, even if
+    // its elements share memory.
     bool is_new = size_t(argument.first) >= tensors.size();
     tensors.push_back(is_new ? zeros_for(argument.tensor, device)
                              : tensors[size_t(argument.first)]);
@@ -64,7 +65,8 @@ torch::jit::Stack called_on_zeros(const Call& call, c10::Device device) {
 // Runs an operator without a suitable meta kernel on real tensors, if they are small.
 torch::jit::Stack called_on_small_zeros(const Call& call) {
   constexpr int64_t most = 1 << 16;  // elements
-  // Zeros cannot stand for a state, and a process without elements has none.
+  // Skips an operator with a state: zeros cannot stand for a state, and a process without elements
+  // has none.
   if (call.op.has_state || call.draws_numbers()) return {};
   int64_t n = 0;
   for (const TensorArgument& argument : call.tensors) n += argument.tensor.numel();
@@ -79,13 +81,14 @@ torch::jit::Stack called_on_small_zeros(const Call& call) {
 }  // namespace
 
 std::vector<std::optional<Geometry>> logical_results(const Call& call) {
-  // These are no calls of the program that runs or is planned.
+  // The calls below are not part of the program that runs or is planned.
   WithExecution not_of_program(nullptr);
   bool writes_shared =
       std::any_of(call.tensors.begin(), call.tensors.end(), [](const TensorArgument& argument) {
         return argument.is_written && shares_elements(argument.tensor);
       });
-  // Meta kernels do not detect all writes to shared elements. Real ones must not draw numbers.
+  // Meta kernels do not detect all writes to shared elements, but a real kernel must not draw
+  // numbers.
   bool is_real = writes_shared && !call.draws_numbers();
   torch::jit::Stack stack;
   try {
@@ -94,7 +97,7 @@ std::vector<std::optional<Geometry>> logical_results(const Call& call) {
     stack = called_on_small_zeros(call);
   } catch (const c10::Error&) {
     if (call.op.is_view || call.op.is_inplace_view || writes_shared) throw;
-    // Some meta kernels take fewer geometries than the others.
+    // Some meta kernels accept fewer geometries than the real ones.
     stack = called_on_small_zeros(call);
   }
   std::vector<std::optional<Geometry>> results;

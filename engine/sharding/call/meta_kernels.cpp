@@ -1,6 +1,6 @@
-// Kernels of the device meta for operators that have none in LibTorch without Python. A few that
-// large models call compute the shapes, those without results do nothing; all others run on the
-// CPU, on one element that stands for all.
+// Kernels on the meta device for operators that have none in LibTorch without Python. A few
+// kernels, which large models call, compute shapes. Operators without results do nothing. All
+// others run on the CPU, with one element that stands for all.
 
 #include "meta_kernels.h"
 
@@ -29,7 +29,7 @@ namespace {
 
 using torch::jit::Stack;
 
-// Small enough to compute with, large enough to be no broadcast dimension.
+// Small enough to compute with, and large enough not to broadcast.
 constexpr int64_t few = 2;
 
 bool is_dispatched(const c10::OperatorHandle& op) {
@@ -44,8 +44,8 @@ bool is_written(const c10::Argument& argument) {
   return argument.alias_info() && argument.alias_info()->isWrite();
 }
 
-// The strides of some results differ from those of the CPU's kernels. A run, which has those, takes
-// the exact ones; a plan, which has none, prefers to be fast.
+// Refuses a kernel in runs, because some of its strides differ from those of the CPU's kernels. A
+// run takes the exact strides from a real kernel; a plan prefers to be fast.
 void refuse_in_runs(const std::string& name) {
   const bool is_planning = plain_calls() != nullptr;
   TORCH_CHECK_NOT_IMPLEMENTED(is_planning || !execution().has_values(), name,
@@ -57,7 +57,7 @@ void refuse_with_values(const c10::OperatorHandle& op) {
                               ": there is no kernel for the device meta");
 }
 
-// Replaces each tensor on the device meta, and a device.
+// Replaces each meta tensor, and a meta device.
 template <class Function>
 void replace(c10::IValue& value, const Function& function) {
   map_tensors(value, [&](const at::Tensor& tensor) {
@@ -66,7 +66,7 @@ void replace(c10::IValue& value, const Function& function) {
   if (value.isDevice()) value = c10::Device(c10::kCPU);
 }
 
-// Zeros in the shape of a tensor: one expanded element, or one for each.
+// Returns zeros in the shape of a tensor: one expanded element, or all elements.
 at::Tensor zeros_like(const at::Tensor& tensor, bool is_expanded) {
   at::TensorOptions options = tensor.options().device(at::kCPU);
   if (is_expanded) return at::zeros({}, options).expand(tensor.sizes());
@@ -74,7 +74,7 @@ at::Tensor zeros_like(const at::Tensor& tensor, bool is_expanded) {
   return zeros.zero_();
 }
 
-// The tensor with `few` elements along each longer dimension, in the same memory order.
+// Returns the tensor with each dimension cut to `few` elements, in the same memory order.
 at::Tensor shrunk(const at::Tensor& tensor) {
   std::vector<int64_t> sizes = tensor.sizes().vec();
   std::vector<int64_t> strides(sizes.size());
@@ -94,7 +94,7 @@ at::Tensor shrunk(const at::Tensor& tensor) {
   return at::empty_strided(sizes, strides, options).zero_();
 }
 
-// The memory order of `like`, dense, in these sizes.
+// Returns a dense tensor of these sizes, in the memory order of `like`.
 at::Tensor grown(const at::Tensor& like, at::IntArrayRef sizes) {
   std::vector<size_t> order(sizes.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -110,7 +110,7 @@ at::Tensor grown(const at::Tensor& like, at::IntArrayRef sizes) {
   return at::empty_strided(sizes, strides, like.options().device(at::kMeta));
 }
 
-// Puts the results on the device meta, and the given tensors back where they are returned.
+// Moves the results to the meta device, and returns the given tensors in the place of written ones.
 template <class Make>
 void return_results(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& given,
                     Stack* stack, const Make& make) {
@@ -141,7 +141,7 @@ std::vector<c10::IValue> arguments_of(const c10::OperatorHandle& op, const Stack
   return {stack.end() - std::ptrdiff_t(n), stack.end()};
 }
 
-// An elementwise operator: it runs on few elements, and its result has the broadcast sizes.
+// Runs an elementwise operator on few elements; its result has the broadcast sizes.
 void elementwise(const c10::OperatorHandle& op, Stack* stack) {
   refuse_with_values(op);
   std::vector<c10::IValue> given = arguments_of(op, *stack);
@@ -159,7 +159,7 @@ void elementwise(const c10::OperatorHandle& op, Stack* stack) {
     }
     replace((*stack)[first + i], shrunk);
   }
-  // A plain tensor among them keeps its size: none of these is longer than `few` then.
+  // A plain tensor keeps its size above: cuts it too, so that no tensor is longer than `few`.
   for (size_t i = 0; i < given.size(); ++i) {
     c10::IValue& value = (*stack)[first + i];
     if (value.isTensor() && value.toTensor().defined() && value.toTensor().numel() > 1 &&
@@ -183,7 +183,7 @@ bool is_elementwise(const c10::OperatorHandle& op) {
   return without_out && without_out->hasTag(at::Tag::pointwise);
 }
 
-// An operator that only writes to its arguments, such as a fused update of an optimizer.
+// Drops the arguments of an operator that only writes to them, such as an optimizer's fused update.
 void write_only(const c10::OperatorHandle& op, Stack* stack) {
   refuse_with_values(op);
   torch::jit::drop(*stack, op.schema().arguments().size());
@@ -194,7 +194,7 @@ void on_cpu(const c10::OperatorHandle& op, Stack* stack) {
   execution().ran_on_zeros(c10::toString(op.operator_name()));
   std::vector<c10::IValue> given = arguments_of(op, *stack);
   size_t first = stack->size() - given.size();
-  // Kernels with a state, such as oneDNN's LSTM, read memory without a look at the strides.
+  // Kernels with a state, such as oneDNN's LSTM, read memory and ignore the strides.
   const bool has_state = known_operator(op).has_state;
   for (size_t i = 0; i < given.size(); ++i)
     replace((*stack)[first + i], [&](const at::Tensor& tensor) {
@@ -202,7 +202,7 @@ void on_cpu(const c10::OperatorHandle& op, Stack* stack) {
     });
   std::vector<c10::IValue> ran = arguments_of(op, *stack);
   op.callBoxed(stack);
-  // The operator may have resized what it writes to.
+  // The operator may have resized its written arguments.
   for (size_t i = 0; i < given.size(); ++i) {
     if (!is_written(op.schema().arguments()[i]) || !given[i].isTensor()) continue;
     at::Tensor own = given[i].toTensor();
@@ -212,7 +212,7 @@ void on_cpu(const c10::OperatorHandle& op, Stack* stack) {
   return_results(op.schema(), given, stack, on_meta);
 }
 
-// A value that a script reads: nobody knows it, 1 stands for it.
+// Returns 1 for a value that a script reads, because nobody knows the value.
 at::Scalar local_scalar(const at::Tensor& self) {
   TORCH_CHECK_NOT_IMPLEMENTED(!execution().has_values(),
                               "a tensor of the device meta has no value");
@@ -228,7 +228,7 @@ std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor& query, const at::
   refuse_in_runs("attention");
   auto type = at::toOpMathType(query.scalar_type());
   int64_t batch = query.size(0), heads = query.size(1), length = query.size(2);
-  // As the kernel: heads beside each other in memory.
+  // Like the kernel, puts the heads of a position next to each other in memory.
   at::Tensor output = at::empty({batch, length, heads, value.size(3)}, query.options());
   at::Tensor sums = at::empty({batch, length, heads}, query.options().dtype(type));
   return {output.transpose(1, 2), sums.transpose(1, 2)};
@@ -247,7 +247,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
   return {like(query), like(key), like(value)};
 }
 
-// The kernels for GPUs with a bias; see plan/gpu_forms.cpp.
+// GPU kernels for attention with a bias; see plan/gpu_forms.cpp.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_attention(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
     const std::optional<at::Tensor>&, bool, double, bool, std::optional<double>) {
@@ -322,8 +322,8 @@ void convolution_backward(const c10::OperatorHandle& op, Stack* stack) {
   stack->emplace_back(mask.get(2) ? at::empty({grad.size(1)}, grad.options()) : at::Tensor());
 }
 
-// The statistics of a norm have the dtype of the input, or float32 beside 16-bit inputs with
-// float32 weights (at::native::param_scalar_type).
+// The statistics of a norm have the dtype of the input, or float32 if the input has 16 bits and the
+// weights float32 (at::native::param_scalar_type).
 at::Tensor statistics(const at::Tensor& input, const c10::IValue& weight, at::IntArrayRef sizes) {
   bool is_mixed = weight.isTensor() && weight.toTensor().defined() &&
                   weight.toTensor().scalar_type() != input.scalar_type();

@@ -13,7 +13,7 @@ namespace redco::sharding {
 
 namespace {
 
-// Zeros; kernels may check the strides.
+// Returns zeros, with the same strides if these are dense, because kernels may check strides.
 at::Tensor with_any_values(const at::Tensor& tensor) {
   if (!tensor.is_meta()) return tensor;
   at::TensorOptions options = tensor.options().device(at::kCPU);
@@ -27,16 +27,15 @@ void call_without_values(torch::jit::Stack& stack,
                          const std::function<void(torch::jit::Stack&)>& function) {
   for (c10::IValue& value : stack) map_tensors(value, on_meta);
   torch::jit::Stack again = stack;
-  // A copy to another dtype names the device, too.
+  // Replaces a device argument too, as of a copy to another dtype.
   for (c10::IValue& value : stack)
     if (value.isDevice()) value = c10::Device(c10::kMeta);
   try {
     function(stack);
     return;
   } catch (const c10::Error&) {
-    // Some operators compute shapes together with values: run all of the call on zeros, which fit
-    // each other. Zeros for each operator alone would not, such as labels and what is in their
-    // range.
+    // Some operators compute values to find shapes. Runs the whole call on zeros, which fit each
+    // other: zeros for a single operator might not, such as labels for a given range of classes.
     stack = std::move(again);
   }
   for (c10::IValue& value : stack) map_tensors(value, with_any_values);

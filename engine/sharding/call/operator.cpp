@@ -29,7 +29,7 @@ bool is_keyed_type(const c10::TypePtr& type, const OperatorFacts& facts) {
   }
 }
 
-// Recurrent kernels save a state only while gradients are recorded, without a name for it.
+// Recurrent kernels save an unnamed state, and only while gradients are recorded.
 bool has_state(const c10::FunctionSchema& schema) {
   static const std::set<std::string_view> states = {"reserve", "reserveSpace", "workspace",
                                                     "philox_seed", "rng_state"};

@@ -88,8 +88,8 @@ at::Tensor Results::wrapped(at::Tensor local) {
   Geometry geometry = geometry_of(plan, local, *call_.mesh);
   Placements placements = plan.placements;
   if (geometry.sizes.empty()) reduce(local, placements);
-  // In backward a gradient stays partial: those of several products with one activation are added
-  // and reduced once.
+  // In backward a gradient stays partial: the gradients of several products with one activation are
+  // added first and reduced once.
   const bool are_positions = !call_.op.facts.joins_rows || geometry.sizes[0] > 1;
   if (is_split_along_sequence(geometry.sizes, placements, *call_.mesh) && are_positions &&
       !keeps_terms && !torch::autograd::get_current_node()) {
@@ -119,7 +119,8 @@ at::Tensor Results::wrapped(at::Tensor local) {
     Placements worked_on = plan_.inputs[0];
     for (Placement& placement : worked_on)
       if (placement.is_partial() && geometry.sizes.empty()) placement = {};
-    // A piece that the ranks joined is a copy: a view of a whole tensor is not.
+    // A piece that the ranks joined is a copy, but of a whole tensor the result is a view: works on
+    // that.
     for (Mesh::Dim dim : Mesh::dims)
       if (!is_view && worked_on[dim].is_sharded() &&
           (placements[dim].is_replicated() || plan.copied_over == dim))
@@ -129,14 +130,14 @@ at::Tensor Results::wrapped(at::Tensor local) {
   return result;
 }
 
-// Reduces a scalar at once: `item` reads it, which one process may call alone.
+// Reduces a scalar at once, because one process alone may read it with `item`.
 void Results::reduce(at::Tensor& local, Placements& placements) {
   if (is_replicated(placements)) return;
   local = redistribute_local(local, {}, {}, placements, {}, *call_.mesh);
   placements = {};
 }
 
-// Some operators return memory that they read, which their schema does not declare.
+// Some operators return memory that they read, without saying so in their schema.
 void Results::share_memory(ShardedTensorImpl& result) {
   if (!result.local().has_storage()) return;
   for (const TensorArgument& argument : call_.tensors)

@@ -1,5 +1,5 @@
 // Rules for indexing with tensors, x[a, :, b]. If an indexed dimension is split, each rank reads
-// and writes the elements it holds.
+// and writes only its own elements.
 
 #include "rules.h"
 
@@ -55,7 +55,7 @@ std::optional<Indexing> indexing_of(const Call& call) {
   return indexing;
 }
 
-// Letters aligned at the right; a dimension of size 1 that is broadcast has no factor.
+// Aligns letters at the right. A dimension of size 1 that is broadcast has no factor.
 Letters letters_at_right(at::IntArrayRef sizes, at::IntArrayRef whole, const Letters& all) {
   Letters own;
   size_t skipped = whole.size() - sizes.size();
@@ -101,7 +101,8 @@ std::vector<SplitIndex> split_indices(const Call& call, const Indexing& indexing
   return found;
 }
 
-// Converts an index to local positions, `missing` for elements of other ranks; returns which are.
+// Converts an index to local positions, with `missing` for elements of other ranks. Returns a mask
+// of these.
 at::Tensor localize(const Operator& op, torch::jit::Stack& stack, const SplitIndex& split,
                     int64_t missing) {
   auto list = stack[1].toList().copy();
@@ -138,7 +139,7 @@ std::optional<CallPlan> index(const Call& call) {
   return plan;
 }
 
-// Writes for other ranks go to one extra element, which is then dropped.
+// Redirects writes to other ranks' elements to one extra element, which is then dropped.
 void put_own(const std::vector<SplitIndex>& splits, const Operator& op, torch::jit::Stack& stack) {
   at::Tensor self = stack[0].toTensor(), padded = self;
   for (const SplitIndex& split : splits) {
@@ -182,7 +183,7 @@ std::optional<CallPlan> index_put(const Call& call) {
   return plan;
 }
 
-// A mask selects as many elements as are true in it.
+// A mask selects as many elements as it has true values.
 bool has_no_mask(const Call& call) {
   return std::ranges::none_of(call.tensors, [](const TensorArgument& argument) {
     const at::ScalarType type = argument.tensor.scalar_type();

@@ -1,4 +1,4 @@
-// The operators of mixtures, and how each treats rows that are at the ranks of their experts.
+// The operators of mixtures, and how each treats rows that are on the ranks of their experts.
 
 #include "rules.h"
 

@@ -1,6 +1,6 @@
-// Rules for fused scaled dot product attention on CPU and CUDA. Heads and examples are independent
-// and may be split, and positions of queries, unless the kernel counts them for its causal mask;
-// the elements of a head may not.
+// Rules for fused scaled dot product attention on CPU and CUDA. Heads and examples are independent,
+// so they may be split. Positions of queries may be split unless the kernel counts them for its
+// causal mask. The elements of a head may not be split.
 
 #include "flops.h"
 #include "gpu_bytes.h"
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int head = 1, position = 2;
 
-// [batch, head, position, ...], aligned at the right like a broadcast attention mask; a dimension
+// [batch, head, position, ...], aligned at the right like a broadcast attention mask. A dimension
 // of size 1 has no factor.
 Letters mask_letters(at::IntArrayRef sizes, at::IntArrayRef query) {
   Letters result(sizes.size(), int8_t(-1));
@@ -34,12 +34,12 @@ Letters mask_letters(at::IntArrayRef sizes, at::IntArrayRef query) {
   return result;
 }
 
-// With fewer key and value heads, which are replicated: the ones that this process' query heads
-// need. They are heads [first, first + n), or one head for each query head if the ranks cut between
-// queries that share a head.
+// The key and value heads that this process's query heads need, if there are fewer of them and they
+// are replicated. They are heads [first, first + n). If ranks split queries that share a head,
+// there is instead one head for each query head.
 struct SharedHeads {
   int64_t first = 0, n = 0;
-  std::vector<int64_t> of_query;  // empty: the range is enough
+  std::vector<int64_t> of_query;  // if empty, the range suffices
 
   SharedHeads(const at::Tensor& query_heads, int64_t queries_per_head) {
     for (int64_t i = 0; i < query_heads.numel(); ++i)
@@ -60,7 +60,7 @@ struct SharedHeads {
   at::Tensor chosen(const at::Tensor& all) const {
     return of_query.empty() ? all.narrow(head, first, n) : all.index_select(head, index(all));
   }
-  // The gradient of all heads, to which each rank adds its part.
+  // Returns the gradient of all heads: this rank's term of a sum.
   at::Tensor spread(const at::Tensor& grad, int64_t n_heads) const {
     std::vector<int64_t> sizes = grad.sizes().vec();
     sizes[head] = n_heads;
@@ -84,7 +84,7 @@ at::Tensor held_heads(const Call& call, const CallPlan& plan, size_t query) {
   return redistribute_local(at::arange(n, at::kLong), {n}, {1}, {}, placements, *call.mesh);
 }
 
-// The kernels reject tensors without heads or examples: returns empty or zero results.
+// Returns empty or zero results, because the kernels reject tensors without heads or examples.
 void push_nothing(const Operator& op, torch::jit::Stack& stack, const at::Tensor& query,
                   const at::Tensor& key, const at::Tensor& value, bool is_backward) {
   if (is_backward) {
@@ -137,7 +137,8 @@ std::optional<CallPlan> attention(const Call& call) {
   if (sizes.size() != 4 || n_kv_heads == 0) return std::nullopt;
   bool is_backward = call.tensor_of("grad_out") >= 0 || call.tensor_of("grad_out_") >= 0;
 
-  // Some kernels pad their logsumexp along the positions. Segments are causal.
+  // Causal attention keeps its positions whole, and segments are causal. So do kernels that pad
+  // their logsumexp along the positions.
   const bool is_whole = call.boolean("is_causal", false) || call.index_of("segment_ids") >= 0 ||
                         call.op.facts.kind == ProductKind::biased_attention;
   Letters x = {batch, head, int8_t(is_whole ? -1 : position), -1}, all = {batch, head, -1, -1},
@@ -182,8 +183,9 @@ std::optional<CallPlan> attention(const Call& call) {
   return plan;
 }
 
-// Attention within segments: of the arguments `first` to `first` + 2, with a window or none in
-// `window`. As if each row were one sequence, since segments are values.
+// The operations of attention within segments, of the arguments `first` to `first` + 2. `window` is
+// the argument of the window, which may be none. Counts each row as one sequence, because segments
+// are values.
 template <size_t first, size_t window, int times>
 double segment_flops(const Inputs& inputs) {
   const auto length = double(sizes(inputs, first)[position]);
@@ -215,7 +217,7 @@ std::optional<CallPlan> choose_kernel(const Call& call) {
   return plan;
 }
 
-// A whole layer of torch.nn's encoder, without gradients. Examples are independent.
+// A layer of torch.nn's encoder, without gradients. Examples are independent.
 std::optional<CallPlan> encoder_layer(const Call& call) {
   const TensorArgument& src = call.tensors[size_t(call.tensor_of("src"))];
   if (src.tensor.dim() != 3 || call.tensor_of("mask") >= 0) return std::nullopt;

@@ -42,8 +42,8 @@ std::vector<int64_t> all_but_channel(const at::Tensor& input) {
   return dims;
 }
 
-// The type of saved statistics and of gradients by channel: on the CPU, that of the arguments by
-// channel.
+// Returns the type of saved statistics and of gradients by channel. On the CPU it is the type of
+// the other arguments by channel.
 at::ScalarType type_by_channel(const Operator& op, const torch::jit::Stack& stack,
                                const at::Tensor& input) {
   if (!input.is_cpu()) return at::toOpMathType(input.scalar_type());
@@ -64,7 +64,7 @@ struct Statistics {
   at::Tensor mean, variance;  // [c], in the type that the kernels save
 };
 
-// Statistics of `n` values per channel, over all ranks. Sums and sums of squares are added in
+// Computes statistics of `n` values per channel, over all ranks. Adds sums and sums of squares in
 // double, so that their difference keeps single precision.
 Statistics statistics(const at::Tensor& input, int64_t n, const MeshDims& over, const Mesh& mesh) {
   at::ScalarType type = at::toOpMathType(input.scalar_type());
@@ -85,7 +85,7 @@ void update(at::Tensor running, const at::Tensor& now, double momentum) {
   if (running.defined()) running.mul_(1 - momentum).add_(now, momentum);
 }
 
-// Training with a split batch.
+// Normalizes a split batch in training.
 auto normalize_over(int64_t n, const MeshDims& over) {
   return [n, over](const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
     at::Tensor input = tensor_in(op, stack, {"input"});
@@ -135,8 +135,9 @@ auto differentiate_over(int64_t n, const MeshDims& over) {
   };
 }
 
-// The kernels divide by the number of values, so they cannot run on an empty part. Some ignore the
-// strides of arguments by channel, which a part in blocks has, and mistake those of an input.
+// The kernels cannot run on an empty part, because they divide by the number of values. Some ignore
+// the strides that arguments by channel have in a part in blocks, and misread the strides of some
+// inputs.
 void run_unless_empty(const Operator& op, torch::jit::Stack& stack, const Mesh&) {
   at::Tensor input = tensor_in(op, stack, {"input"});
   for (size_t i = 0; i < stack.size(); ++i)

@@ -30,7 +30,7 @@ struct ConvolutionLetters {
     if (groups == 1) weight[1] = int8_t(is_transposed ? out : in);
   }
 
-  // The kernels reject tensors without channels.
+  // The kernels reject tensors without channels, so all ranks must hold some.
   void keep_whole(const Call& call, Factors& factors) const {
     if (groups > 1) {
       if (!splits_evenly(call, factors, in_channel, groups)) factors.whole |= 1 << in_channel;
@@ -46,7 +46,7 @@ struct ConvolutionLetters {
   Letters input, output, weight, bias = {-1};
 };
 
-// Each rank runs the operator with the groups of its local channels.
+// Sets the number of groups to that of the local channels.
 void set_groups(const Call& call, const ConvolutionLetters& l, CallPlan& plan) {
   if (l.groups == 1) return;
   auto input = size_t(call.tensor_of("input"));

@@ -19,7 +19,7 @@ const TensorArgument& log_probs_of(const Call& call) {
   return call.tensors[size_t(call.tensor_of("log_probs"))];
 }
 
-// Nullopt if the targets of all rows stand in one list, of which a row is a stretch.
+// Returns nullopt if one list holds the targets of all rows, one row after another.
 std::optional<Factors> ctc_factors(const Call& call, std::vector<Letters> outputs) {
   if (!call.find("input_lengths")->isIntList()) return std::nullopt;
   std::optional<Factors> factors = named_factors(call,
@@ -36,7 +36,7 @@ std::optional<Factors> ctc_factors(const Call& call, std::vector<Letters> output
   return factors;
 }
 
-// Keeps the lengths of a rank's rows.
+// Cuts the lengths to those of this rank's rows.
 void keep_own_lengths(const Call& call, CallPlan& plan) {
   Span own = own_span(log_probs_of(call).sizes()[1],
                       plan.inputs[size_t(call.tensor_of("log_probs"))], 1, *call.mesh);
@@ -56,7 +56,7 @@ std::optional<CallPlan> ctc_loss(const Call& call) {
   int64_t longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
   plan.run = [states = 2 * longest + 1](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
     op.handle.callBoxed(&stack);
-    // The table is as wide as the longest target of a rank needs.
+    // Pads the table of a rank, which is only as wide as its longest target needs.
     at::Tensor table = stack[1].toTensor();
     if (table.size(2) == states) return;
     stack[1] = at::constant_pad_nd(table, {0, states - table.size(2)},
@@ -78,7 +78,7 @@ std::optional<CallPlan> ctc_loss_backward(const Call& call) {
 
 const RuleTable& ctc_loss_rules() {
   OperatorFacts losses = ctc_loss;
-  // Of the losses; that of the state for backward depends on the lengths.
+  // The shape of the losses is known. That of the state for backward depends on the lengths.
   losses.has_known_shape = [](const Call&) { return true; };
   static const RuleTable table = {
       {"aten::_ctc_loss", losses},

@@ -20,8 +20,8 @@ Sizes sizes_of_all(const Call& call) {
 
 int64_t reduction_in(const Call& call) { return call.integer("reduction", at::Reduction::Mean); }
 
-// Computes the loss of each element as on one process, adds them in the accumulation type,
-// all-reduces the sum at once and divides by the number of elements on all ranks.
+// Computes the loss of each element as one process does, and adds the losses in the accumulation
+// type. All-reduces the sum at once and divides it by the number of elements on all ranks.
 std::optional<CallPlan> forward(const Call& call) {
   Sizes sizes = sizes_of_all(call);
   std::optional<Factors> factors = pointwise_factors(call, sizes);
@@ -44,8 +44,8 @@ std::optional<CallPlan> forward(const Call& call) {
   return plan;
 }
 
-// The kernels divide by the number of local elements: scales the gradient by the local share.
-// (Divided by the global number it could underflow in 16 bits.)
+// Scales the gradient by the local share of elements, because the kernels divide by the local
+// number. Dividing by the global number could underflow in 16 bits.
 std::optional<CallPlan> backward(const Call& call) {
   std::optional<Factors> factors = pointwise_factors(call, sizes_of_all(call));
   if (!factors || call.find("grad_input")) return std::nullopt;

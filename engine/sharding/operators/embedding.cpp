@@ -1,5 +1,5 @@
-// Rules for embedding tables. If the rows are split, each rank looks up its own and returns zeros
-// for the others, as a partial sum.
+// Rules for embedding tables. If the rows are split, each rank looks up its own rows and returns
+// zeros for the others, as a partial sum.
 
 #include "rules.h"
 
@@ -44,9 +44,8 @@ std::optional<CallPlan> embedding_backward(const Call& call) {
   Letters ids = letters(indices.tensor.dim(), 2), grad = ids;
   grad.push_back(1);
   Factors factors{{grad, ids}, {{0, 1}}};
-  // The result may stay partial, unless the table has more elements than the incoming gradient:
-  // then a split of the gradient over mp must not cause a partial result either, and mp splits the
-  // rows.
+  // The result may stay partial, unless the table has more elements than the incoming gradient. In
+  // that case mp splits the rows, and a gradient that mp splits must not make the result partial.
   Call seen = call;
   TensorArgument& looked_up = seen.tensors[0];
   if (call.integer("num_weights", 0) * looked_up.sizes().back() <= looked_up.tensor.numel())
@@ -54,11 +53,11 @@ std::optional<CallPlan> embedding_backward(const Call& call) {
   else if (looked_up.placements[Mesh::mp].is_sharded() &&
            looked_up.placements[Mesh::mp].dim < indices.tensor.dim())
     looked_up.placements[Mesh::mp] = {};
-  // Index frequencies are counted over all indices.
+  // Index frequencies must be counted over all indices, so these stay whole.
   if (call.boolean("scale_grad_by_freq", false))
     for (int8_t id : ids) factors.whole |= uint64_t{1} << id;
   CallPlan plan = plan_by_factors(seen, factors);
-  plan.outputs[0].sizes[0] = -1;  // no argument has the rows
+  plan.outputs[0].sizes[0] = -1;  // no argument has this size
   return plan;
 }
 

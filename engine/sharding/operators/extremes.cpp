@@ -11,7 +11,7 @@ namespace redco::sharding {
 
 namespace {
 
-// The identity of a reduction, which stands for the extreme of an empty part.
+// Returns the identity of a reduction, as the extreme of an empty part.
 at::Scalar bound(at::ScalarType type, ReduceOp op) {
   bool is_max = op == ReduceOp::max;
   if (type == at::kBool) return !is_max;
@@ -27,7 +27,7 @@ at::Scalar bound(at::ScalarType type, ReduceOp op) {
   return result;
 }
 
-// The results of a rank whose part is empty.
+// Fills the results of a rank whose part is empty.
 void give_bounds(const Reduction& reduction, const std::vector<ReduceOp>& ops,
                  torch::jit::Stack& stack) {
   at::Tensor self = stack[0].toTensor();
@@ -43,7 +43,7 @@ Rule extremes(std::vector<ReduceOp> ops) {
     Reduction reduction = reduction_of(call);
     std::optional<Factors> factors = reduction_factors(call, reduction, ops[0]);
     if (!factors || call.tensors.size() > 1) return std::nullopt;
-    // An empty whole has no extreme: the operator itself throws.
+    // An empty tensor has no extreme, so the operator itself throws.
     for (int64_t dim : reduction.dims)
       if (call.tensors[0].sizes()[size_t(dim)] == 0) return std::nullopt;
     factors->outputs.resize(ops.size(), factors->outputs[0]);

@@ -10,7 +10,7 @@ namespace redco::sharding {
 
 namespace {
 
-// The split over one mesh dimension: of a factor, none, or partial inputs that stay partial.
+// A choice for one mesh dimension: split a factor, split nothing, or leave partial inputs partial.
 struct Choice {
   int factor = -1;
   Placement placement = {};  // of the factor; `dim` is set per tensor
@@ -37,7 +37,7 @@ Placement input_placement(const Factors& factors, const Choice& choice, size_t i
   if (choice.partial) return has(choice.partial, i) ? choice.placement : Placement{};
   if (choice.factor < 0) return {};
   Placement placement = placed(choice, factors.inputs[i]);
-  // An addend of a sum over the ranks must be added once.
+  // Adds an addend of a sum over the ranks on one rank only.
   if (placement.is_replicated() && has(factors.added, i)) {
     for (const Letters& letters : factors.outputs)
       if (dim_of(letters, choice.factor) < 0) return Placement::reduction(factors.reduction);
@@ -78,7 +78,7 @@ std::vector<Choice> choices(const Call& call, const Factors& factors, Mesh::Dim 
   return found;
 }
 
-// The bytes of results that a reduced factor leaves as sums to come.
+// Returns the bytes of results that a split of a summed factor leaves as partial sums.
 double bytes_of_new_sums(const Call& call, const Factors& factors, const Choice& choice,
                          const Sizes& sizes) {
   if (choice.factor < 0 || choice.partial) return 0;
@@ -96,7 +96,7 @@ double bytes_of_new_sums(const Call& call, const Factors& factors, const Choice&
 
 double cost(const Call& call, const Factors& factors, const Choice& choice, Mesh::Dim mesh_dim,
             const Sizes& sizes) {
-  // The cost of a collective in bytes: of two choices that move the same, the one with fewer
+  // The cost of a collective, in bytes: of two choices that move the same bytes, the one with fewer
   // launches wins.
   constexpr double launch = 1;
   double total = 0, deferred = 0;
@@ -117,9 +117,9 @@ double cost(const Call& call, const Factors& factors, const Choice& choice, Mesh
     }
     total += moved + (moved > 0 ? launch : 0);
   }
-  // A partial input that stays partial is still reduced later, and so is a new sum. If nothing else
-  // moves, it stays partial, since it may be added to others first; but nothing is moved only to
-  // defer the reduction.
+  // A partial input that stays partial is still reduced later, and so is a new partial sum. If
+  // nothing else moves, the input stays partial, because it may be added to others first. But no
+  // tensor is moved only to defer the reduction.
   if (total == 0) return 0;
   return total + deferred +
          redistribution_cost(Placement::reduction(ReduceOp::sum), {},
@@ -166,7 +166,7 @@ double part_bytes(const TensorArgument& argument, const Mesh& mesh) {
 CallPlan plan_by_factors(const Call& call, const Factors& factors) {
   Sizes sizes = factor_sizes(call, factors);
   std::array<Choice, Mesh::n_dims> chosen;
-  Placements split;  // of the factors: `dim` is one
+  Placements split;  // of the factors: `dim` is a factor
   for (Mesh::Dim dim : Mesh::dims) {
     chosen[dim] = cheapest(call, factors, dim, sizes);
     int factor = chosen[dim].factor;
@@ -200,7 +200,7 @@ CallPlan plan_by_factors(const Call& call, const Factors& factors) {
 CallPlan gathered_plan(const Call& call) {
   CallPlan plan;
   plan.inputs.resize(call.tensors.size());
-  // A partial input is reduced for any reader: not a gather.
+  // Any reader reduces a partial input, so this does not count as a gather.
   for (const TensorArgument& argument : call.tensors)
     for (const Placement& placement : argument.placements)
       plan.is_gathered |= placement.is_sharded();

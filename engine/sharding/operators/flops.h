@@ -8,8 +8,8 @@
 
 namespace redco::sharding {
 
-// The formulas are those of PyTorch's torch.utils.flop_counter, except that work which a backward
-// repeats (attention's scores) is not counted. A multiplication and an addition count as two.
+// The formulas are those of PyTorch's torch.utils.flop_counter, but do not count work that a
+// backward repeats (attention's scores). A multiplication and an addition count as two.
 
 using Inputs = c10::ArrayRef<const c10::IValue>;
 

@@ -1,5 +1,5 @@
-// Memory that kernels of GPUs need, and what they read and write inside: GpuCost::Bytes. The
-// numbers are those of an H100.
+// The memory that GPU kernels need, and the bytes that they read and write inside: GpuCost::Bytes.
+// The numbers are those of an H100.
 
 #pragma once
 

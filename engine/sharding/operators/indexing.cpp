@@ -1,5 +1,5 @@
 // Rules for operators with an index along one dimension. If that dimension is split, each rank
-// reads and writes the elements it holds.
+// reads and writes only its own elements.
 
 #include "rules.h"
 
@@ -34,7 +34,7 @@ at::Tensor aligned_mask(const at::Tensor& mask, int64_t dim, int64_t n_dims) {
   return mask.reshape(sizes);
 }
 
-// Elements of other ranks are zeros: the result is a partial sum.
+// Returns zeros for elements of other ranks, so that the result is a partial sum.
 void read_own(const Indexed& indexed, const Operator& op, torch::jit::Stack& stack) {
   at::Tensor self = stack[0].toTensor(), index = stack[indexed.argument].toTensor();
   check_range(op, index, indexed.size);
@@ -135,8 +135,8 @@ bool adds_up(const Call& call) {
          call.boolean("include_self", true);
 }
 
-// A sum to come that is added to what is whole stays one, since others often follow, as the outputs
-// of experts do: unless it is a small part of that.
+// A partial sum that is added to a whole tensor stays partial, because other sums often follow,
+// such as outputs of experts. It is reduced if it is a small part of that tensor.
 void add_up(const Call& call, Factors& factors) {
   constexpr int64_t most_parts = 64;
   factors.added = 1;  // self

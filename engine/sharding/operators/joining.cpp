@@ -25,9 +25,9 @@ bool mixes_sums(const Call& call) {
   });
 }
 
-// Values are only moved, so the inputs may all be partial together. A sum that is joined with whole
-// tensors is reduced before, while it is smaller; under sequence parallelism a reduce-scatter of
-// the result may follow, which sends less.
+// Values are only moved, so all inputs may be partial together. If a partial sum is joined with
+// whole tensors, reduces it before, because it is smaller then. Under sequence parallelism does
+// not, because a reduce-scatter of the result may follow, which sends less.
 CallPlan plan_of_moves(const Call& call, Factors factors) {
   bool keeps_sums = call.mesh->sequence_parallel() || !mixes_sums(call);
   if (keeps_sums && call.tensors.size() < 64)
@@ -36,16 +36,17 @@ CallPlan plan_of_moves(const Call& call, Factors factors) {
   return plan_by_factors(call, factors);
 }
 
-// Whether splits in units of `a` and of `b` elements are the same.
+// Whether units of `a` and of `b` elements give the same split.
 bool cut_alike(int64_t size, int64_t a, int64_t b, int64_t n_ranks) {
   for (int64_t rank = 0; rank < n_ranks; ++rank)
     if (span_of(size, a, n_ranks, rank).end != span_of(size, b, n_ranks, rank).end) return false;
   return true;
 }
 
-// The grain of the blocks that tensors become which one mesh dimension splits along the joined
-// dimension; nullopt if their parts are not parts of blocks. Terms of a sum may be among them, as
-// the gradients of keys and values that all ranks have read: one rank gets each whole.
+// Tensors that are joined along a split dimension become blocks of the result. Returns the grain of
+// these blocks; nullopt if the parts of the tensors are not parts of such blocks. Some tensors may
+// be partial sums, such as gradients of keys and values that all ranks have read: one rank gets
+// each of them whole.
 std::optional<int64_t> grain_of_blocks(const Call& call, int64_t dim, Mesh::Dim mesh_dim) {
   int64_t unit = 0;
   bool any_split = false, any_grain = false;
@@ -76,8 +77,8 @@ std::optional<int64_t> grain_of_blocks(const Call& call, int64_t dim, Mesh::Dim 
   return unit;
 }
 
-// The dimension of context shards that splits the positions of some tensors that are joined along
-// them, where the others are whole.
+// Finds a context dimension that splits the positions of some tensors, which are joined along the
+// positions with whole tensors.
 std::optional<Mesh::Dim> joins_positions(const Call& call, int64_t dim, int64_t n_dims) {
   int64_t length = 0;
   for (const TensorArgument& argument : call.tensors) {
@@ -98,7 +99,7 @@ std::optional<Mesh::Dim> joins_positions(const Call& call, int64_t dim, int64_t 
   return std::nullopt;
 }
 
-// Joins positions that context shards split: each rank gets its part of the result.
+// Joins positions that context shards split, and gives each rank its part of the result.
 CallPlan joined_positions(const Call& call, int64_t dim, Mesh::Dim over) {
   Call others = call;
   for (TensorArgument& argument : others.tensors) argument.placements[over] = {};

@@ -22,7 +22,7 @@ using namespace kernels;
 
 namespace {
 
-// The tensors at one index of all lists as a separate call, and their indices in `call`.
+// The tensors at one index of all lists, as a call of their own, and their indices in `call`.
 struct Element {
   Call call;
   std::vector<size_t> places;
@@ -39,7 +39,7 @@ Element element_of(const Call& call, int64_t index) {
   return element;
 }
 
-// Plans each element like a separate call. Tensors outside of lists are scalars and replicated.
+// Plans each element as a separate call. Tensors outside of lists are scalars and replicated.
 std::optional<CallPlan> element_by_element(const Call& call) {
   const Rule& rule = pointwise_rules().at("").rule;
   size_t n_results = call.op.returned.size();
@@ -60,7 +60,7 @@ std::optional<CallPlan> element_by_element(const Call& call) {
   return plan;
 }
 
-// Zeros are also a partial sum of zeros: nothing needs a reduction.
+// Zeros are a partial sum too, so nothing is reduced.
 std::optional<CallPlan> zeroed(const Call& call) {
   CallPlan plan;
   for (const TensorArgument& tensor : call.tensors) {
@@ -72,7 +72,8 @@ std::optional<CallPlan> zeroed(const Call& call) {
   return plan;
 }
 
-// The fused kernels ignore strides: gives all tensors of a parameter the strides of the parameter.
+// Gives all tensors of a parameter the parameter's strides, because the fused kernels ignore
+// strides.
 void run_with_equal_strides(const Operator& op, torch::jit::Stack& stack, const Mesh&) {
   std::vector<at::Tensor> first = stack[0].toTensorVector();
   for (at::Tensor& parameter : first)
@@ -114,7 +115,7 @@ std::optional<CallPlan> like_parameters(const Call& call) {
   }
 }
 
-// The indices of a dimension that this process holds.
+// Returns the indices of a dimension that this process holds.
 at::Tensor own_indices(int64_t size, int64_t dim, const Placements& placements, const Mesh& mesh) {
   Placements own;
   for (Mesh::Dim mesh_dim : splitting(placements, dim)) {
@@ -124,7 +125,8 @@ at::Tensor own_indices(int64_t size, int64_t dim, const Placements& placements, 
   return redistribute_local(at::arange(size), {size}, {1}, {}, own, mesh);
 }
 
-// As like_parameters. The scales are whole on every process: blocks may lie on several.
+// Like like_parameters. The scales stay whole on every process, because a block may span several
+// processes.
 std::optional<CallPlan> adamw8bit(const Call& call) {
   enum : size_t { params, grads, exp_avgs, exp_avg_sqs, absmaxs, step };
   CallPlan plan;
@@ -165,7 +167,7 @@ std::optional<CallPlan> adamw8bit(const Call& call) {
   return plan;
 }
 
-// --- One number for each tensor ------------------------------------------------------------------
+// --- Operators that return one number for each tensor --------------------------------------------
 
 // The placements that keep each tensor split, and which mesh dimensions split which tensors.
 struct Parts {
@@ -189,8 +191,8 @@ bool any(const std::vector<bool>& flags) {
   return std::find(flags.begin(), flags.end(), true) != flags.end();
 }
 
-// How to reduce the numbers of a tensor's parts: `into` converts to a form that `op` reduces, and
-// `out_of` back; `neutral` is the identity of the reduction.
+// Describes how to reduce the numbers of a tensor's parts. `into` converts them to a form that `op`
+// reduces, and `out_of` converts back. `neutral` is the identity of the reduction.
 struct Reduced {
   ReduceOp op;
   double neutral;
@@ -219,7 +221,8 @@ std::optional<CallPlan> number_of_each(const Call& call, const Reduced& how, dou
   Parts parts = kept_parts(call);
   CallPlan plan = parts.plan;
   if (std::ranges::none_of(parts.is_split, any)) return plan;
-  // A single process rounds the number of a 16-bit tensor once: here after the reduction.
+  // One process rounds the number of a 16-bit tensor once, so this plan rounds only after the
+  // reduction.
   plan.run = [parts = std::move(parts), how, of_nothing, dtype = call.index_of("dtype")](
                  const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
     std::vector<at::Tensor> tensors = stack[0].toTensorVector();
@@ -300,7 +303,7 @@ bool is_of_lists(const Operator& op) {
 const RuleTable& list_rules() {
   static const RuleTable table = [] {
     RuleTable table = {
-        {"aten::_foreach_", element_by_element},  // for all that no line below names
+        {"aten::_foreach_", element_by_element},  // for operators without a line below
         {"aten::_foreach_zero", zeroed},
         {"aten::_foreach_norm", norm},
         {"aten::_foreach_powsum", sum_of_powers},
@@ -313,7 +316,7 @@ const RuleTable& list_rules() {
         {"aten::_amp_foreach_non_finite_check_and_unscale", unscale},
     };
     table["aten::_foreach_norm"].keys_floats = true;
-    // An optimizer unscales the gradients in place, and nobody reads them afterwards.
+    // An optimizer unscales the gradients in place, and no operator reads them afterwards.
     for (const char* name : {"aten::_fused_adam", "aten::_fused_adamw", "aten::_fused_sgd"})
       table[name].scratch = "grads";
     return table;

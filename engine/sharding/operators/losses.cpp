@@ -11,7 +11,7 @@ namespace redco::sharding {
 
 namespace {
 
-// Not a class: the local kernels ignore it.
+// Marks a target that has no local class: the local kernels ignore it.
 constexpr int64_t nowhere = -1;
 
 // Converts targets to local classes.
@@ -112,7 +112,8 @@ std::optional<CallPlan> nll_loss_backward(const Call& call) {
   CallPlan plan = plan_by_factors(call, *factors);
   Span classes = own_classes(call, plan, shape);
   plan.run = [classes](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
-    // The kernels write the gradient in the memory order of the scores, which must be row-major.
+    // The kernels write the gradient in the memory order of the scores, so makes the scores
+    // row-major.
     stack[1] = stack[1].toTensor().contiguous();
     stack[2] = own_targets(stack[2].toTensor(), classes, stack[5].toInt());
     stack[5] = nowhere;

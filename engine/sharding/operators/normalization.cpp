@@ -18,7 +18,7 @@ Letters leading(int64_t n_dims, int64_t n) {
   return result;
 }
 
-// Where a layer or RMS norm finds its tensors: an RMS norm has no mean and no bias.
+// The tensors of a layer or RMS norm. An RMS norm has no mean and no bias.
 struct NormArguments {
   at::Tensor grad_out, input, mean, rstd, weight, bias;
   double eps = 0;
@@ -58,8 +58,8 @@ at::ScalarType statistics_type(const NormArguments& a) {
   return a.is_layer_norm && a.input.is_cpu() && !is_mixed ? type : at::toOpMathType(type);
 }
 
-// Norms of rows of n elements, whose last dimension `over` splits. Each rank keeps its part of a
-// row: only sums of rows move.
+// Normalizes rows of n elements whose dimension the mesh dimensions `over` split. Each rank keeps
+// its part of a row, and sends only sums over rows.
 void normalize_parts(const NormArguments& a, int64_t n, const MeshDims& over, const Mesh& mesh,
                      torch::jit::Stack& stack) {
   auto mean_over_row = [&](const at::Tensor& x) {
@@ -104,8 +104,8 @@ void differentiate_parts(const NormArguments& a, int64_t n, const MeshDims& over
 }
 
 // x: [leading ..., normalized ...]; statistics: [leading ..., 1 ...]; weights: [normalized ...].
-// The gradients of the weights are sums over the leading dimensions. A single normalized dimension
-// may be split where x is.
+// The gradients of the weights are sums over the leading dimensions. If only one dimension is
+// normalized, it may stay split if x is split along it.
 struct LayerLetters {
   explicit LayerLetters(const Call& call) {
     const TensorArgument& input = call.tensors[size_t(call.tensor_of("input"))];
@@ -129,7 +129,7 @@ void run_over_parts(const Call& call, const LayerLetters& l, OverSplitRows over_
   const auto input = size_t(call.tensor_of("input"));
   const MeshDims over = l.last < 0 ? MeshDims() : splitting(plan.inputs[input], l.last);
   if (over.empty()) return;
-  for (OutputPlan& output : plan.outputs)  // the statistics are summed here
+  for (OutputPlan& output : plan.outputs)  // the run below reduces the statistics
     for (Mesh::Dim dim : over)
       if (output.placements[dim].is_partial()) output.placements[dim] = {};
   plan.run = [=, n = call.tensors[input].sizes().back()](
@@ -191,7 +191,7 @@ std::optional<CallPlan> group_norm_plan(const Call& call, bool is_backward) {
   set_argument(call, plan, "group", n_groups * local[channel] / all[channel]);
   plan.outputs[0].sizes = all;
   // The kernels need dense tensors in one memory order, which redistributed tensors may not have.
-  // Only that of the CPU takes channels-last ones.
+  // Only the CPU's kernel takes channels-last tensors.
   plan.run = [input_argument = input.argument](const Operator& op, torch::jit::Stack& stack,
                                                const Mesh&) {
     const at::Tensor& x = stack[input_argument].toTensor();

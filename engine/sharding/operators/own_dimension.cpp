@@ -1,5 +1,5 @@
-// Rules for operators that work along dimensions which must not be split, cumsum apart; the others
-// may be.
+// Rules for operators that work along some dimensions. These dimensions must not be split, except
+// for cumsum; all others may be.
 
 #include "rules.h"
 
@@ -14,8 +14,8 @@ namespace redco::sharding {
 namespace {
 
 enum class Result {
-  same,     // the arguments' dimensions; the worked ones may change in length
-  reduced,  // the worked dimensions are dropped, or kept with size 1
+  same,     // like the arguments, but dimensions that are worked along may change in length
+  reduced,  // the dimensions that are worked along are dropped, or kept with size 1
 };
 
 enum class Sums { are_reduced, pass, pass_as_maxima_do };
@@ -53,7 +53,8 @@ bool is_among(const std::optional<std::vector<int64_t>>& dims, int64_t dim) {
   return !dims || dims->empty() || std::find(dims->begin(), dims->end(), dim) != dims->end();
 }
 
-// An argument with one dimension less than the first lacks the worked one.
+// An argument with one dimension less than the first argument lacks the dimension that is worked
+// along.
 std::optional<Letters> letters_without_own(int64_t n_dims, int64_t n_own_dims,
                                            const std::optional<std::vector<int64_t>>& own) {
   bool lacks_own = n_own_dims != n_dims;
@@ -66,8 +67,8 @@ std::optional<Letters> letters_without_own(int64_t n_dims, int64_t n_own_dims,
   return result;
 }
 
-// Whether the operator may run on terms of a sum: all have the type of the result, and unless they
-// are only moved, it is not a type in which they would be rounded or overflow.
+// Whether the operator may run on the terms of a sum. All terms must have the type of the result.
+// Unless the operator only moves values, terms must not round or overflow in this type.
 bool keeps_terms(const Call& call, bool only_moves) {
   at::ScalarType type = call.tensors[0].tensor.scalar_type();
   const c10::IValue* dtype = call.find("dtype");
@@ -115,7 +116,7 @@ std::optional<CallPlan> fourier_transform(const Call& call) {
   return plan_by_factors(call, factors);
 }
 
-// The sums of a part go on where those of the parts before it end.
+// Adds to each part's sums the total of the parts before it.
 void cumsum_over_parts(torch::jit::Stack& stack, int64_t dim, const MeshDims& over,
                        const Mesh& mesh) {
   const at::Tensor x = stack[0].toTensor();
@@ -127,7 +128,7 @@ void cumsum_over_parts(torch::jit::Stack& stack, int64_t dim, const MeshDims& ov
   std::vector<int64_t> one = sums.sizes().vec();
   one[size_t(dim)] = 1;
   at::Tensor total = sums.size(dim) > 0 ? sums.narrow(dim, -1, 1) : at::zeros(one, sums.options());
-  for (size_t i = over.size(); i-- > 0;) {  // the last splits the parts of those before it
+  for (size_t i = over.size(); i-- > 0;) {  // each dim splits the parts of the dims before
     Group& group = mesh.group(over[i]);
     const at::Tensor totals = group.all_gather(total.contiguous());
     sums = sums + totals.narrow(0, 0, group.rank()).sum(0);

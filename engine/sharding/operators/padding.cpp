@@ -1,5 +1,5 @@
-// Rules for operators that pad, repeat, or take a triangle. Those that make a large tensor larger
-// reduce partial arguments first, while there is less to move.
+// Rules for operators that pad, repeat or take a triangle. If they make a large tensor larger, they
+// reduce partial arguments first, because fewer bytes move then.
 
 #include "rules.h"
 
@@ -18,16 +18,16 @@ void keep_local_sizes(const Call& call, CallPlan& plan, const char* argument,
 
 namespace {
 
-// Whether zeros around the terms of a sum cost less than another reduction: backward often adds up
-// what several views leave.
+// Whether terms padded with zeros cost less than a separate reduction: backward often adds up the
+// gradients of several views.
 bool keeps_terms_among_zeros(const TensorArgument& argument, int64_t n_elements) {
   constexpr int64_t little = 1 << 16;  // bytes
   return n_elements <= argument.tensor.numel() ||
          n_elements * int64_t(argument.tensor.element_size()) <= little;
 }
 
-// The backward of a view: writes the gradient into zeros. Cut dimensions have no letter in `result`
-// and none in `grad`.
+// The backward of a view: writes the gradient into zeros. A cut dimension has no letter in `result`
+// or in `grad`.
 std::optional<CallPlan> among_zeros(const Call& call, const Letters& grad, const Letters& result) {
   if (call.tensors.size() != 1) return std::nullopt;  // out
   std::vector<int64_t> sizes = call.find("input_sizes")->toIntVector();
@@ -100,7 +100,7 @@ std::optional<CallPlan> repeat(const Call& call) {
   return plan_by_factors(call, {{own}, {result}});
 }
 
-// The diagonal of a part moves with the part's first row and column.
+// Moves the diagonal of a part by the part's first row and column.
 std::optional<CallPlan> triangle(const Call& call) {
   if (call.find("out")) return std::nullopt;
   const TensorArgument& argument = call.tensors[0];

@@ -18,7 +18,7 @@ namespace {
 
 uint64_t bit(int i) { return i < 0 ? 0 : uint64_t{1} << i; }
 
-// Sets of arguments, by operator, that may be partial together: the reduction is deferred.
+// The sets of arguments of each operator that may be partial together: the reduction is deferred.
 const std::unordered_map<std::string_view, std::vector<std::vector<std::string_view>>>
     linear_arguments = {
         {"aten::add.Tensor", {{"self", "other"}}},
@@ -117,7 +117,7 @@ const std::set<std::string_view> of_shape_alone = {"aten::empty_like", "aten::ze
                                                    "aten::ones_like",  "aten::full_like",
                                                    "aten::zero",       "aten::fill"};
 
-// These change terms at most in sign.
+// These operators change at most the sign of terms.
 const std::set<std::string_view> keeps_size = {
     "aten::clone",       "aten::_to_copy",      "aten::copy",        "aten::neg",
     "aten::masked_fill", "aten::_foreach_copy", "aten::_foreach_neg"};
@@ -160,7 +160,7 @@ std::vector<uint64_t> linear_sets(const Call& call) {
       sets.push_back(set);
     }
   }
-  // The backward of a masked_fill with any value fills with zero.
+  // The backward of masked_fill fills with zero, for any value.
   if (call.op.name == "aten::masked_fill") {
     const c10::IValue* value = call.find("value");
     if (value && value->isScalar() && value->toScalar().equal(0))
@@ -190,7 +190,7 @@ std::optional<CallPlan> pointwise(const Call& call) {
   return plan_by_factors(call, *factors);
 }
 
-// Whether a call is autograd's, to which the terms of a gradient come one by one.
+// Whether autograd makes this call to add up the terms of a gradient.
 bool adds_gradients(const Call& call) {
   return call.mesh->sequence_parallel() && torch::autograd::get_current_node() &&
          !Recomputing::is_on();
@@ -200,8 +200,8 @@ bool is_part_of_sequence(const TensorArgument& argument) {
   return argument.placements[Mesh::mp] == Placement::shard(1);
 }
 
-// Under sequence parallelism the gradient of a residual is split along the sequence. Added to sums
-// to come it is one more term: all are reduced together.
+// Under sequence parallelism the gradient of a residual is split along the sequence. If it is added
+// to partial sums, makes it one more term, so that all terms are reduced together.
 std::optional<CallPlan> add(const Call& call) {
   if (!adds_gradients(call) || call.tensors.size() != 2) return pointwise(call);
   const size_t place = is_part_of_sequence(call.tensors[0]) ? 0 : 1;
@@ -226,9 +226,9 @@ std::optional<CallPlan> add(const Call& call) {
   return plan;
 }
 
-// A sum to come that becomes wider, such as a float32 gradient of bfloat16 terms, stays one for the
-// trainer to make. Between the ranks of one model it is made first, at half the bytes: it is an
-// activation, and its products would need it anyway.
+// A partial sum that is converted to a wider type, such as bfloat16 terms to a float32 gradient,
+// stays partial: the trainer reduces it. But over the ranks of one model it is reduced before, at
+// half the bytes: it is an activation there, and its products need the sum anyway.
 std::optional<CallPlan> converted(const Call& call) {
   Call summed = call;
   TensorArgument& self = summed.tensors[0];
@@ -244,8 +244,8 @@ std::optional<CallPlan> shape_alone(const Call& call) {
   CallPlan plan = plan_by_factors(call, *factors);
   const TensorArgument& argument = call.tensors[0];
   for (Mesh::Dim dim : Mesh::dims) {
-    // A partial argument is not read. A written one becomes replicated, and so is no longer
-    // partial.
+    // The values of a partial argument are not read, so it stays partial. A written argument
+    // becomes replicated.
     if (!argument.placements[dim].is_partial() || argument.is_written) continue;
     plan.inputs[0][dim] = argument.placements[dim];
   }

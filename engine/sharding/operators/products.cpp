@@ -50,7 +50,7 @@ std::vector<Term> parse(const std::string& text) {
   return terms;
 }
 
-// Letters aligned at the right, as in broadcasting; a dimension of size 1 that is broadcast has no
+// Aligns letters at the right, as in broadcasting. A dimension of size 1 that is broadcast has no
 // factor.
 Letters letters_of(const Term& term, at::IntArrayRef sizes, const std::string& all,
                    const Sizes& factor_sizes) {
@@ -64,9 +64,9 @@ Letters letters_of(const Term& term, at::IntArrayRef sizes, const std::string& a
 }
 
 // Under sequence parallelism activations are split by rows. If mp splits the other matrix in
-// another way (a weight, or a gradient by features), that one stays split and the rows are
-// gathered. Returns the matrix to gather: the one split along the summed dimension, else the first;
-// -1 if none. Einsum multiplies batches of one matrix.
+// another way (a weight, or a gradient by features), that matrix stays split and the rows are
+// gathered. Returns the matrix to gather: the one that is split along the summed dimension, else
+// the first one; -1 if there is none. Einsum multiplies batches of one matrix.
 int64_t matrix_to_gather(const Call& call, const Factors& factors) {
   c10::SmallVector<std::pair<int64_t, int8_t>, 2>
       split;  // matrices, and the factor that splits them
@@ -124,10 +124,10 @@ Rule product(const char* text) {
     Letters result;
     for (char letter : output.letters) result.push_back(int8_t(all.find(letter)));
     factors.outputs.push_back(result);
-    for (size_t i = inputs.size(); i < call.tensors.size(); ++i) {  // out
+    for (size_t i = inputs.size(); i < call.tensors.size(); ++i) {  // an `out` argument
       if (call.tensors[i].tensor.dim() != int64_t(result.size())) return std::nullopt;
       factors.inputs.push_back(result);
-      added |= uint64_t{1} << i;  // it has the layout of the result
+      added |= uint64_t{1} << i;  // an `out` argument has the layout of the result
     }
     factors.added = added;
     for (size_t i = 0; i < inputs.size(); ++i)
@@ -144,8 +144,8 @@ Rule product(const char* text) {
   };
 }
 
-// Under sequence parallelism, rows that mp splits are gathered if it splits the columns of another
-// tensor: all ranks need them.
+// Under sequence parallelism, gathers rows that mp splits if it also splits the columns of another
+// tensor: then all ranks need all rows.
 void gather_rows(Call& call) {
   auto splits = [](const TensorArgument& argument, bool rows) {
     const Placement& placement = argument.placements[Mesh::mp];
@@ -162,8 +162,8 @@ Letters row_letters(const TensorArgument& argument, int8_t last) {
   return argument.tensor.dim() == 2 ? Letters{0, last} : Letters{0, 1, last};
 }
 
-// redco::grouped_linear(x, numbers, weights, is_transposed). The weights are laid out alike, as the
-// first: there may be more of them than bits in a mask.
+// redco::grouped_linear(x, numbers, weights, is_transposed). All weights get the layout of the
+// first: there may be more weights than bits in a mask.
 std::optional<CallPlan> grouped_linear(const Call& call) {
   enum : int8_t { row, choice, in, out };
   bool is_transposed = call.boolean("is_transposed", false);
@@ -171,7 +171,7 @@ std::optional<CallPlan> grouped_linear(const Call& call) {
   Call first = call;
   while (first.tensors.size() > 3) first.tensors.pop_back();
   Placement& weight = first.tensors[2].placements[Mesh::mp];
-  // To gather_rows the first dimension of a weight is one of columns.
+  // For gather_rows, makes a split of the weight's first dimension a split of columns.
   Placement kept = std::exchange(weight, weight.is_sharded() ? Placement::shard(1) : weight);
   gather_rows(first);
   weight = kept;
@@ -186,7 +186,7 @@ std::optional<CallPlan> grouped_linear(const Call& call) {
   return plan;
 }
 
-// A product with a weight for each number.
+// Counts one product with a weight for each number.
 double grouped_linear_flops(const Inputs& inputs) {
   const at::Tensor weight = inputs[2].toTensorList().get(0);
   return 2 * sharding::product(sizes(inputs, 1)) * double(weight.numel());
@@ -200,7 +200,7 @@ double grouped_outer_flops(const Inputs& inputs) {
 // redco::grouped_outer(a, b, numbers, like)
 std::optional<CallPlan> grouped_outer(const Call& call) {
   enum : int8_t { row, choice, left, right };
-  constexpr size_t n_read = 3;  // of `like` only the shapes are
+  constexpr size_t n_read = 3;  // only the shapes of `like` are read
   Call together = call;
   together.tensors.resize(n_read, call.tensors[0]);
   gather_rows(together);

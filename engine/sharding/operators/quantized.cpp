@@ -12,11 +12,11 @@ namespace {
 enum : int8_t { row, out, block, element, byte, choice };
 constexpr uint64_t within_block = uint64_t{1} << element | uint64_t{1} << byte;
 
-// The size of this letter is that of a block, which no argument has.
+// A letter for the size of a block, which no argument has.
 constexpr int8_t own_size = -1;
 
-// Under sequence parallelism, rows that mp splits are gathered if it splits the weight, which comes
-// after them: all ranks need them.
+// Under sequence parallelism, gathers rows that mp splits if it also splits the weight, the last
+// argument: then all ranks need all rows.
 Call with_whole_rows(Call call) {
   const Placement& weight = call.tensors.back().placements[Mesh::mp];
   if (!call.mesh->sequence_parallel() || !weight.is_sharded()) return call;
@@ -43,8 +43,8 @@ std::optional<CallPlan> times_blocks_transposed(const Call& call) {
   return plan_of_blocks(call, {{{row, out}, {out, block, byte}}, {{row, block, own_size}}});
 }
 
-// redco::grouped_quantized_linear(x, numbers, blocks, type, is_transposed, is_few_rows). The
-// weights are laid out alike, as the first.
+// redco::grouped_quantized_linear(x, numbers, blocks, type, is_transposed, is_few_rows). All
+// weights get the layout of the first.
 std::optional<CallPlan> grouped_blocks(const Call& call) {
   Call first = call;
   first.tensors.resize(3, call.tensors[0]);
@@ -85,13 +85,14 @@ double block_size(const c10::IValue& type) {
   return double(find_block_type(type.toStringRef())->size);
 }
 
-// Of both products: a multiplication and an addition for each row and element of the weight.
+// Counts a multiplication and an addition for each row and each element of the weight, in both
+// products.
 double flops(const Inputs& inputs) {
   at::IntArrayRef weight = sizes(inputs, 1);
   return 2 * double(sizes(inputs, 0)[0]) * double(weight[0] * weight[1]) * block_size(inputs[2]);
 }
 
-// The same for each choice.
+// Counts the same for each choice.
 double grouped_flops(const Inputs& inputs) {
   const at::Tensor weight = inputs[2].toTensorVector().at(0);
   return 2 * double(inputs[1].toTensor().numel()) * double(weight.size(0) * weight.size(1)) *

@@ -26,15 +26,15 @@ const c10::IValue* generator_of(const Call& call) {
   return generator && generator->isGenerator() ? generator : nullptr;
 }
 
-// A part in blocks is not a box.
+// Whether a part is a box. A part in blocks is not.
 bool is_box(const OutputPlan& output) {
   for (const Placement& placement : output.placements)
     if (placement.is_sharded() && placement.is_in_blocks()) return false;
   return true;
 }
 
-// A generator that is not counter-based is sequential: every rank draws all numbers and keeps its
-// own.
+// A generator that is not counter-based is sequential, so every rank draws all numbers and keeps
+// those of its part.
 std::optional<CallPlan> drawn_everywhere(const Call& call, CallPlan plan, const Sizes& sizes) {
   if (call.tensors.size() > 1 || !call.tensors[0].is_written) return std::nullopt;
   plan.run = [sizes, placements = plan.outputs[0].placements](
@@ -63,13 +63,13 @@ std::optional<CallPlan> dropout(const Call& call) {
   std::optional<CallPlan> plan = multiply(call);
   if (!plan || !is_box(plan->outputs[0])) return std::nullopt;
   for (Placement& placement : plan->outputs[1].placements)
-    if (placement.is_partial()) placement = {};  // all terms of a sum to come have these factors
+    if (placement.is_partial()) placement = {};  // all terms of a partial sum have the same factors
   draw_locally(call, *plan, {call.tensors[0].sizes().begin(), call.tensors[0].sizes().end()});
   return plan;
 }
 
-// Factors of tensors [..., n] like the first one, or broadcast to it, whose last dimension is
-// whole.
+// Returns factors of tensors [..., n] like the first one, or broadcast to it. The last dimension
+// stays whole.
 Factors whole_rows(const Call& call, size_t n_outputs) {
   const at::IntArrayRef sizes = call.tensors[0].sizes();
   Factors factors;

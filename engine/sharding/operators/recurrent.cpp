@@ -8,7 +8,8 @@ namespace redco::sharding {
 
 namespace {
 
-// The batch is the last but one dimension of every tensor with two or more, except of weights.
+// In every tensor of two or more dimensions, except weights, the batch is the last dimension but
+// one.
 Letters letters_of_example(int64_t n_dims) {
   Letters result(size_t(n_dims), int8_t(-1));
   if (n_dims > 1) result[size_t(n_dims) - 2] = 0;
@@ -44,8 +45,8 @@ std::optional<CallPlan> layer(const Call& call) {
   return plan;
 }
 
-// Gradients: input; two weights, two biases; two states. The opaque state fits only the parts of
-// forward, so backward runs on the same placements.
+// Returns gradients of the input, two weights, two biases and two states. The opaque state fits
+// only the parts of forward, so backward runs on the same placements.
 std::optional<CallPlan> layer_backward(const Call& call) {
   const TensorArgument& input = call.tensors[size_t(call.tensor_of("input"))];
   const c10::IValue* batch_sizes = call.find("batch_sizes");
@@ -69,8 +70,8 @@ std::optional<CallPlan> layer_backward(const Call& call) {
   return plan;
 }
 
-// CUDA's fused cells, with gates and states of [batch, ...]. So are the first `n_examples` results;
-// the others are gradients of biases.
+// CUDA's fused cells, with gates and states of [batch, ...]. The first `n_examples` results also
+// have a batch; the others are gradients of biases.
 Rule cell(size_t n_examples) {
   return [n_examples](const Call& call) -> std::optional<CallPlan> {
     Factors factors{inputs_of(call), {}};

@@ -78,8 +78,8 @@ at::ScalarType type_of_sum(const Call& call) {
 
 using Run = std::function<void(const Operator&, torch::jit::Stack&, const Mesh&)>;
 
-// Keeps 16-bit partial sums in the accumulation type, in which they cannot overflow before the
-// total, all-reduces at once and rounds once.
+// Keeps 16-bit partial sums in the accumulation type, so that they do not overflow before the total
+// is known. All-reduces at once and rounds once.
 Run reduced_wide(at::ScalarType type, size_t dtype, const MeshDims& over, const Run& term) {
   return [=](const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
     stack[0] = stack[0].toTensor().to(type);
@@ -101,7 +101,7 @@ std::optional<CallPlan> added_up(const Call& call, bool is_linear, bool is_mean)
   if (is_linear && adds_up_in(call.tensors[0].tensor.scalar_type(), type))
     factors->linear = {1 | factors->added};
   CallPlan plan = plan_by_factors(call, *factors);
-  // Parts may differ in size, so means are computed from sums.
+  // Parts may differ in size, so computes means from sums.
   if (is_mean && is_reduced(call, plan))
     plan.run = [reduction, n = double(count(call, reduction)), dtype = call.index_of("dtype")](
                    const Operator&, torch::jit::Stack& stack, const Mesh&) {

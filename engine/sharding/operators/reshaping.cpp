@@ -28,7 +28,7 @@ int64_t count_between(at::IntArrayRef sizes, size_t first, size_t last) {
   return result;
 }
 
-// Empty for tensors without elements, or with a different number of them, which the operator
+// Empty for tensors without elements, and for different numbers of elements, which the operator
 // refuses.
 std::vector<EqualDims> equal_dims(at::IntArrayRef in, at::IntArrayRef out) {
   std::vector<EqualDims> runs;
@@ -51,13 +51,13 @@ std::vector<EqualDims> equal_dims(at::IntArrayRef in, at::IntArrayRef out) {
   return runs;
 }
 
-// A dimension of the tensor and the one of the result that the same ranks split.
+// A dimension of the tensor, and the dimension of the result that the same ranks split.
 struct Match {
-  int64_t in, in_inner;    // its length, and the elements within one index
+  int64_t in, in_inner;    // length of the dimension, and elements within one of its indices
   int64_t out, out_inner;  // the same of the result
 };
 
-// Whether the parts of all ranks have the same elements.
+// Whether each rank has the same elements in both shapes.
 bool splits_alike(const Match& part, int64_t in_grain, int64_t out_grain, int64_t n_ranks) {
   if (part.in % in_grain != 0 || part.out % out_grain != 0) return false;
   for (int64_t rank = 0; rank < n_ranks; ++rank)
@@ -67,8 +67,8 @@ bool splits_alike(const Match& part, int64_t in_grain, int64_t out_grain, int64_
   return true;
 }
 
-// The placement after a view, with the same elements on the same ranks. Nullopt if the result has
-// no such split.
+// Returns the placement after a view that keeps the same elements on the same ranks. Nullopt if the
+// result has no such split.
 std::optional<Placement> placement_after(const Placement& placement, at::IntArrayRef in,
                                          at::IntArrayRef out, int64_t n_ranks,
                                          bool keeps_rows_apart) {
@@ -92,9 +92,9 @@ std::optional<Placement> placement_after(const Placement& placement, at::IntArra
       int64_t out_block = block * inner / out_inner;
       if (out_block == 0 || out_block * out_inner != block * inner || out[to] % out_block != 0)
         continue;
-      // Split rows of a matrix are gathered: a product with a weight usually follows and needs all
-      // of them. Under sequence parallelism they stay split until the product, so that autograd
-      // saves only the local part.
+      // Gathers split rows of a matrix: a product with a weight usually follows and needs all rows.
+      // Under sequence parallelism keeps the rows split until the product, so that autograd saves
+      // only the local part.
       if (out_block < out[to] && placement.block == 0 && out.size() < 3 && !keeps_rows_apart)
         continue;
       int64_t grain = std::max<int64_t>(1, placement.grain * inner / out_inner);
@@ -108,7 +108,7 @@ std::optional<Placement> placement_after(const Placement& placement, at::IntArra
   return std::nullopt;
 }
 
-// The lengths of the parts that each rank of these mesh dimensions has of both.
+// Returns the lengths of the parts that each rank of these mesh dimensions has of both shapes.
 std::vector<Match> parts_of(const Match& whole, const MeshDims& over, const Placements& in,
                             const Placements& out, const Mesh& mesh) {
   std::vector<Match> parts = {whole};
@@ -126,8 +126,9 @@ std::vector<Match> parts_of(const Match& whole, const MeshDims& over, const Plac
   return parts;
 }
 
-// The placement on `over.back()`, which splits the parts of the other mesh dimensions, after a view
-// that keeps those apart along one dimension. Nullopt if there is none.
+// Returns the placement on `over.back()` after a view. It splits the parts of the other mesh
+// dimensions, and the view keeps these parts apart along one dimension. Nullopt if there is no such
+// placement.
 std::optional<Placement> moved_again(const MeshDims& over, const Placements& before,
                                      const Placements& after, at::IntArrayRef in,
                                      at::IntArrayRef out, const Mesh& mesh) {
@@ -135,7 +136,7 @@ std::optional<Placement> moved_again(const MeshDims& over, const Placements& bef
   MeshDims outer(over.begin(), over.end() - 1);
   int64_t to = after[outer.front()].dim;
   MeshDims there = splitting(after, to);
-  while (!there.empty() && there.back() > last) there.pop_back();  // they split the new parts
+  while (!there.empty() && there.back() > last) there.pop_back();  // these split the new parts
   if (there != over && there != outer) return std::nullopt;
   for (Mesh::Dim dim : outer)
     if (!after[dim].is_sharded() || before[dim].is_in_blocks() || after[dim].is_in_blocks())
@@ -162,8 +163,8 @@ std::optional<Placement> moved_again(const MeshDims& over, const Placements& bef
   return std::nullopt;
 }
 
-// A partial argument is reduced first, since bytes of terms do not add up. If the types differ in
-// size, the last dimension must not be split.
+// Reduces a partial argument first, because the bytes of terms do not add up. If the types differ
+// in size, the last dimension must not be split.
 std::optional<CallPlan> view_as_type(const Call& call) {
   const at::Tensor& tensor = call.tensors[0].tensor;
   auto type = at::ScalarType(call.integer("dtype", 0));
@@ -195,7 +196,7 @@ std::optional<CallPlan> view(const Call& call) {
     if (!after) plan.inputs[0][i] = {};
     output.placements[i] = after.value_or(Placement());
   }
-  // Splits of parts: they match between blocks, or as `moved_again` says.
+  // Handles splits of parts: they match between blocks, or as `moved_again` says.
   for (Mesh::Dim last : Mesh::dims) {
     MeshDims was = splitting_with(tensor.placements, last);
     if (was.size() > 1)

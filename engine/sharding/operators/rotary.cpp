@@ -1,4 +1,4 @@
-// The rule for rotary positions. All dimensions but that of a head's elements may be split.
+// The rule for rotary positions. All dimensions may be split, except that of a head's elements.
 
 #include "rules.h"
 

@@ -1,4 +1,5 @@
-// Rules for operators that look up each element of a tensor in another, which must not be split.
+// Rules for operators that look up each element of a tensor in another tensor. The other tensor
+// must not be split.
 
 #include "rules.h"
 
@@ -8,7 +9,7 @@ namespace redco::sharding {
 
 namespace {
 
-// `elements` names the argument that has the dimensions of the result.
+// `elements` is the name of the argument that has the dimensions of the result.
 Rule in_whole(std::string_view elements) {
   return [elements](const Call& call) -> std::optional<CallPlan> {
     int place = call.tensor_of(elements);
@@ -23,7 +24,7 @@ Rule in_whole(std::string_view elements) {
   };
 }
 
-// A one-dimensional sequence serves all rows; otherwise each row has its own.
+// All rows share a one-dimensional sequence; otherwise each row has its own sequence.
 std::optional<CallPlan> searchsorted(const Call& call) {
   int sequence = call.tensor_of("sorted_sequence"), elements = call.tensor_of("self");
   if (elements < 0 || call.find("out")) return std::nullopt;

@@ -1,7 +1,7 @@
-// Rules for slices, and for glu, which takes two. Whole blocks of a split dimension keep their
-// parts, and so do elements at equal distances, if the dimension is split between the stretches
-// that each is taken from. Of positions that context shards split, neighbours exchange the few that
-// another range shifts between them.
+// Rules for slices, and for glu, which takes two slices. A slice of whole blocks of a split
+// dimension keeps its parts. So does a slice with a step, if ranks split the dimension between
+// steps. If context shards split positions, a slice shifts some of them to a neighbour, and
+// neighbours exchange these.
 
 #include "../tensor/split.h"
 #include "halo.h"
@@ -51,7 +51,7 @@ Blocks blocks_of(const Placement& placement, int64_t size) {
   return {std::vector<int64_t>(n, placement.block_length(size)), placement.grain};
 }
 
-// Whether all ranks have the same elements of blocks of these lengths, if those of the first are
+// Whether all ranks hold the same elements of both lists of blocks, if the blocks of `a` are
 // `times` as long.
 bool are_cut_alike(const Blocks& a, const Blocks& b, int64_t times, int64_t n_ranks) {
   if (a.lengths.size() != b.lengths.size()) return false;
@@ -63,7 +63,8 @@ bool are_cut_alike(const Blocks& a, const Blocks& b, int64_t times, int64_t n_ra
   return true;
 }
 
-// The blocks that a range consists of, [first, last); empty if it cuts through blocks.
+// Returns the blocks that a range consists of, [first, last). Empty if the range cuts through
+// blocks.
 Span whole_blocks(const Blocks& blocks, const Range& range) {
   auto index_of_cut = [&](int64_t position) {
     int64_t at = 0, index = 0;
@@ -78,8 +79,8 @@ Blocks some_of(const Blocks& blocks, const Span& run) {
   return {{blocks.lengths.begin() + run.begin, blocks.lengths.begin() + run.end}, blocks.grain};
 }
 
-// The blocks that remain of those with elements at equal distances; nullopt if ranks would have
-// other elements than their own.
+// Returns the blocks that a slice with a step leaves. Nullopt if a rank would get elements that it
+// does not hold.
 std::optional<Blocks> thinned(const Blocks& blocks, const Range& range, int64_t n_ranks) {
   if (range.length() * range.step != range.size || range.start >= range.step) return std::nullopt;
   Blocks result{blocks.lengths, 1};
@@ -94,7 +95,7 @@ std::optional<Blocks> thinned(const Blocks& blocks, const Range& range, int64_t 
   return std::nullopt;
 }
 
-// Where blocks begin in the part of a rank.
+// Returns where a rank's part of block `first` begins in the rank's whole part.
 int64_t begin_in_part(const Blocks& blocks, int64_t first, int64_t n_ranks, int64_t rank) {
   int64_t begin = 0;
   for (int64_t i = 0; i < first; ++i)
@@ -102,10 +103,11 @@ int64_t begin_in_part(const Blocks& blocks, int64_t first, int64_t n_ranks, int6
   return begin;
 }
 
-// The blocks of dimensions of which a differentiable slice took some, by the dimension's size. The
-// gradient of the slice has these blocks, too, so that gradients of all slices add up in place:
-// LibTorch gives it no more than the size. A wrong choice moves more bytes, and changes no number.
-// Each mesh has its own, since all its processes must choose alike.
+// Remembers, by the size of a dimension, the blocks of dimensions that a differentiable slice took
+// blocks from. The gradient of the slice gets these blocks too, so that the gradients of all slices
+// add up in place: LibTorch tells backward only the size. A wrong choice moves more bytes but
+// changes no number. Each mesh remembers its own blocks, because all its processes must choose
+// alike.
 class SlicedBlocks {
  public:
   void add(int64_t size, const Blocks& blocks) {
@@ -114,7 +116,7 @@ class SlicedBlocks {
     if (std::ranges::find(known, blocks) == known.end()) known.push_back(blocks);
   }
 
-  // The first blocks that were added of which `own` are the elements of `range`.
+  // Returns the first remembered blocks for which `own` are the blocks of `range`.
   std::optional<Blocks> find(const Range& range, const Blocks& own, int64_t n_ranks) {
     std::lock_guard lock(mutex_);
     for (const Blocks& blocks : blocks_[range.size]) {
@@ -137,21 +139,22 @@ SlicedBlocks& sliced_blocks(const Mesh& mesh) {
   return *static_cast<SlicedBlocks*>(remembered.get());
 }
 
-// The only mesh dimension that splits a dimension of the tensor.
+// Returns the only mesh dimension that splits a dimension of the tensor; nullopt if there is not
+// exactly one.
 std::optional<Mesh::Dim> only_splitting(const Placements& placements, int64_t dim) {
   MeshDims over = splitting(placements, dim);
   return over.size() == 1 ? std::optional(over[0]) : std::nullopt;
 }
 
-// A range of positions, as ranks split it, and the whole that it is part of.
+// A range of positions and the whole that it is part of, both split over the ranks.
 struct ShiftedRange {
-  HeldAndNeeded ranges;  // of the whole that is held, and of the range that is needed
+  HeldAndNeeded ranges;  // held: parts of the whole; needed: parts of the range
 
   ShiftedRange(const Range& range, int64_t n_ranks)
       : ranges{parts_of_ranks(range.size, n_ranks),
                parts_of_ranks(range.length(), n_ranks, range.start)} {}
 
-  // To exchange more than this, joining the parts is as cheap.
+  // Whether an exchange is cheaper than joining the parts.
   bool is_near() const {
     const auto n = int64_t(ranges.held.size());
     return ranges.longest_piece() * n * 2 <= ranges.held.front().length();
@@ -159,7 +162,7 @@ struct ShiftedRange {
   HeldAndNeeded back() const { return {ranges.needed, ranges.held}; }
 };
 
-// Whether context shards split `dim` of a tensor in one block, of which a range is taken.
+// Whether a range is taken from `dim`, which context shards split in one block.
 bool is_shifted(const Placements& placements, int64_t dim, const Range& range) {
   const std::optional<Mesh::Dim> over = only_splitting(placements, dim);
   return over && Mesh::has(*over, Mesh::context) && range.step == 1 &&
@@ -204,7 +207,7 @@ std::optional<CallPlan> slice(const Call& call) {
     OutputPlan& output = plan->outputs[0];
     output.sizes[size_t(dim)] = range.length();
     output.copied_over = over;
-    if (is_few) {  // all ranks get them
+    if (is_few) {  // all ranks get these elements
       output.placements[*over] = {};
       shifted.ranges.needed.assign(size_t(n_ranks), {range.start, range.end});
     }
@@ -222,7 +225,7 @@ std::optional<CallPlan> slice(const Call& call) {
     plan->arguments = {{size_t(call.index_of("end")), c10::IValue()}};
     return plan;
   }
-  // Of a block with fewer units than ranks, all get the whole.
+  // If a block has fewer units than ranks, all ranks get the whole block.
   const bool is_thin = run.length() == 1 && range.length() / blocks.grain < n_ranks;
   if (is_thin) output.placements[*over] = {};
   const int64_t begin = begin_in_part(blocks, run.begin, n_ranks, rank);
@@ -240,13 +243,13 @@ std::optional<CallPlan> slice(const Call& call) {
   return plan;
 }
 
-// The slice whose gradient slice_backward is given.
+// The slice whose gradient slice_backward gets.
 struct Sliced {
   std::vector<int64_t> sizes;
   int64_t dim;
   Range range;
   std::optional<Mesh::Dim> over;
-  std::optional<Blocks> blocks = std::nullopt;  // nullopt: not those of the gradient
+  std::optional<Blocks> blocks = std::nullopt;  // nullopt if these are not the gradient's blocks
 
   explicit Sliced(const Call& call)
       : sizes(call.find("input_sizes")->toIntVector()),

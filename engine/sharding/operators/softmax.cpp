@@ -1,4 +1,5 @@
-// Rules for softmax and related operators. Over a split dimension only one number per row is moved.
+// Rules for softmax and related operators. Over a split dimension, ranks exchange only one number
+// per row.
 
 #include "rules.h"
 
@@ -28,7 +29,7 @@ at::Tensor softmax(const torch::jit::Stack& arguments, int64_t dim, const MeshDi
   return (x - softmax_normalizer(x, dim, over, mesh)).exp_().to(forward_type(arguments));
 }
 
-// A row of -inf gives zeros.
+// Returns zeros for a row of -inf.
 at::Tensor safe_softmax(const torch::jit::Stack& arguments, int64_t dim, const MeshDims& over,
                         const Mesh& mesh) {
   at::Tensor x = widened(arguments[0].toTensor());

@@ -1,4 +1,4 @@
-// Rules for pooling, resampling and padding of images. Examples and channels may be split; the last
+// Rules for pooling, resampling and padding of images. Examples and channels may be split. The last
 // one to three dimensions, the spatial ones, may not.
 
 #include "rules.h"

@@ -72,8 +72,8 @@ at::Tensor all_reduced(at::Tensor tensor, const MeshDims& over, const Mesh& mesh
   return tensor;
 }
 
-// One all-gather of the ranks' results: for few ranks no more bytes than an all-reduce of the
-// maximum and one of the sum, with half the launches.
+// Makes one all-gather of the ranks' results. For few ranks it sends no more bytes than an
+// all-reduce of the maximum and another of the sum, with half the launches.
 at::Tensor normalizer_over(at::Tensor normalizer, const MeshDims& over, const Mesh& mesh) {
   for (Mesh::Dim mesh_dim : over)
     normalizer = mesh.group(mesh_dim).all_gather(normalizer.contiguous()).logsumexp(0);

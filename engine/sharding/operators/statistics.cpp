@@ -1,5 +1,5 @@
-// Rules for reductions whose partial results do not combine by sum or maximum: products, norms,
-// variances. Over a split dimension the ranks' results are gathered or converted first.
+// Rules for reductions whose partial results cannot be combined by sum or maximum: products, norms,
+// variances. If a dimension is split, gathers or converts the ranks' results first.
 
 #include "rules.h"
 
@@ -19,7 +19,7 @@ namespace {
 // Combines a rank's result with those of a group that splits a reduced dimension.
 using Combine = std::function<at::Tensor(at::Tensor own, Group& group)>;
 
-// Computes and reduces 16-bit floats in float32 and rounds once. `of_nothing`: the result for an
+// Computes and reduces 16-bit floats in float32, and rounds once. `of_nothing` is the result for an
 // empty part, if the operator rejects it.
 std::optional<CallPlan> combined(const Call& call, Combine combine,
                                  std::optional<double> of_nothing = {}) {
@@ -75,14 +75,14 @@ std::optional<CallPlan> vector_norm(const Call& call) {
   auto combine = [p](at::Tensor own, Group& group) {
     if (std::isinf(p)) return group.all_reduce(own, p > 0 ? ReduceOp::max : ReduceOp::min);
     if (p == 0) return group.all_reduce(own, ReduceOp::sum);
-    // Powers in double: they may overflow float32 even if the norm does not.
+    // Computes powers in double: they may overflow float32 even if the norm does not.
     at::Tensor powers = group.all_reduce(own.to(at::kDouble).pow(p), ReduceOp::sum);
     return powers.pow_(1 / p).to(own.scalar_type());
   };
   return combined(call, combine, of_nothing);
 }
 
-// Count, mean and sum of squared deviations, combined by Chan's formula, in double as on one
+// Count, mean and sum of squared deviations. Combined by Chan's formula, in double as on one
 // process.
 struct Moments {
   at::Tensor count, mean, squares;
@@ -104,7 +104,7 @@ Moments joined(const Moments& own, Group& group) {
   at::Tensor all = group.all_gather(at::stack({own.count, own.mean, own.squares}));
   at::Tensor counts = all.select(1, 0), means = all.select(1, 1);
   at::Tensor count = counts.sum(0);
-  // An empty part has no mean: leave it out.
+  // Leaves out empty parts, because they have no mean.
   at::Tensor none = counts.eq(0);
   at::Tensor mean = (counts * means).masked_fill_(none, 0).sum(0).div_(count);
   at::Tensor squares = (counts * (means - mean).square_()).masked_fill_(none, 0).sum(0);

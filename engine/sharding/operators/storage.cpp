@@ -32,9 +32,9 @@ void ask_for_part(const Call& call, CallPlan& plan, at::IntArrayRef sizes) {
   plan.arguments.emplace_back(call.index_of("stride"), strides);
 }
 
-// A new tensor with the sizes of `model` gets its placements, since it is usually filled from it.
-// The values of `model` are not read, so a partial one needs no reduction; `is_sum`: whether the
-// new values may be partial too.
+// A new tensor with the sizes of `model` gets its placements, because the new tensor is usually
+// filled from `model`. The values of `model` are not read, so it is not reduced if it is partial.
+// `is_sum`: whether the new values may be partial too.
 Rule like(bool is_sum) {
   return [is_sum](const Call& call) -> std::optional<CallPlan> {
     const TensorArgument& model = call.tensors[0];

@@ -39,8 +39,8 @@ std::optional<CallPlan> unfold(const Call& call) {
   return view_by_factors(call, {{own}, {result}});
 }
 
-// How a result of as_strided walks over a tensor: index i of the result is index begin + sum of
-// i[k] * steps[k] of the tensor, in every dimension.
+// How a result of as_strided walks over a tensor. In every dimension of the tensor, index i of the
+// result is at begin + sum of i[k] * steps[k].
 struct Walk {
   std::vector<int64_t> sizes;               // of the result
   std::vector<int64_t> begin;               // by dimension of the tensor
@@ -81,7 +81,7 @@ std::optional<Walk> walk_of(const Geometry& tensor, at::IntArrayRef sizes, at::I
     for (size_t dim = 0; dim < order.size(); ++dim) last[dim] += (sizes[i] - 1) * (*steps)[dim];
     walk.steps.push_back(*std::move(steps));
   }
-  // A dimension of size 1 may be split too: map it to any such dimension of the result.
+  // A dimension of size 1 may be split too, so map it to a dimension of size 1 of the result.
   for (size_t dim = 0; dim < order.size(); ++dim)
     for (size_t i = 0; i < sizes.size() && tensor.sizes[dim] == 1; ++i)
       if (sizes[i] == 1 && strides[i] == tensor.strides[dim] &&
@@ -123,7 +123,7 @@ std::optional<Place> place_of(const Walk& walk, at::IntArrayRef sizes, size_t di
         (!place || walk.steps[i][dim] > place->step))
       place = Place{i, walk.steps[i][dim]};
   if (!place || place->step * walk.sizes[place->dim] != sizes[dim]) return std::nullopt;
-  // The other dimensions must stay within one step, and this one must not walk along others.
+  // The other dimensions must stay within one step, and this dimension must not walk along others.
   int64_t within = walk.begin[dim];
   for (size_t i = 0; i < walk.steps.size(); ++i)
     if (i != place->dim) within += (walk.sizes[i] - 1) * walk.steps[i][dim];
@@ -132,7 +132,7 @@ std::optional<Place> place_of(const Walk& walk, at::IntArrayRef sizes, size_t di
   return within < place->step ? place : std::nullopt;
 }
 
-// The placement of the result if the tensor has `placement`: each rank's elements stay on it.
+// Returns the placement of the result that keeps each rank's elements on that rank.
 std::optional<Placement> walked_placement(const Placement& placement, int64_t size,
                                           const Place& place, int64_t n_ranks) {
   if (placement.lengths) return std::nullopt;

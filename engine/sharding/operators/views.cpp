@@ -54,7 +54,7 @@ std::optional<CallPlan> squeeze(const Call& call) {
     }
   }
   std::optional<CallPlan> plan = view_by_factors(call, std::move(factors));
-  // A part may have size 1 where the whole has more, so squeeze by explicit dimensions.
+  // Squeezes by explicit dimensions, because a part may have size 1 when the whole is larger.
   plan->run = [going](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
     at::Tensor local = stack[0].toTensor();
     if (op.is_inplace_view) {
@@ -86,7 +86,8 @@ std::optional<CallPlan> expand(const Call& call) {
   return plan;
 }
 
-// Between complex numbers and pairs of real ones, in a last dimension that stays whole.
+// Views complex numbers as pairs of real ones, or the reverse. The last dimension of the pairs
+// stays whole.
 std::optional<CallPlan> complex_view(const Call& call) {
   const at::Tensor& tensor = call.tensors[0].tensor;
   const Letters numbers = letters(tensor.dim() - !tensor.is_complex());
@@ -121,8 +122,8 @@ bool is_block_each(const Placement& placement, int64_t dim, const std::vector<in
   return placement.is_in_blocks() && placement == blocks;
 }
 
-// Cuts a local tensor into pieces. Pieces with fewer blocks than there are ranks are gathered
-// whole, all by one collective; of the others each rank keeps its part.
+// Cuts a local tensor into pieces. One collective gathers all pieces that have fewer blocks than
+// there are ranks. Each rank keeps its part of the other pieces.
 std::vector<at::Tensor> pieces_of_part(const at::Tensor& local, int64_t dim,
                                        const std::vector<int64_t>& pieces, int64_t grain,
                                        Group& group) {
@@ -144,8 +145,9 @@ std::vector<at::Tensor> pieces_of_part(const at::Tensor& local, int64_t dim,
   return parts;
 }
 
-// Splits a dimension into pieces of these sizes. If it is sharded with one block per piece, each
-// rank holds its part of each piece; of a piece with fewer units than ranks, all.
+// Splits a dimension into pieces of these sizes. If the dimension is sharded with one block per
+// piece, each rank holds its part of each piece. If a piece has fewer units than ranks, all ranks
+// get all of it.
 std::optional<CallPlan> split_into(const Call& call, int64_t dim,
                                    const std::vector<int64_t>& pieces) {
   const TensorArgument& tensor = call.tensors[0];

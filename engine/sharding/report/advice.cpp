@@ -1,5 +1,5 @@
-// Advice for operators whose arguments were gathered. Code in backquotes must run as written, given
-// the reader's tensors and names.
+// Advice for operators whose arguments were gathered. Code in backquotes must run as written, with
+// the tensors and names of the reader's script.
 
 #include "advice.h"
 

@@ -1,4 +1,4 @@
-// Calls on tensors of a stage that other processes have.
+// Calls on tensors of a stage that runs on other processes.
 
 #pragma once
 

@@ -21,13 +21,13 @@ namespace redco::sharding {
 
 namespace {
 
-// Sends or receives the local part, if the own stage is one of the two. In the order of rows, on
-// which both agree whatever the strides are.
+// Sends or receives the local part if this process's stage is one of the two. Uses row-major order,
+// so that both sides agree for any strides.
 at::Tensor passed_on(const at::Tensor& local, const Geometry& geometry, const Sizes& sizes,
                      int64_t from, int64_t to, const Mesh& run, Sends& sends) {
   const int64_t own = run.coordinate(stages);
   if (own == from) {
-    // A copy: the script may write to the tensor before it has been sent.
+    // Copies the tensor, because the script may write to it before it has been sent.
     at::Tensor sent =
         local.resolve_conj().resolve_neg().clone(at::MemoryFormat::Contiguous).view({-1});
     sends.push_back(run.link(from, to).start_exchange({sent.narrow(0, 0, 0), sent}, {0, 0}));
@@ -114,7 +114,7 @@ at::Tensor on_all_stages(const at::Tensor& local, const Mesh& stage) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   at::NoGradGuard no_grad;
   Moving moving(Move::stage, "read");
-  // 0 is added to each value.
+  // The other stages add 0 to each value.
   at::Tensor term = stage.is_absent()
                         ? at::zeros(local.sizes(), local.options().device(device_of_values(stage)))
                         : local.clone(at::MemoryFormat::Contiguous);

@@ -1,4 +1,4 @@
-// Brings the arguments of each operator to one stage, above autograd.
+// Moves the arguments of each operator to one stage, above autograd.
 
 #include <redco/detail/staged_pass.h>
 
@@ -83,8 +83,8 @@ class StagedCalls {
   static std::set<uint64_t>& seen() { return pass().seen_; }
   static bool has_stages(const StagedPass& pass) { return pass.run_->size(stages) > 1; }
 
-  // The result of `move`, which is made once for each tensor and stage. A copy is made again after
-  // a write to the tensor. An alias is not: it sees the write, and has its history.
+  // Calls `move` once for each tensor and stage, and keeps the result. After a write to the tensor,
+  // makes a copy again. An alias needs no new move: it sees the write, and has its history.
   enum Result : uint8_t { copy, alias };
   template <class Move>
   static at::Tensor once(const at::Tensor& tensor, int64_t to, Result kind, const Move& move) {
@@ -105,15 +105,16 @@ namespace {
 
 using Calls = sharding::StagedCalls;
 
-// Backward inside of a loss_fn would need what other stages compute later.
+// A backward pass inside a loss_fn would need tensors that other stages compute later.
 void check_is_backward_of_step() {
   require(!Calls::is_scheduled() || Calls::is_backward(),
           "a gradient is computed inside of the loss_fn, which n_pipeline_stages = ",
           Calls::run()->size(stages), " does not support: use n_pipeline_stages = 1");
 }
 
-// The gradient of a tensor that all stages have, as the part of it that the stage of `gradient`
-// adds: nothing on other processes. In a pass that all run at the same point, all get it.
+// Turns the gradient of a tensor that all stages have into the share that the stage of `gradient`
+// adds. Returns nothing on other processes. In a pass that all stages run at the same point,
+// returns the share on all processes.
 at::Tensor as_part_of_stage(const at::Tensor& gradient) {
   ShardedTensorImpl* impl = sharded_impl(gradient);
   if (impl->gathered_view()) refresh(*impl);
@@ -125,13 +126,13 @@ at::Tensor as_part_of_stage(const at::Tensor& gradient) {
   return wrap(local, impl->placements(), impl->mesh()->of_run(), geometry_of(gradient));
 }
 
-// Returns the gradient on the stage on which `ctx` has put the tensor. LibTorch makes some
-// gradients as plain tensors, such as zeros, which all processes have.
+// Returns the gradient on the stage on which `ctx` has put the tensor. Some gradients, such as
+// zeros, LibTorch makes as plain tensors, which all processes have.
 at::Tensor gradient_on_stage(AutogradContext* ctx, const at::Tensor& gradient) {
   return stage_of(gradient) ? gradient : seen_by_stage(gradient, kept(ctx, "stage"));
 }
 
-// Makes a tensor that all processes have one of a stage.
+// Puts a tensor that all processes have on a stage.
 class Seen : public torch::autograd::Function<Seen> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
@@ -150,7 +151,7 @@ class Seen : public torch::autograd::Function<Seen> {
   }
 };
 
-// A parameter at rest, on the stage that has it.
+// Puts a parameter at rest on the stage that has it.
 class Staged : public torch::autograd::Function<Staged> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& parameter,
@@ -196,7 +197,7 @@ class Staged : public torch::autograd::Function<Staged> {
   }
 };
 
-// A tensor of another stage. Its gradient is sent back.
+// Moves a tensor from another stage. Backward sends its gradient back.
 class Moved : public torch::autograd::Function<Moved> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, int64_t to) {
@@ -218,14 +219,14 @@ class Moved : public torch::autograd::Function<Moved> {
   }
 };
 
-// Replaces the tensors among the arguments, which are last on the stack.
+// Replaces the tensors among the arguments, which are on top of the stack.
 template <class Function>
 void replace_tensors(Stack& stack, size_t n_arguments, const Function& function) {
   for (size_t i = stack.size() - n_arguments; i < stack.size(); ++i)
     map_tensors(stack[i], function);
 }
 
-// The same tensor, on the processes of all stages.
+// Copies a tensor to the processes of all stages.
 class FromStage : public torch::autograd::Function<FromStage> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor) {
@@ -245,7 +246,7 @@ class FromStage : public torch::autograd::Function<FromStage> {
   }
 };
 
-// The parameters among the arguments, each on its stage.
+// Returns a parameter at rest on its stage, and any other tensor as it is.
 at::Tensor staged(const at::Tensor& tensor) {
   const auto stage = resting_stage_of(tensor);
   if (!stage) return tensor;
@@ -257,14 +258,15 @@ at::Tensor on_stage(const at::Tensor& tensor, int64_t to) {
   if (stage_of(tensor) == to) return tensor;
   if (stage_of(tensor))
     return Calls::once(tensor, to, Calls::copy, [&] { return Moved::apply(tensor, to); });
-  // Others are seen by the call itself.
+  // The call itself puts other tensors on the stage.
   if (!is_recorded(tensor)) return tensor;
   return Calls::once(tensor, to, Calls::alias,
                      [&] { return Seen::apply(tensor, Calls::run()->of_stage(to)); });
 }
 
-// Brings the arguments to the last stage of any, or, if only parameters that all stages have are
-// among them, to the stage of the call before. Returns whether the call is of a stage.
+// Moves the arguments to the last of their stages. If the only such arguments are parameters that
+// all stages have, moves them to the stage of the previous call. Returns whether the call belongs
+// to a stage.
 bool bring_together(Stack& stack, size_t n, const std::vector<bool>& is_written) {
   std::optional<int64_t> last;
   bool is_of_shared_parameters = false;
@@ -278,15 +280,15 @@ bool bring_together(Stack& stack, size_t n, const std::vector<bool>& is_written)
   if (!last && !is_of_shared_parameters) return false;
   Calls::current() = last.value_or(Calls::current());
   for (size_t i = 0; i < n; ++i) {
-    if (is_written[i]) continue;  // put_on_stage checks these
+    if (is_written[i]) continue;  // put_on_stage checks written arguments
     map_tensors(stack[stack.size() - n + i],
                 [](const at::Tensor& tensor) { return on_stage(tensor, Calls::current()); });
   }
   return true;
 }
 
-// Whether backward runs. In the forward pass of a schedule only transforms, such as `grad`, run
-// backward passes; autograd records these, so they belong to the forward pass.
+// Whether backward runs. In the forward pass of a schedule, only transforms such as `grad` run
+// backward passes. Autograd records these, so they belong to the forward pass.
 bool is_of_backward() {
   const bool is_recorded_forward = Calls::is_scheduled() && !Calls::is_backward();
   return torch::autograd::get_current_node() && !Recomputing::is_on() && !is_recorded_forward;
@@ -333,7 +335,7 @@ struct StagedPass::Running::Scope final : OperatorInterceptor {
     Calls::set_backward(pass, is_backward);
   }
   ~Scope() override {
-    if (Calls::is_backward()) Calls::forget(*running);  // it is not computed again
+    if (Calls::is_backward()) Calls::forget(*running);  // the pass is not computed again
     running = outer;
   }
   bool before(const c10::OperatorHandle& op, Stack& stack) override {
@@ -348,7 +350,7 @@ struct StagedPass::Running::Scope final : OperatorInterceptor {
   }
 
   StagedPass* outer;
-  // Each stage makes other calls.
+  // Pauses the log, because each stage makes other calls.
   mesh::PausedLog paused;
 };
 

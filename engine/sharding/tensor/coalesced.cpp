@@ -23,7 +23,7 @@ Split split_of(at::IntArrayRef sizes, const Placement& placement, Mesh::Dim dim,
   return Split(placement, sizes[size_t(placement.dim)], mesh.size(dim));
 }
 
-// A tensor's row of the buffer. Each rank's row joins its parts of all tensors.
+// Returns a tensor's row of the buffer. The row of a rank joins its parts of all tensors.
 at::Tensor row_of(const at::Tensor& part) { return part.reshape({-1}); }
 
 // Tensors of several dtypes are gathered as bytes.
@@ -94,7 +94,7 @@ std::vector<at::Tensor> CoalescedChange::wait() {
     if (is_bytes_) length *= int64_t(c10::elementSize(member.dtype));
     at::Tensor local = received.narrow(-1, offset, length);
     offset += length;
-    // A copy is aligned.
+    // Clones the part, because a clone is aligned.
     if (is_bytes_) local = local.clone(at::MemoryFormat::Contiguous).view(member.dtype);
     if (member.placements[dim_].is_sharded()) {
       std::vector<int64_t> sizes = member.received;

@@ -18,12 +18,12 @@ namespace {
 
 int64_t version_of_base(const at::Tensor& base) {
   const ShardedTensorImpl& impl = *sharded_impl(base);
-  if (impl.routed()) return 0;  // its local part, which nobody has written to, may not exist yet
+  if (impl.routed()) return 0;  // its local part has no writes yet, and may not exist
   const at::Tensor& local = impl.local();
   return local.is_inference() ? -1 : local._version();
 }
 
-// A detached alias: what an operator does to its sizes does not change the original.
+// Returns a detached alias, so that operators that change its sizes do not change the original.
 at::Tensor another(const at::Tensor& tensor) {
   return at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
       c10::VariableVersion(/*version=*/0), /*allow_tensor_metadata_change=*/true));
@@ -73,7 +73,8 @@ std::shared_ptr<const GatheredView> GatheredView::written(ShardedTensorImpl& vie
   const Mesh& mesh = *base.mesh();
   Geometry geometry = geometry_of(base_);
   Sizes sizes = local_sizes(geometry.sizes, worked_on_, mesh), held = sizes;
-  // Expanded dimensions of the base get one element here too: a write to any index writes that one.
+  // Gives expanded dimensions of the base one element here too, so that a write to any index writes
+  // that element.
   for (size_t dim = 0; dim < held.size(); ++dim)
     if (geometry.strides[dim] == 0 && splitting(worked_on_, int64_t(dim)).empty() && held[dim] > 1)
       held[dim] = 1;
@@ -86,7 +87,7 @@ std::shared_ptr<const GatheredView> GatheredView::written(ShardedTensorImpl& vie
   const KeepsTerms keeps_terms;
   at::Tensor same = view_of(wrap(memory, worked_on_, base.mesh(), geometry));
   ShardedTensorImpl& target = *sharded_impl(same);
-  // One of a stack of experts' weights is on the rank of its expert alone.
+  // If the view is of one expert in a stack of weights, only the rank of that expert holds it.
   const bool is_elsewhere = std::ranges::any_of(Mesh::dims, [&](Mesh::Dim dim) {
     const Placement& placement = target.placements()[dim];
     return placement.is_on_rank() && placement.rank != mesh.coordinate(dim);

@@ -68,7 +68,8 @@ void LastRedistribution::hold(const TensorArgument& argument, const Placements& 
 
 void LastRedistribution::forget(const at::Tensor& local) {
   if (!result_.defined()) return;
-  // Some operators return memory that they read, which their schema does not declare.
+  // Also compares with the result: some operators return memory that they read, without saying so
+  // in their schema.
   c10::StorageImpl* written = storage_of(local);
   if (written == memory_._unsafe_get_target() || written == storage_of(result_)) result_.reset();
 }

@@ -38,7 +38,7 @@ Placement Placement::shard_blocks(int64_t dim, const std::vector<int64_t>& lengt
 }
 
 int64_t Placement::part_length(int64_t size, int64_t n_ranks, int64_t rank) const {
-  if (size == 0) return 0;  // of blocks that are on another rank
+  if (size == 0) return 0;  // another rank holds all blocks
   if (!lengths) return span_of(block_length(size), *this, n_ranks, rank).length() * n_blocks(size);
   int64_t sum = 0;
   for (int64_t length : *lengths) sum += span_of(length, grain, n_ranks, rank).length();

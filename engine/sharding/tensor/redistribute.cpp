@@ -26,7 +26,7 @@ at::Tensor reduce_scatter(const at::Tensor& whole, const Split& split, ReduceOp 
 }
 
 at::Tensor exchange(const at::Tensor& part, const Split& from, const Split& to, Group& group) {
-  // Padded on both dimensions, so that all pieces have the same size.
+  // Pads both dimensions, so that all pieces have the same size.
   at::Tensor received = group.all_to_all(to.parts(from.padded(part)));
   std::vector<at::Tensor> rows;
   for (int64_t rank = 0; rank < received.size(0); ++rank)
@@ -34,7 +34,8 @@ at::Tensor exchange(const at::Tensor& part, const Split& from, const Split& to, 
   return from.joined(at::stack(rows));
 }
 
-// Redistributes over one mesh dimension. `sizes`: before its group splits them.
+// Redistributes over one mesh dimension. `sizes` are the sizes before the dimension's group splits
+// them.
 at::Tensor change(const at::Tensor& local, at::IntArrayRef sizes, const Placement& from,
                   const Placement& to, Group& group) {
   auto split = [&](const Placement& placement) {
@@ -55,7 +56,7 @@ at::Tensor change(const at::Tensor& local, at::IntArrayRef sizes, const Placemen
   return change(whole, sizes, Placement::replicate(), to, group);
 }
 
-// Orders the steps: the one that shrinks the tensor runs first, so that less is moved.
+// Orders the steps. A step that shrinks the tensor runs first, so that fewer bytes move.
 int growth(const Placement& from, const Placement& to) {
   if (from == to) return 0;
   if (from.is_replicated() && to.is_sharded()) return -2;
@@ -63,16 +64,16 @@ int growth(const Placement& from, const Placement& to) {
   return from.is_sharded() && to.is_replicated() ? 2 : 1;
 }
 
-// Whether the order of the two does not count: one rank has all, or the first splits blocks of
-// which the second leaves each rank some.
+// Whether two splits of one dimension give the same parts in either order: one rank has all, or the
+// first splits blocks and the second leaves each rank some whole blocks.
 bool commute(const Placement& blocks, const Placement& plain, int64_t size, int64_t n_ranks) {
   if (blocks.is_on_rank() || plain.is_on_rank()) return true;
   return blocks.block > 0 && !plain.is_in_blocks() && plain.grain == 1 &&
          blocks.n_blocks(size) % n_ranks == 0;
 }
 
-// Whether two mesh dimensions split the same dimension of the tensor, before or after, and the
-// order counts.
+// Whether two mesh dimensions split the same dimension of the tensor, before or after, and their
+// order matters.
 bool meet(const Placements& from, const Placements& to, Mesh::Dim a, Mesh::Dim b,
           at::IntArrayRef sizes, const Mesh& mesh) {
   for (const Placement& on_a : {from[a], to[a]})
@@ -95,8 +96,8 @@ at::Tensor redistribute(at::Tensor local, at::IntArrayRef sizes, const Placement
     local = change(local, local_sizes(sizes, others, mesh), placement, target, mesh.group(dim));
     placement = target;
   };
-  // A mesh dimension splits the parts of those before it: while one of these changes, it must be
-  // replicated, unless they commute.
+  // A mesh dimension splits the parts of the mesh dimensions before it. While one of these changes,
+  // it must be replicated, unless the two commute.
   MeshDims replicated, others;
   std::array<bool, Mesh::n_dims> changes{};
   for (Mesh::Dim dim : Mesh::dims) {
@@ -107,8 +108,8 @@ at::Tensor redistribute(at::Tensor local, at::IntArrayRef sizes, const Placement
     (waits ? replicated : others).push_back(dim);
   }
   for (size_t i = replicated.size(); i-- > 0;) step(replicated[i], Placement::replicate());
-  // A sum over several dimensions is always reduced in the same order, so that its bits do not
-  // depend on the reader.
+  // Always reduces a sum over several dimensions in the same order, so that its bits do not depend
+  // on the reader.
   bool is_summed_in_order = std::ranges::count_if(from, &Placement::is_partial) > 1;
   if (!is_summed_in_order)
     std::ranges::stable_sort(others, {}, [&](Mesh::Dim dim) { return growth(from[dim], to[dim]); });

@@ -1,4 +1,4 @@
-// Sends rows to the ranks that have their experts, and brings results back.
+// Sends rows to the ranks of their experts, and returns the results.
 
 #include "routing.h"
 
@@ -27,7 +27,7 @@ Span experts_of(int64_t rank, int64_t n_experts, int64_t n_ranks) {
   return span_of(n_experts, 1, n_ranks, rank);
 }
 
-// The placements of numbers whose rows ep splits. Nullopt if there are none.
+// Returns placements of numbers in which ep splits the rows. Nullopt if there are none.
 std::optional<Placements> with_split_rows(const at::Tensor& numbers, const Mesh& mesh) {
   Placements placements = placements_of(numbers);
   for (Mesh::Dim dim : Mesh::dims) {
@@ -45,7 +45,7 @@ std::optional<Placements> with_split_rows(const at::Tensor& numbers, const Mesh&
   return placements;
 }
 
-// How many choices of each expert each rank sends to this one: [ranks, own experts].
+// Returns how many choices of each expert each rank sends to this rank: [ranks, own experts].
 at::Tensor counts_received(const at::Tensor& counts, Group& group) {
   const int64_t n_experts = counts.size(0), n_ranks = group.size();
   int64_t most = 0;
@@ -98,9 +98,9 @@ std::shared_ptr<const Routing> Routing::of(const at::Tensor& given, int64_t n_ex
           .reshape({-1});
   Group& group = mesh.group(ep);
   const Span own = experts_of(group.rank(), n_experts, group.size());
-  if (all.is_meta()) {  // nobody knows the choices: each expert gets as many
+  if (all.is_meta()) {  // the choices are unknown: splits them evenly
     const int64_t n = all.numel();
-    counts_received(at::empty({n_experts}, all.options()), group);  // for those that count
+    counts_received(at::empty({n_experts}, all.options()), group);  // for observers
     routing->order_ = all;
     for (int64_t rank = 0; rank < group.size(); ++rank) {
       routing->n_sent_.push_back(span_of(n, 1, group.size(), rank).length());
@@ -134,7 +134,7 @@ bool Routing::has_rows(at::IntArrayRef sizes) const {
 }
 
 at::Tensor Routing::sent(const at::Tensor& part, bool is_for_all) const {
-  // Of rows that all choices share, one is enough.
+  // Reads a row that all its choices share only once.
   const bool is_shared = is_for_all || part.size(1) == 1 || part.stride(1) == 0;
   const at::Tensor rows =
       is_shared

@@ -32,13 +32,15 @@ c10::DispatchKeySet keys_for(const at::Tensor& local, c10::Device device) {
          c10::DispatchKeySet(c10::DispatchKey::Fake) | (local.key_set() & lazy_bits);
 }
 
-// Tensors made below autograd count writes separately even if they share memory.
+// Shares the count of writes: tensors that are made below autograd count separately, even if they
+// share memory.
 void count_writes_of(const at::Tensor& base, const at::Tensor& alias) {
   if (base.is_inference() || alias.is_inference()) return;
   torch::autograd::impl::set_version_counter(alias, torch::autograd::impl::version_counter(base));
 }
 
-// In a trace, and of another stage, the local tensors are meta tensors: the device is the mesh's.
+// In a trace, and for another stage, the local tensors are meta tensors. Returns the mesh's device
+// then.
 c10::Device device_for(const at::Tensor& local, const Mesh& mesh) {
   return execution().has_values() && !mesh.is_absent() ? local.device() : mesh.device();
 }
@@ -79,7 +81,7 @@ Geometry dense_geometry(at::IntArrayRef sizes, at::IntArrayRef strides) {
   return geometry;
 }
 
-// Equal strides keep their order.
+// Dimensions with equal strides keep their order, so zeros give a row-major geometry.
 Geometry contiguous_geometry(at::IntArrayRef sizes) {
   return dense_geometry(sizes, Sizes(sizes.size(), 0));
 }
@@ -132,9 +134,9 @@ const Placements& ShardedTensorImpl::placements() {
   return placements_;
 }
 
-// A part is reduced with the rest, which is then reduced for all parts, if that takes no longer
-// than the start of another collective. Decides by the logical geometry: the memory around the
-// local tensor differs between processes.
+// Reduces a part together with the rest of its memory, for all parts at once, if that takes no
+// longer than to start another collective. Decides by the logical geometry, because the memory
+// around the local tensor differs between processes.
 bool ShardedTensorImpl::reduce_in_place(Mesh::Dim dim) {
   constexpr int64_t little = 1 << 20;  // bytes; an H100 sends them in some 5 us over NVLink
   const bool is_part = numel() != terms_->numel || !is_non_overlapping_and_dense();
@@ -150,7 +152,7 @@ bool ShardedTensorImpl::reduce_in_place(Mesh::Dim dim) {
 
 void ShardedTensorImpl::set_routed(std::shared_ptr<RoutedRows> rows) {
   if (!rows->home.defined()) local_.reset();
-  if (terms_) terms_->memory.reset();  // views are of the rows that come home
+  if (terms_) terms_->memory.reset();  // views are of the returned rows
   routed_ = std::move(rows);
 }
 
@@ -215,7 +217,7 @@ constexpr const char* no_memory =
 const c10::Storage& ShardedTensorImpl::storage() const { fail(no_memory); }
 
 bool ShardedTensorImpl::has_storage() const {
-  // The message can be set for each tensor, but not for its class.
+  // LibTorch lets each tensor set the message, but not its class.
   if (!extra_meta_)
     const_cast<ShardedTensorImpl*>(this)->release_storage_and_set_meta_custom_data_ptr_error_msg_(
         no_memory);
@@ -308,7 +310,7 @@ int64_t version_of(const at::Tensor& local) {
 
 ShardedTensorImpl* sharded_impl(const at::Tensor& tensor) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  // By type: `set_data`, for one, sets the key on other tensors.
+  // Checks the type too: `set_data`, for one, sets the key on other tensors.
   if (!impl->key_set().has(c10::DispatchKey::Fake) || typeid(*impl) != typeid(ShardedTensorImpl))
     return nullptr;
   return static_cast<ShardedTensorImpl*>(impl);
@@ -366,13 +368,14 @@ Placements shifted(Placements placements, int32_t first, int32_t by) {
 
 bool can_split_again(int64_t size, const MeshDims& over_all, const Placements& placements,
                      const Mesh& mesh) {
-  // Along a dimension where a tensor is on one rank, it is whole.
+  // A mesh dimension that puts the tensor on one rank does not split it.
   MeshDims over;
   for (Mesh::Dim dim : over_all)
     if (!placements[dim].is_on_rank()) over.push_back(dim);
   if (over.size() < 2) return true;
   const Placement &first = placements[over.front()], &last = placements[over.back()];
-  // The parts of blocks of one length: the last one leaves each rank some of the blocks.
+  // The first dimension splits blocks of one length. The last one leaves each rank some whole
+  // blocks.
   if (over.size() == 2 && first.block > 0 && !last.is_in_blocks() && last.grain == 1)
     return first.n_blocks(size) % mesh.size(over.back()) == 0;
   if (last.lengths) return false;

@@ -77,15 +77,15 @@ ShardedTensorImpl* fresh_impl(const at::Tensor& tensor) {
   return impl;
 }
 
-// That of `tensor.clone()`.
+// Returns the geometry of `tensor.clone()`.
 Geometry geometry_of_copy(const at::Tensor& tensor) {
   if (tensor.is_non_overlapping_and_dense())
     return dense_geometry(tensor.sizes(), tensor.strides());
   return dense_geometry(tensor.sizes(), at::infer_dense_strides(tensor.sizes(), tensor.strides()));
 }
 
-// The part under `target`: memory of its own, so that a write to one tensor does not change the
-// other in some layouts and leave it in others, unseen by autograd.
+// Returns this rank's part under `target`, in memory of its own. With shared memory a write to one
+// tensor would change the other in some layouts only, unseen by autograd.
 at::Tensor own_part(const at::Tensor& tensor, const Placements& target, const Geometry& geometry,
                     const Mesh& mesh) {
   ShardedTensorImpl* impl = fresh_impl(tensor);
@@ -108,7 +108,7 @@ class Redistribute : public torch::autograd::Function<Redistribute> {
     Geometry geometry = geometry_of_copy(tensor);
     return wrap(own_part(tensor, target, geometry, *mesh), target, mesh, geometry);
   }
-  // The gradient may keep any placement.
+  // A gradient may have any placement.
   static variable_list backward(AutogradContext*, const variable_list& grads) {
     return {grads[0], {}, {}};
   }
@@ -122,14 +122,15 @@ class Full : public torch::autograd::Function<Full> {
     Moving moving(Move::request, "full");
     const Geometry geometry = geometry_of_copy(tensor);
     at::Tensor whole = own_part(tensor, {}, geometry, *mesh_of(tensor));
-    // While the layout is found, only operators on sharded tensors run without values.
+    // While a layout is searched, only operators on sharded tensors run without values, so wraps
+    // the result.
     const bool is_imagined = execution().mesh() == mesh_of(tensor);
     return is_imagined ? wrap(whole, {}, mesh_of(tensor), geometry) : whole;
   }
   static variable_list backward(AutogradContext*, const variable_list& grads) { return grads; }
 };
 
-// Asks for huge pages for memory that is about to be filled: fewer page faults make that three
+// Asks for huge pages for memory that is about to be filled. Fewer page faults make filling three
 // times as fast. The system may ignore the advice.
 at::Tensor in_huge_pages(at::Tensor tensor) {
   constexpr uintptr_t page = 2 << 20;
@@ -156,7 +157,7 @@ class ToLocal : public torch::autograd::Function<ToLocal> {
     ctx->saved_data["layout"] =
         c10::IValue::make_capsule(c10::make_intrusive<Layout>(impl->placements(), impl->mesh()));
     ctx->saved_data["sizes"] = tensor.sizes().vec();
-    // The local term is reduced in place when the sum is read: return a copy.
+    // A read of the sum reduces the local term in place, so returns a copy.
     return is_partial(impl->placements()) ? impl->local().clone() : alias_of(impl->local());
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -219,8 +220,8 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Mesh>
   require(local.sizes() == expected, "from_local: of a tensor of shape ", sizes,
           " this process holds ", at::IntArrayRef(expected), " under ", to_string(target),
           ", the local tensor has ", local.sizes());
-  // Row-major, since strides of parts may differ between processes. A partial term is copied, since
-  // it is reduced in place.
+  // Makes the part row-major, because strides of parts may differ between processes. Copies a
+  // partial term, because it is reduced in place.
   at::Tensor part =
       is_partial(target) ? local.clone(at::MemoryFormat::Contiguous) : local.detach().contiguous();
   return wrap(part, target, mesh, contiguous_geometry(sizes));

@@ -11,7 +11,7 @@ namespace redco::sharding {
 
 Split::Split(const Placement& placement, int64_t size, int64_t n_ranks)
     : dim_(placement.dim), blocks_(std::max<int64_t>(placement.n_blocks(size), 1)) {
-  // A part without elements of another split of this dimension has no blocks.
+  // If another split leaves this part no elements, it has no blocks.
   int64_t block_length = size == 0 ? 0 : placement.block_length(size);
   for (int64_t rank = 0; rank < n_ranks; ++rank) {
     if (placement.lengths && size > 0) {
@@ -79,7 +79,7 @@ at::Tensor Split::parts(const at::Tensor& whole) const {
   sizes[size_t(dim_)] = longest_part();
   sizes.insert(sizes.begin(), int64_t(spans_.size()));
   at::Tensor rows = whole.new_zeros(sizes);
-  if (whole.is_meta()) return rows;  // thousands of imagined ranks
+  if (whole.is_meta()) return rows;  // there may be thousands of imagined ranks
   for (size_t rank = 0; rank < spans_.size(); ++rank) {
     at::Tensor own = open(part(whole, int64_t(rank)));
     open(rows[int64_t(rank)]).narrow(dim_ + 1, 0, spans_[rank].length()).copy_(own);
@@ -91,7 +91,8 @@ at::Tensor Split::joined(const at::Tensor& parts) const {
   if (is_even_) {
     // [n, ..., blocks, length, ...] to [..., blocks, n, length, ...]
     at::Tensor opened = parts.unflatten(dim_ + 1, {blocks_, longest_});
-    // A part of one element could be joined by a view in another memory order.
+    // Makes the result contiguous: a part of one element could be joined by a view in another
+    // memory order.
     return close(opened.movedim(0, dim_ + 1).flatten(dim_ + 1, dim_ + 2)).contiguous();
   }
   std::vector<int64_t> sizes = parts.sizes().slice(1).vec();

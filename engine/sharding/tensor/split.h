@@ -40,7 +40,7 @@ class Split {
 
   int64_t dim_, blocks_;
   std::vector<Span> spans_;
-  std::vector<std::vector<Span>> pieces_;  // of blocks that differ: by rank, then block
+  std::vector<std::vector<Span>> pieces_;  // if blocks differ in length: by rank, then block
   int64_t longest_ = 0;
   bool is_even_ = true;
 };

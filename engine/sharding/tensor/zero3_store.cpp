@@ -20,7 +20,7 @@ std::shared_ptr<Zero3Store> Zero3Store::make(std::vector<at::Tensor> params,
                                              const std::vector<size_t>& blocks,
                                              const std::vector<std::vector<Mesh::Dim>>& dims) {
   auto store = std::make_shared<Zero3Store>();
-  // Those of a block that are split over other dimensions are a block of their own.
+  // Parameters of a block that are split over other dimensions form another block.
   std::map<std::pair<size_t, std::vector<Mesh::Dim>>, size_t> places;
   for (size_t i = 0; i < params.size(); ++i) {
     const size_t block = places.emplace(std::pair(blocks[i], dims[i]), places.size()).first->second;
@@ -28,7 +28,7 @@ std::shared_ptr<Zero3Store> Zero3Store::make(std::vector<at::Tensor> params,
     store->block_of_.push_back(block);
     store->place_of_.push_back(store->blocks_[block].members.size());
     store->blocks_[block].members.push_back(i);
-    // An alias: the parameter owns the store, so a reference to it would be a cycle.
+    // Keeps an alias: the parameter owns the store, so a reference to it would be a cycle.
     ShardedTensorImpl* impl = sharded_impl(params[i]);
     store->params_.push_back(wrap(impl->local(), impl->placements(), impl->mesh(),
                                   dense_geometry(params[i].sizes(), params[i].strides())));
@@ -37,7 +37,7 @@ std::shared_ptr<Zero3Store> Zero3Store::make(std::vector<at::Tensor> params,
   return store;
 }
 
-// After a reconnect: drops the state of the failed pass, which may differ between processes.
+// After a reconnect, drops the state of the failed pass, because it may differ between processes.
 void Zero3Store::rejoin() {
   if (params_.empty()) return;
   int64_t now = sharded_impl(params_.front())->mesh()->reconnects();
@@ -75,7 +75,7 @@ at::ScalarType Zero3Store::type_of(const Block& block, at::ScalarType otherwise)
   return c10::promoteTypes(*block.wanted, *block.wanted_before);
 }
 
-// That of the floats among the members.
+// Returns the dtype of the floats among the members.
 at::ScalarType Zero3Store::own_type(const Block& block) const {
   for (size_t member : block.members)
     if (params_[member].is_floating_point()) return params_[member].scalar_type();
@@ -141,7 +141,7 @@ at::Tensor Zero3Store::gathered(size_t param, at::ScalarType type) {
   rejoin();
   size_t index = block_of_[param];
   Block& block = blocks_[index];
-  // Quantized weights are gathered as they are, beside floats of whatever type is wanted.
+  // Gathers quantized weights as they are, together with floats of any requested dtype.
   if (c10::isFloatingType(type))
     block.wanted = c10::promoteTypes(type, block.wanted.value_or(type));
   else

@@ -12,8 +12,8 @@ namespace redco::text {
 
 namespace {
 
-// Of a state. A schema whose choices multiply with each level would make 2^level of them: symbols
-// that lead to more are not allowed.
+// The most stacks of a state. A schema whose choices multiply with each level would make 2^level
+// stacks: a symbol that leads to more than this is not allowed.
 constexpr size_t most_stacks = 4096;
 constexpr size_t most_states = 16384, most_frames = 1 << 20;
 

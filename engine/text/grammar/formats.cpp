@@ -30,7 +30,8 @@ std::string date_pattern() {
 
 std::string ipv4() { return "(?:" + std::string(byte) + "\\.){3}" + byte; }
 
-// Eight groups, of which :: stands for one or more that are 0. The last two may be an IPv4 address.
+// An IPv6 address: eight groups, of which :: replaces one or more groups of 0. The last two groups
+// may be an IPv4 address.
 std::string ipv6() {
   const std::string one(group), last = "(?:" + one + ":" + one + "|" + ipv4() + ")";
   auto times = [](const std::string& text, int least, int most) {
@@ -48,8 +49,8 @@ std::string ipv6() {
 }
 
 std::map<std::string, std::string, std::less<>> patterns() {
-  // 253 bytes at most: eight labels of 30. Those with -- as third and fourth are code for other
-  // letters, of which not all is valid.
+  // A host name has at most 253 bytes: eight labels of 30. Labels with -- as third and fourth
+  // characters encode other letters, and are not all valid, so none of them matches.
   const std::string l = "[A-Za-z0-9]", m = "[A-Za-z0-9-]";
   const std::string part = l + "(?:" + m + "{0,2}" + l + "|" + m + "(?:" + l + m + "|-" + l + ")" +
                            m + "{0,25}" + l + ")?";

@@ -58,7 +58,7 @@ Grammar::Node Grammar::one_of(std::vector<std::string> texts) {
   return one_of(texts, 0, texts.size(), 0);
 }
 
-// Of the texts [first, last), whose first `depth` bytes are equal.
+// One of the texts [first, last), without their first `depth` bytes, which are equal.
 Grammar::Node Grammar::one_of(const std::vector<std::string>& sorted, size_t first, size_t last,
                               size_t depth) {
   if (last - first == 1) return literal(std::string_view(sorted[first]).substr(depth));
@@ -99,7 +99,7 @@ Grammar::Node Grammar::repeat(Node node, int64_t least, int64_t most, Node separ
 
 std::vector<bool> Grammar::prune() {
   std::vector<bool> ends(parts_.size());
-  // In both directions, because a part may refer to earlier and to later ones.
+  // Passes alternate in direction, because a part may refer to earlier and to later parts.
   bool is_forward = false;
   for (bool is_changed = true; is_changed;) {
     is_changed = false;

@@ -28,7 +28,7 @@ Grammar::Bytes any_of(std::string_view characters) {
   return set;
 }
 
-// The bytes of UTF-8 of code points that have equally many, from byte `at` on.
+// The UTF-8 characters from `first` to `last`, which have equally many bytes, from byte `at` on.
 Node utf8(Grammar& g, const std::string& first, const std::string& last, size_t at) {
   auto bytes = [&](int low, int high) { return g.bytes(range(low, high)); };
   const int low = static_cast<unsigned char>(first[at]),
@@ -81,7 +81,7 @@ Node JsonGrammar::digits(int64_t least, int64_t most) {
   return grammar_.repeat(grammar_.bytes(range('0', '9')), least, most);
 }
 
-// A character of a string: of UTF-8, or escaped. Halves of a surrogate pair come together.
+// A character of a string: UTF-8, or escaped. The halves of a surrogate pair occur only together.
 Node JsonGrammar::character() {
   Grammar& g = grammar_;
   const Node next = g.bytes(range(0x80, 0xBF));
@@ -124,7 +124,7 @@ Node JsonGrammar::plain_character(const CodePoints& set) {
       plain.set(c);
   }
   if (plain.any()) options.push_back(g.bytes(plain));
-  // Ranges of equally many bytes, without surrogates.
+  // Ranges of code points with equally many bytes in UTF-8, without surrogates.
   static constexpr CodePoints sizes[] = {
       {0x80, 0x7FF}, {0x800, 0xD7FF}, {0xE000, 0xFFFF}, {0x10000, last_code_point}};
   for (const CodePoints& size : sizes) {

@@ -24,7 +24,7 @@ char digit_at(const std::string& digits, int at) {
   return at < int(digits.size()) ? digits[size_t(at)] : '0';
 }
 
-// Numbers from 0 on. A state is what the digits so far say about those that may follow.
+// Numbers from 0 on. A state is everything that the digits so far imply for the digits that follow.
 class Magnitudes {
  public:
   Magnitudes(Grammar& grammar, const Numbers& numbers, Numbers::Bound least,
@@ -51,7 +51,7 @@ class Magnitudes {
   };
   using Edges = std::vector<std::pair<std::string, Node>>;  // digits and what follows them
 
-  // The next digits, as `next` says what follows each.
+  // The next digits; `next` returns the node after each digit.
   template <class Next>
   Edges edges(const State& state, char first, char last, const Next& next) {
     Edges all;
@@ -143,7 +143,7 @@ class Magnitudes {
   const Numbers& n_;
   Numbers::Bound least_;
   std::optional<Numbers::Bound> most_;
-  std::map<std::pair<State, bool>, Node> states_;  // and whether of the fraction
+  std::map<std::pair<State, bool>, Node> states_;  // by state, and whether in the fraction
   std::map<std::tuple<Edges, bool, Node>, Node> known_;
 };
 

@@ -18,9 +18,9 @@ using Node = Grammar::Node;
 using Object = Json::Object;
 using io::in_quotes;
 
-constexpr int most_levels = 500;  // of schemas, with those of references
+constexpr int most_levels = 500;  // of nested schemas, references included
 
-// Keywords by the types of values they are about; those of "" are about all.
+// Keywords, with the type of the values that each constrains; "" means all types.
 const std::map<std::string, std::string, std::less<>>& keywords() {
   static const std::map<std::string, std::string, std::less<>> all{
       {"type", ""},
@@ -56,7 +56,7 @@ const std::map<std::string, std::string, std::less<>>& keywords() {
   return all;
 }
 
-// Keywords that say nothing about what fits.
+// Keywords that do not constrain values.
 const std::set<std::string, std::less<>>& annotations() {
   static const std::set<std::string, std::less<>> all{
       "$schema", "$id",      "$comment", "$defs",         "definitions",     "title",

@@ -19,7 +19,7 @@ constexpr uint32_t nowhere = UINT32_MAX;
 
 const CodePoints any{0, last_code_point};
 
-// The targets of two states by ranges on which both are the same.
+// Calls visit(range, target of a, target of b) for each range of characters that both states read.
 template <class Visit>
 void meet(const Language::State& a, const Language::State& b, const Visit& visit) {
   for (size_t i = 0, j = 0; i < a.edges.size() && j < b.edges.size();) {
@@ -106,7 +106,7 @@ Language Language::operator&(const Language& other) const {
 
 Language Language::operator!() const {
   std::vector<State> states = states_;
-  const auto others = uint32_t(states.size());  // the state after what the automaton cannot read
+  const auto others = uint32_t(states.size());  // the state after a character without an edge
   for (State& state : states) {
     std::vector<CodePoints> read;
     for (const Edge& edge : state.edges) read.push_back(edge.on);

@@ -303,7 +303,7 @@ class PatternReader {
       }
       all.insert(all.end(), low.begin(), low.end());
     }
-    // Twice the complement: in order, and without overlaps.
+    // Taking the complement twice sorts the ranges and removes overlaps.
     all = complement_of(std::move(all));
     return is_negative ? all : complement_of(std::move(all));
   }
@@ -318,11 +318,11 @@ class PatternReader {
   size_t at_ = 0, level_ = 0;
 };
 
-// An automaton that may be in several states. Some steps read nothing; those of ^ and $ are free
-// only at the beginning and the end of the text.
+// A nondeterministic automaton. Some steps read nothing; the steps of ^ and $ are allowed only at
+// the beginning and the end of the text.
 class Nfa {
  public:
-  // Texts in which `expression` finds something.
+  // Accepts the texts in which `expression` finds a match.
   explicit Nfa(const Expression& expression) {
     const uint32_t start = add(), found = add();
     const CodePoints any{0, last_code_point};

@@ -20,7 +20,7 @@ constexpr size_t most_patterns = 6;  // each subset of them is a kind of name
 
 }  // namespace
 
-// The keywords of all parts about properties.
+// The keywords about properties, from all parts.
 struct SchemaReader::Properties {
   struct Pattern {
     std::string expression;
@@ -118,8 +118,8 @@ Language SchemaReader::names_of(const Parts& schemas) {
   return language & Language::of_texts(names);
 }
 
-// Returns the schemas of a property that matches these patterns and has this name in `properties`,
-// or with a null, none of its names.
+// Returns the schemas of a property that matches these patterns and has this name in `properties`.
+// A null name stands for all names that are not there.
 SchemaReader::Parts SchemaReader::property_of(const Parts& parts, const Properties& all,
                                               const std::string* name, size_t matches) const {
   Parts found;
@@ -184,8 +184,9 @@ Node SchemaReader::object(const Parts& parts) {
   }
   const Node further = has_further ? further_property(parts, all) : g_.choice({});
 
-  // From the last member on, by how many are written before it: `from` has at least one more
-  // member, `after` follows a member. Counts that make no difference are one.
+  // Builds nodes from the last member backwards, by the number of members written before: `from`
+  // writes at least one more member, `after` follows a member. Counts that make no difference share
+  // their nodes.
   const bool is_counted = least > 1 || most != Grammar::unlimited;
   const int64_t cap = is_counted ? (most != Grammar::unlimited ? most : least) : 1;
   const auto n = members.size();

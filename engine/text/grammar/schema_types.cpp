@@ -48,7 +48,7 @@ bool are_equal(const Json& a, const Json& b) {
   return a.get<std::monostate>() && b.get<std::monostate>();
 }
 
-// Types that the keywords of a schema are about.
+// The types that the keywords of a schema constrain.
 int types_of_keywords(const Object& schema) {
   static const std::pair<std::string_view, int> types[] = {{"properties", object_},
                                                            {"required", object_},
@@ -87,8 +87,8 @@ int64_t count_of(const Json& given, const char* key, const std::string& where) {
 
 }  // namespace
 
-// Constants that all schemas with enum or const have. Those that are objects or lists are options
-// of a choice.
+// Returns the constants that all schemas with enum or const share. Constants that are objects or
+// lists are options of a choice instead.
 std::optional<SchemaReader::Constants> SchemaReader::constants_of(const Parts& parts) const {
   std::optional<Constants> found;
   for (const Part& part : parts)
@@ -128,7 +128,7 @@ Node SchemaReader::values(const Parts& parts) {
     types &= own;
   }
   const auto given = constants_of(parts);
-  // A schema without a type is taken to be about the types of its keywords.
+  // A schema without a type allows the types that its keywords constrain.
   if (!has_type && !given && written != 0) types &= written;
   if (given) return constants(*given, types, parts);
   std::vector<Node> options;
@@ -147,7 +147,7 @@ Node SchemaReader::values(const Parts& parts) {
   return g_.choice(std::move(options));
 }
 
-// Those of the values that fit.
+// Returns the node of the constants that fit.
 Node SchemaReader::constants(const Constants& all, int types, const Parts& parts) {
   const Numbers numbers = numbers_of(parts, false);
   const auto language = language_of(parts);
@@ -192,7 +192,7 @@ Language SchemaReader::pattern(const std::string& expression, const std::string&
 }
 
 std::optional<Language> SchemaReader::language_of(const Parts& parts) const {
-  // Formats that say nothing about the text, and those of numbers.
+  // Formats that do not constrain texts, some because they are about numbers.
   static const std::set<std::string, std::less<>> open{"password",  "binary",         "path",
                                                        "file-path", "directory-path", "int32",
                                                        "int64",     "float",          "double"};
@@ -306,7 +306,8 @@ Node SchemaReader::list(const Parts& parts) {
     }
   const auto n = int64_t(first.size());
   if (n == 0) return json_.list_of(read(rest), least, most);
-  // From the last item on: an item and what follows it. `after` is what follows the item before.
+  // Builds nodes from the last item backwards: `from` writes an item and everything after it,
+  // `after` writes everything after the previous item.
   Node from = g_.choice({}), after = json_.blanks();
   if (most > n) {
     const int64_t further = most == Grammar::unlimited ? most : most - n;

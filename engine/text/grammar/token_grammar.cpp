@@ -170,7 +170,7 @@ TokenGrammar::Next TokenGrammar::Parts::next_of(Automaton::State state, const To
   std::vector<Automaton::State> states{state};
   size_t n_fit = 0;
   for (const TokenTexts::Entry& entry : texts.sorted) {
-    if (entry.shared > n_fit) continue;  // it begins as one that did not fit
+    if (entry.shared > n_fit) continue;  // it shares bytes that did not fit
     n_fit = entry.shared;
     states.resize(n_fit + 1);
     while (n_fit < entry.bytes.size()) {

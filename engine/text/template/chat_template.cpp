@@ -62,7 +62,8 @@ Value::Named given_variables(const text::Settings& settings, const Json& message
   return given;
 }
 
-// 1 for the tokens from the first to the last one that has characters of a span.
+// Returns 1 for the tokens of each span: from the first to the last token with characters of the
+// span.
 std::vector<int64_t> mask_of(const Encoding& encoding, const std::string& text,
                              const text::jinja::Spans& spans) {
   std::vector<int64_t> mask(encoding.ids.size());

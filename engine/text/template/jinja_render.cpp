@@ -392,7 +392,7 @@ class Renderer {
     return value;
   }
 
-  // The value of an expression that needs one.
+  // Evaluates an expression that must be defined.
   Value defined(const Expression& e) {
     Value value = evaluate(e);
     if (const auto* missing = value.get<Value::Undefined>())

@@ -60,7 +60,7 @@ Placements placements_of_rows(const std::string& path, const at::Tensor& tensor,
   require(!is_named || !dim || (*dim > 0 && *dim < tensor.dim()), "context_dims: '", path,
           "' of the batch has the shape ", tensor.sizes(), " and no positions in dimension ",
           dim.value_or(0));
-  // With fewer positions than shards some would have nothing.
+  // With fewer positions than shards, some shards would be empty.
   if (dim && *dim < tensor.dim() && tensor.size(*dim) >= mesh.size(Mesh::context))
     for (Mesh::Dim split : Mesh::dims_of(Mesh::context)) placements[split] = Placement::shard(*dim);
   return placements;

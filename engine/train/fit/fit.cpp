@@ -151,7 +151,7 @@ bool Fit::train_epoch(const Dataset& examples, const std::string& desc) {
   progress->skip(run_.n_examples);
   auto start = std::chrono::steady_clock::now();
   try {
-    // An evaluation at the end of an epoch, or of the run, follows below.
+    // Code below handles an evaluation at the end of an epoch or of the run.
     bool is_due = std::exchange(run_.is_evaluation_due, false);
     if (is_due && run_.n_examples < examples.size && !is_at_last_step()) after_step(ahead);
     while (run_.n_examples < examples.size && !is_done() && !is_restored_) {

@@ -118,7 +118,7 @@ void Fit::check_evaluation() {
   stopping_.run([&] { check_names(train::check_evaluation(step_, options_)); });
   const auto& reason = stopping_.reason();
   if (!reason) return;
-  // No step has changed what the run started from, so there is nothing to save.
+  // No step has changed the state at the start of the run, so there is nothing to save.
   if (reason->signal != 0)
     throw Stopped(reason->signal, end_by(reason->signal) + ", before it has trained a step");
   stop(*reason);
@@ -133,7 +133,7 @@ void Fit::check_names(const std::map<std::string, double>& results) const {
   if (options_.early_stopping) check(options_.early_stopping->metric);
 }
 
-// Whether the lowest, or highest, value of a metric is the best: the options say so, or its name.
+// Whether the lowest (or highest) value of a metric is the best, by the options or by its name.
 bool Fit::is_tracked(const std::string& metric, bool is_lower_better) const {
   const auto& asked =
       is_lower_better ? options_.save_argmin_ckpt_by_metrics : options_.save_argmax_ckpt_by_metrics;
@@ -245,7 +245,7 @@ void Fit::write(const std::vector<std::string>& names, bool is_epoch_done, bool 
   options.pointer = ckpts + "/last_ckpt.txt";
   for (size_t i = 0; i + 1 < names.size(); ++i) options.also.push_back(ckpts + "/" + names[i]);
   options.keep_last_k = options_.keep_last_k_ckpts;
-  // Waited for separately: a failed previous save must not keep some processes from this one.
+  // Waits separately, because a failed earlier save must not keep some processes from this save.
   writing([&] { deployer_.checkpoints().wait(); });
   writing([&] {
     deployer_.save_ckpt(ckpts + "/" + names.back(),
@@ -267,7 +267,7 @@ void Fit::writing(const std::function<void()>& write) {
   });
 }
 
-// The same for metrics and results of the run, of which only the first failure is shown.
+// Like `writing`, for metrics and results of the run: shows only the first failure.
 void Fit::logging(const std::function<void()>& write) {
   outlive(write, options_.on_save_error, [&](const Error& error) {
     if (n_unlogged_++ == 0)

@@ -85,7 +85,7 @@ void Stopping::agree(Pace& pace) {
 }
 
 namespace {
-// Of this thread: the part that runs, and the innermost loop in it.
+// The running part of this thread, and the innermost loop of the part.
 thread_local Stopping* running = nullptr;
 thread_local StopCheck* loop = nullptr;
 }  // namespace

@@ -24,7 +24,7 @@ bool is_wrapper(const at::Tensor& tensor) {
 
 thread_local FlopCounter* running_counter = nullptr;
 
-// A call that was counted: what its kernel calls is a part of it.
+// The number of counted calls that are running. Calls of their kernels are not counted again.
 thread_local int n_counted_calls = 0;
 struct CountedCall : at::ObserverContext {};
 

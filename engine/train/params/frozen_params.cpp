@@ -55,7 +55,7 @@ FrozenTensors FrozenParams::unchanged(const std::vector<NamedTensor>& params, co
   Tree::List sums;
   for (const auto& [name, entry] : entries_) {
     const at::Tensor& tensor = by_name.at(name);
-    // Also if it is sharded now: it is gathered.
+    // A tensor that is sharded now is compared, too: it is gathered.
     bool is_compared = is_small(tensor) && !entry.tensor.xxh3.empty();
     bool is_same = is_compared || entry.version == version_of(tensor);
     std::string sum = entry.tensor.xxh3;

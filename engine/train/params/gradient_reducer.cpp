@@ -18,7 +18,8 @@ namespace redco::train {
 
 namespace {
 
-// One bucket is sent while others fill. More would hold the whole gradients that ZeRO saves.
+// One bucket is sent while others fill. More buckets would hold the whole gradients whose memory
+// ZeRO saves.
 constexpr size_t most_bytes_under_way = 2 * bucket_bytes;
 constexpr size_t no_bucket = size_t(-1);
 
@@ -39,7 +40,7 @@ GradientReducer::GradientReducer(std::vector<at::Tensor> leaves, std::vector<Pla
   std::shared_ptr<const Mesh> mesh = mesh_of(leaves_[0]);
   over_ = Mesh::dims_of(Mesh::data);
   std::erase_if(over_, [&](Mesh::Dim dim) { return mesh->size(dim) == 1; });
-  // Those that leave a part first: less is sent over the others.
+  // Dimensions that leave a part come first, so that less is sent over the others.
   std::ranges::stable_partition(over_, [](Mesh::Dim dim) { return Mesh::has(dim, Mesh::zero); });
   for (size_t i = 0; i < leaves_.size(); ++i)
     torch::autograd::impl::set_post_acc_grad_hooks(leaves_[i], std::make_unique<Hook>(*this, i));
@@ -68,7 +69,8 @@ void GradientReducer::on_gradient(size_t leaf) {
   }
 }
 
-// The first step makes the buckets that later steps have: other buckets would round differently.
+// The first step makes the buckets, and later steps use them again: other buckets would round
+// differently.
 void GradientReducer::plan(size_t leaf) {
   size_t own = size_t(leaves_[leaf].numel()) * leaves_[leaf].element_size();
   if (buckets_.empty() || bytes_in_last_ + own > bucket_bytes) {
@@ -91,8 +93,8 @@ void GradientReducer::start(const std::vector<size_t>& members, size_t place) {
   for (size_t leaf : members) {
     at::Tensor& grad = leaves_[leaf].mutable_grad();
     if (!grad.defined() || !is_sharded(grad) || !placements_of(grad)[dim].is_partial()) continue;
-    // If another dimension splits what `dim` is to split, redistribute over that one first. A later
-    // one splits the parts that `dim` makes.
+    // If another mesh dimension splits the tensor dimension that `dim` is to split, redistribute
+    // over the other one first: a later mesh dimension splits the parts that `dim` makes.
     const Placement& target = targets_[leaf][dim];
     Placements before = placements_of(grad);
     for (Mesh::Dim other : Mesh::dims)
@@ -160,8 +162,8 @@ void GradientReducer::reduce_over_stages() {
   for (const auto& [type, leaves] : shared) add_over_stages(leaves);
 }
 
-// A stage that does not use a parameter adds nothing to its gradient. The last numbers that are
-// added count the stages that do.
+// A stage that does not use a parameter adds nothing to its gradient. The last numbers of the
+// all-reduce count the stages that use each parameter.
 void GradientReducer::add_over_stages(const std::vector<size_t>& leaves) {
   const std::shared_ptr<const Mesh> mesh = mesh_of(leaves_[0]);
   const auto n = int64_t(leaves.size());
@@ -177,7 +179,7 @@ void GradientReducer::add_over_stages(const std::vector<size_t>& leaves) {
   sent.insert(sent.end(), uses.begin(), uses.end());
   at::Tensor sums =
       mesh->group(Mesh::dim_of(Mesh::pipeline)).all_reduce(at::cat(sent), ReduceOp::sum);
-  // A plan takes all for used.
+  // A plan assumes that all stages use them.
   const at::Tensor counts =
       sums.is_meta() ? at::ones({n}) : sums.narrow(0, sums.numel() - n, n).to(at::kDouble).cpu();
   int64_t offset = 0;

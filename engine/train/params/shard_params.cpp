@@ -47,7 +47,7 @@ void check_alike(const Tree& params, const Mesh& mesh) {
             "deployer:gen_rng(), or one seeded alike everywhere");
 }
 
-// Whether ranks with other data hold other parts of it, but for experts.
+// Whether a mesh dimension of the data, other than that of experts, splits the tensor.
 bool is_split_on_data(const at::Tensor& tensor) {
   Placements placements = placements_of(tensor);
   return std::ranges::any_of(Mesh::dims_of(Mesh::data), [&](Mesh::Dim dim) {
@@ -55,13 +55,15 @@ bool is_split_on_data(const at::Tensor& tensor) {
   });
 }
 
-// The placements of a parameter that the model shards split as decided, and is one of experts.
+// Returns the placements of a parameter: `on_model` over the model shards, and the placement of its
+// experts if it is one of experts.
 Placements with_experts(const Placement& on_model, const std::map<std::string, Placement>& experts,
                         const std::string& name) {
   Placements placements = placements_on(Mesh::model, on_model);
   auto found = experts.find(name);
   const bool is_taken = on_model.is_sharded() && on_model.dim == 0;
-  // Each model shard would have some of the experts of a rank, which nothing can compute with.
+  // If both split the experts, each model shard has some experts of a rank, and nothing can compute
+  // with them.
   if (found == experts.end() || (is_taken && !found->second.is_on_rank())) return placements;
   placements[Mesh::dim_of(Mesh::expert)] = found->second;
   return placements;

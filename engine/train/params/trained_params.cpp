@@ -55,8 +55,8 @@ TrainedParams::TrainedParams(Tree params, std::shared_ptr<Deployer> deployer, at
     if (given.is_floating_point() && trains(name, given)) {
       require(given.layout() == at::kStrided, "Trainer: parameter '", name, "' is ", given.layout(),
               "; only dense tensors can be trained");
-      // The optimizers update it in place as one dense block of memory. With several processes
-      // each copies its part once that is known.
+      // The optimizers update it in place as one dense block of memory. With several processes,
+      // each process copies its part once the part is known.
       bool is_own = is_sole_owner || is_moved || deployer_->mesh()->world().size() > 1;
       if (!is_own || !own.is_non_overlapping_and_dense()) own = own.clone();
       own.set_requires_grad(true);
@@ -236,7 +236,7 @@ void copy_values(const char* what, const Tree& from, const Tree& to) {
     auto found = values.find(name);
     require(found != values.end() && found->second.sizes() == tensor.sizes(), what, " '", name,
             "' is not in the checkpoint as it is here");
-    // Frozen ones come back themselves, and must not count as written.
+    // A frozen tensor may be its own value, and must then not count as written.
     bool is_itself = tensor.is_same(found->second);
     if (tensor.defined() && !is_itself) tensor.detach().copy_(found->second);
   }

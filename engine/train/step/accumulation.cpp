@@ -33,8 +33,8 @@ namespace redco::train {
 
 namespace {
 
-// The parameters of a micro-batch: copies in compute_dtype that several use. Backward gives their
-// gradients to the masters, in their dtypes.
+// The parameters of a micro-batch: copies in compute_dtype, which several micro-batches use.
+// Backward adds their gradients to the masters, in the dtypes of the masters.
 class Copied : public torch::autograd::Function<Copied> {
  public:
   struct Copy {
@@ -56,8 +56,8 @@ at::Tensor quotient(const at::Tensor& ratio) { return ratio[0] / divisor(ratio[1
 
 }  // namespace
 
-// Runs the passes of the micro-batches in the order of the own stage. The leaves keep the sum of
-// their gradients, by their weights.
+// Runs the passes of the micro-batches in the order of this process's stage. The leaves accumulate
+// the weighted sum of the gradients.
 class TrainStep::Accumulation {
  public:
   Accumulation(TrainStep& step, const Dataset& examples, std::span<const int64_t> indices,
@@ -77,7 +77,7 @@ class TrainStep::Accumulation {
     if (n_batches_ > 1) gathered_.emplace(n_batches_);
   }
 
-  // Returns the metrics: means over the micro-batches by their weights, or quotients of sums.
+  // Returns the metrics: weighted means over the micro-batches, or quotients of sums.
   std::map<std::string, at::Tensor> run() {
     auto abandon_at_error = c10::make_scope_exit([this] {
       if (reducer_) reducer_->abandon();
@@ -135,7 +135,7 @@ class TrainStep::Accumulation {
     });
   }
 
-  // Runs all forward passes for what they gather.
+  // Runs all forward passes to collect what the loss gathers.
   void collect() {
     at::NoGradGuard no_grad;
     StagedPass pass(step_.deployer_->mesh(), StagedPass::as_written);

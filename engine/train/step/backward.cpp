@@ -25,7 +25,7 @@ namespace {
 using torch::autograd::AccumulateGrad;
 using torch::autograd::Node;
 
-// That of AccumulateGrad: ready nodes with it run before all others.
+// The sequence number of AccumulateGrad: ready nodes with this number run before all others.
 constexpr uint64_t runs_first = std::numeric_limits<uint64_t>::max();
 
 // The node of the only differentiable input; null if there are none or several.
@@ -39,12 +39,12 @@ Node* only_input(const Node& node) {
   return found;
 }
 
-// A node with one result, as all have that convert one tensor.
+// The size of the only result of a node. All nodes that convert one tensor have one result.
 c10::SymInt numel(const Node& node) {
   return c10::multiply_integers(node.input_metadata(0).shape_as_dim_vector());
 }
 
-// Whether the node makes from one parameter, and nothing else, as many elements.
+// Whether the node computes, from a single parameter, a result with as many elements.
 bool converts_parameter(const Node& node) {
   if (node.num_inputs() != 1) return false;
   for (Node* input = only_input(node); input && input->num_inputs() == 1;

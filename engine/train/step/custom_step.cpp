@@ -56,8 +56,8 @@ std::vector<at::Tensor> TrainStep::gradients_of(const at::Tensor& value,
   if (!reducer)
     return torch::autograd::grad({value}, leaves, {gradient}, std::nullopt, false,
                                  /*allow_unused=*/true);
-  // As in a step of the Trainer's own: no process keeps whole gradients of parameters whose
-  // gradients ZeRO splits.
+  // As in a step of the Trainer, no process keeps whole gradients of parameters whose gradients
+  // ZeRO splits.
   std::vector<at::Tensor> own = params_->take_gradients();
   auto at_exit = c10::make_scope_exit([&] {
     reducer->abandon();

@@ -157,7 +157,7 @@ void TrainStep::lay_out(const Dataset& examples, int64_t per_device_batch_size) 
                precision_.compute_dtype);
   shard_params([&](const Tree& params) {
     const Precision::Region region = precision_.region(device().type());
-    // A loss may use the optimizer state, as that of an average of the parameters.
+    // A loss may use the optimizer state, such as an average of the parameters.
     TrainState state = state_;
     state.params = params;
     state.opt_state = optimizer_step_->first_state(*params_, params);

@@ -2,7 +2,7 @@
 --- conversations, samplers and Trainers.
 local made = {}
 
--- The functions that make them, and the list of each.
+-- {module, function, the list that gets its results}.
 local makers = {
   { "models", "from_config", "models" },
   { "models", "from_pretrained", "models" },

@@ -6,7 +6,7 @@ local outputs = {}
 
 local ignored = -100
 
--- The rows of labels of an encoder-decoder, which writes them.
+-- Returns the rows of labels that an encoder-decoder learns to write.
 local function written(s)
   local list = {}
   local pad = s.tokenizer and s.tokenizer.pad_token_id

@@ -18,7 +18,7 @@ local function finding_text(finding)
   return text:gsub("\n", "\n         ") .. "\n"
 end
 
--- The checks that were not made, by reason.
+-- Lists the skipped checks by reason.
 local function skipped_text(skipped)
   local by_reason, reasons = {}, {}
   for _, each in ipairs(skipped) do

@@ -18,7 +18,8 @@ function rows.lists_of(x, count)
   if not count or #lists == count then return lists end
 end
 
--- The last token of a row that does not repeat its padding: pad, or a token without labels.
+-- Returns the place of the last token before the padding of a row. Padding repeats pad or a token
+-- without labels.
 local function end_of(ids, labels, pad, is_shared)
   local last, n = #ids, ids[#ids]
   local function is_padding(t)
@@ -27,7 +28,8 @@ local function end_of(ids, labels, pad, is_shared)
   while last > 0 and is_padding(last) do last = last - 1 end
   local length = #ids - last
   if length == 0 or n ~= pad and length < 2 then return #ids end
-  -- The first one may be the end of the text, which is trained, by the loss's shift or without.
+  -- The first padding token may end the text. Then it is the label of its own position or, if the
+  -- loss does not shift labels, of the position before.
   local is_end = n ~= pad
     or is_shared and (not labels or labels[last] == pad or labels[last + 1] == pad)
   return is_end and last + 1 or last
@@ -98,7 +100,7 @@ local function share_at(list, distance)
   return count > 0 and equal / count or 0
 end
 
--- The distance at which the labels are the inputs, or nil.
+-- Returns by how many positions the labels are ahead of the inputs, or nil.
 local function distance_of(list)
   local best, share
   for _, distance in ipairs { 1, 0, 2, -1 } do
@@ -121,7 +123,7 @@ local function kind_of(s, list)
   s.distance = distance
   if model and not model.is_decoder then return "other" end
   if s.takes_labels then return s.step.seen.shift and "own" or "next" end
-  -- The script has a loss of its own, which may shift labels.
+  -- The script's own loss may shift labels.
   return distance == 1 and "next" or distance == 0 and "own" or "other"
 end
 

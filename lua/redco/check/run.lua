@@ -42,7 +42,7 @@ local function missing(subject, row)
 end
 
 local function make(subject, row, result)
-  -- An error that another one explains is no finding of its own.
+  -- Skips a check whose error another error explains.
   if row.is_consequence and result.n_errors > 0 then return end
   local reason = missing(subject, row)
   if reason then
@@ -83,7 +83,7 @@ local function check_all(subject, result, n_examples)
   result.has_marks = shown.has_marks(subject)
 end
 
--- Returns the line that called, in the first function that is no part of the program: "FILE:LINE".
+-- Returns the calling line, "FILE:LINE", in the first function that is not part of the program.
 local function calling_line()
   for level = 2, math.huge do
     local info = debug.getinfo(level, "Sl")

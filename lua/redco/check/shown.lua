@@ -23,7 +23,7 @@ local function marked(tokenizer, ids, is_trained)
   return table.concat(parts)
 end
 
--- A label says that the next token is trained; if labels are no next tokens, that its own is.
+-- A label trains the next token; if labels are not next tokens, the token at its own position.
 local function of_row(s, row)
   local is_trained, labels = { false }, row.labels or row.given
   local distance = row.labels and 1 or 0
@@ -32,7 +32,7 @@ local function of_row(s, row)
   end
   is_trained[#row.ids + 1] = nil
   local text = marked(s.tokenizer, row.ids, is_trained)
-  -- The label of the last token is no input.
+  -- The label of the last token is not an input.
   local last = row.labels and row.labels[#row.ids]
   if last and last ~= -100 and not row.is_packed then
     text = text .. open_mark .. decoded(s.tokenizer, { last }) .. close_mark
@@ -98,7 +98,7 @@ local function texts_of_rows(s, n)
   return list
 end
 
--- With what an encoder-decoder writes.
+-- Adds the outputs of an encoder-decoder.
 local function add_written(s, list, n)
   if not s.labelled or not s.labelled[1].is_written then return end
   for i = 1, math.min(n, #s.labelled) do

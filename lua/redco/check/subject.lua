@@ -10,12 +10,12 @@ local template = require "redco.check.template"
 local torch = require "redco.torch"
 local tree = require "redco.tree"
 
--- After so many seconds, or bytes, no further batch is made.
+-- After this time, or this many bytes, no further batch is made.
 local collate_seconds, collate_bytes = 10, 2 ^ 28
 
 local function is_floating(x) return torch.is_tensor(x) and x.dtype:find "^b?float" ~= nil end
 
--- Each returns the part of this name; or nil, and why there is none.
+-- Each function returns the part of its name, or nil and the reason why there is none.
 local parts = {}
 
 -- Returns examples as {count, at}.
@@ -51,7 +51,7 @@ function parts.evaluation(s)
   return examples_of(s.arguments.eval_examples)
 end
 
--- The numbers of the examples to look at: all, or some from everywhere, in the order of training.
+-- The numbers of the examples to look at: all, or an even sample, in the order of training.
 function parts.chosen(s)
   local count, numbers = s.examples.count, {}
   local n = math.min(count, s.n_rows)
@@ -77,7 +77,7 @@ local function collate(s, numbers)
   return batch
 end
 
--- Batches as training has them. collate_error is why there are no further ones.
+-- Makes batches as in training. collate_error is the reason if there are no further ones.
 function parts.batches(s)
   if not s.examples then return nil, s:why "examples" end
   local batches, started, bytes = {}, os.clock(), 0
@@ -134,7 +134,7 @@ function parts.model(s)
   return nil, "the loss is of no model of redco.models"
 end
 
--- The first one with the size of the model, else the first one.
+-- The first tokenizer with the model's vocabulary size, else the first one.
 function parts.tokenizer(s)
   local list, size = s.made.tokenizers, s.model and s.model.config.vocab_size
   for _, tokenizer in ipairs(list) do
@@ -169,8 +169,8 @@ function parts.rates(s)
   return rates
 end
 
--- One loss and its gradients, of a few examples: {loss, gradients}, or {failure}; with the labels
--- of the batch, and `seen`, what the model's loss was given.
+-- Computes one loss and its gradients for a few examples: {loss, gradients}, or {failure}; with the
+-- labels of the batch, and `seen`, the inputs of the model's loss.
 function parts.step(s)
   if not s.batches then return nil, "there are no batches" end
   if s.given.train_step_fn then return nil, "train_step_fn replaces the step" end
@@ -194,7 +194,7 @@ function parts.step(s)
   end
   local seen, unwatch = model_loss.watch(s.model)
   local notice = native.notice
-  native.notice = function() end  -- a check says it
+  native.notice = function() end  -- a check reports it
   local step = { gradients = {}, seen = seen }
   local ok, failure = attempt(function()
     local batch = tree.map(single, collate(s, numbers))

@@ -71,8 +71,8 @@ local function assigned(where, examples, sizes, given)
   return members
 end
 
--- Resizes a picture so that it covers the bucket, and cuts out what the bucket has. `place` says
--- where, from 0 to 1 from the top and from the left.
+-- Resizes a picture so that it covers the bucket, and crops it to the bucket's size. `place` is the
+-- position of the crop, from 0 to 1, from the top and from the left.
 local function fitted(example, size, place, resample)
   local image, width, height = example.image, size[1], size[2]
   local own_height, own_width = image:size(1), image:size(2)
@@ -90,7 +90,7 @@ local function fitted(example, size, place, resample)
   return result
 end
 
--- The orders of an epoch: a list of {bucket, numbers of the examples of a batch}.
+-- Returns the batches of an epoch: a list of {bucket, numbers of the examples}.
 local function batches_of(members, size, fills, rng)
   local batches = {}
   for bucket, own in ipairs(members) do
@@ -171,7 +171,7 @@ Diffusion XL's original height and width, top and left of the crop, and height a
     end
   end
   return function(epoch_idx)
-    -- Made anew for each example, as a Generator cannot be copied to workers.
+    -- A new one for each example, because a Generator cannot be copied to workers.
     local function rng() return native.Rng(o.seed):fold_in(epoch_idx or 0) end
     local batches = batches_of(members, size, o.incomplete == "fill", rng())
     return dataset.new(#batches * size, function(i)

@@ -23,7 +23,7 @@ local n_parts = 3
 
 local extractor = { options = arguments("feature_extractor", {}, { "sampling_rate", "rng" }) }
 
--- How often a sound of n samples is repeated before zeros, or cut, fill up the length.
+-- How often a sound of n samples is repeated; then zeros or a cut give it the length.
 local repeated = {
   pad = function() return 1 end,
   ["repeat"] = function(n, most) return math.floor(most / n) + 1 end,

@@ -30,7 +30,7 @@ local function read_settings(folder)
   return o, readers.json(folder .. "/vocab.json"), folder .. "/vocab.json"
 end
 
--- Returns the vocabulary of a language, of those that some files have.
+-- Some files have a vocabulary for each language: returns that of `language`.
 local function of_language(where, vocab, language)
   local _, first = next(vocab)
   if type(first) ~= "table" then return vocab end
@@ -72,8 +72,8 @@ local function longer(ids, id)
   return result
 end
 
--- Adds the steps of a beam by one frame to `after`. A repeated token is a new one only behind a
--- blank.
+-- Extends a beam by one frame and adds the results to `after`. A repeated token counts as a new one
+-- only after a blank.
 local function extend(beam, logprobs, blank, after)
   local same = beam_of(after, beam.ids, beam.key)
   local total, last = score(beam), beam.ids[#beam.ids]
@@ -106,7 +106,7 @@ end
 
 local beam_options = arguments("ctc_tokenizer.beam_search", { num_beams = 10 })
 
--- Returns encode(text), text_of(ids) without blanks, and the blank, of characters.
+-- Returns encode(text), text_of(ids without blanks) and the blank for a vocabulary of characters.
 local function of_characters(where, given, vocab)
   if type(vocab) ~= "table" or next(vocab) == nil then
     fail("%s: vocab is %s, expected ids by character", where, native.describe(vocab))
@@ -144,7 +144,7 @@ local function of_characters(where, given, vocab)
   return encode, text_of, blank
 end
 
--- The same of a folder with a tokenizer.json.
+-- The same for a folder with a tokenizer.json.
 local function of_tokens(folder)
   local tokens = native.read_tokenizer(folder)
   local blank = tokens.pad_token_id

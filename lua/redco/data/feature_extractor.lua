@@ -7,8 +7,8 @@ local readers = require "redco.data.readers"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
--- Each has `options` of a call, and new(where, config) -> settings, function(list of sounds,
--- options).
+-- Each module has `options` of a call, and new(where, config), which returns the settings and a
+-- function(list of sounds, options).
 local kinds = {
   ClapFeatureExtractor = require "redco.data.clap_features",
   ParakeetFeatureExtractor = require "redco.data.parakeet_features",

@@ -181,7 +181,7 @@ local function list_of(images)
   return torch.unbind(images)
 end
 
--- Returns the tiles of each image, [images, most, 3, height, width], with zeros behind them.
+-- Returns the tiles of each image, padded with zeros: [images, most, 3, height, width].
 local function by_image(tiles, infos)
   local most, images, first = 0, {}, 0
   for _, info in ipairs(infos) do most = math.max(most, info.n_tiles) end

@@ -27,7 +27,7 @@ local function with(defaults, more)
   return more
 end
 
--- Sizes in steps of `side`, up to so many of them.
+-- Returns all sizes whose height and width are 1 to n times `side`.
 local function squares(side, n)
   local list = {}
   for i = 1, n do
@@ -41,7 +41,7 @@ local function llava_next(image, o, resize)
   return tiles.with_whole_first(image, o, resize, true, o.crop_size.height)
 end
 
--- From 384 pixels on an image is resized to the size, smaller ones are cut.
+-- If the size is at least 384, images are resized to it; else they are resized and cropped.
 local function complete_convnext(o)
   local side = o.size.shortest_edge
   if not side then return end

@@ -46,7 +46,7 @@ function image_rows.inputs(images, _, o)
     spatial_shapes = torch.tensor(shapes) }
 end
 
--- Pillow adds up the places, so their sums are rounded as there.
+-- Adds up the places like Pillow, so that the sums are rounded alike.
 local function nearest_places(n_old, n_new)
   local places, step = {}, n_old / n_new
   local place = step * 0.5

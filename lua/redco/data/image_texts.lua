@@ -47,7 +47,7 @@ function writers.jpeg(where, bytes, texts)
   if #comment > 65533 then
     fail("%s: metadata: a JPEG file has room for 65533 bytes, not %d", where, #comment)
   end
-  local start = bytes:sub(1, 2)  -- the comment follows the mark of the start
+  local start = bytes:sub(1, 2)  -- the comment follows the start marker
   return start .. "\255\254" .. big_endian(#comment + 2):sub(3) .. comment .. bytes:sub(3)
 end
 

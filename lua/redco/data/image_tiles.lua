@@ -31,7 +31,8 @@ end
 
 local black = { 0, 0, 0 }
 
--- Sizes with a longer side, which makes the other one even, of at most 4096 pixels.
+-- Returns the size whose longer side is `long`, at most 4096 pixels. `long` makes the shorter side
+-- even, by rounding up.
 local function with_long_side(height, width, long)
   local ratio = width / height
   local function short(n) return math.max(1, n % 2 == 0 and n or n + 1) end
@@ -76,8 +77,8 @@ function tiles.with_whole_last(image, o, resize)
   return list, { rows = height / side, columns = width / side }
 end
 
--- Returns how many columns and rows of tiles come nearest to the shape of an image; of those that
--- are as near, the most that an image of this size fills by half.
+-- Returns the numbers of columns and rows of tiles nearest to the aspect ratio of an image; among
+-- equally near ones, the most tiles of which an image of this size fills half.
 local function nearest_grid(height, width, o)
   local grids, best, best_distance = {}, { 1, 1 }, math.huge
   for columns = 1, o.max_patches do

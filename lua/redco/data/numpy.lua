@@ -7,7 +7,7 @@ local registry = require "redco.registry"
 
 local numpy = {}
 
--- NumPy's types as they are stored, and how to convert those that have no dtype here.
+-- By NumPy's type: the stored dtype, and a conversion for types that have no dtype here.
 local dtypes = {
   ["|b1"] = { "bool" }, ["|i1"] = { "int8" }, ["|u1"] = { "uint8" }, ["<i2"] = { "int16" },
   ["<i4"] = { "int32" }, ["<i8"] = { "int64" }, ["<f2"] = { "float16" }, ["<f4"] = { "float32" },

@@ -7,7 +7,7 @@ local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
--- Values behind the end of a sequence; for `input_ids` it is pad_token_id.
+-- The padding values of fields; `input_ids` are padded with pad_token_id.
 local fillers = { labels = -100, attention_mask = 0, token_type_ids = 0, position_ids = 0,
   segment_ids = 0 }
 

@@ -54,7 +54,7 @@ Copies rows, a tree of tensors [count, ...], into the buffer. If it is full, the
 ones.]], function(self, rows)
   local count = check_rows(self, rows)
   local capacity = self.capacity
-  local kept = math.min(count, capacity)  -- of more rows than the capacity, the last
+  local kept = math.min(count, capacity)  -- the last ones, if there are more rows than the capacity
   local first = (self.position + count - kept) % capacity
   local until_end = math.min(kept, capacity - first)
   torch.no_grad(function()

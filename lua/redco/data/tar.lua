@@ -102,7 +102,7 @@ local function index_of(where, source)
   each_file(where, source, function(name, offset, size)
     local folder, base, ending = name:match "^(.-)([^/.]+)%.([^/]*)$"
     local is_hidden = not base or folder ~= "" and folder:sub(-1) ~= "/"
-    if is_hidden or name:find "\n" then return end  -- no example's, as .DS_Store and ._1.jpg
+    if is_hidden or name:find "\n" then return end  -- such as .DS_Store and ._1.jpg
     local key = folder .. base
     if key ~= last_key then
       finish()

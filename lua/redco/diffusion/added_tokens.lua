@@ -25,7 +25,7 @@ function added.places(where, pipeline)
   return found
 end
 
--- The first added token in a text, and of those at one place the longest.
+-- Returns the first added token in a text; if several begin at its place, the longest.
 local function first_in(tokens, prompt)
   local first, at
   for _, entry in ipairs(tokens) do

@@ -64,7 +64,7 @@ function vae.current_name(name)
   return older[part] and head .. older[part] .. last or name
 end
 
--- The blocks of the way down or up: {{name, sizes of resnets, sampler}, ...}.
+-- The down or up blocks: {{name, sizes of resnets, sampler}, ...}.
 local function encoder_blocks(c)
   local list, before = {}, c.block_out_channels[1]
   for i, size in ipairs(c.block_out_channels) do

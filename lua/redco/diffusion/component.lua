@@ -37,8 +37,8 @@ Component.__index = Component
 
 local save_options = arguments("save_pretrained", { max_shard_size = "10GB" }, { "params" })
 
--- Returns the configuration without the empty lists of a script, which JSON would take for objects;
--- where a key may have one, it is the default.
+-- Returns the configuration without the empty lists of a script, which JSON would write as objects.
+-- An empty list is the default of every key that may have one.
 local function written(c)
   local copy = json.copy(c)
   for key, value in pairs(c) do

@@ -69,7 +69,7 @@ end
 
 local function check_unknown(facts, key, value, where)
   if key:sub(1, 1) == "_" then return end
-  -- A later version's switch that is off does not change the numbers.
+  -- A switch of a later version changes no result if it is off.
   if value == false then return end
   local near = native.nearest(key, names_of(facts.keys, facts.only))
   fail("%s: unknown key '%s' of %s%s", where, key, facts.class_name,

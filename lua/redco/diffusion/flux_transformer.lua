@@ -103,8 +103,8 @@ local function angles_of(places, size)
   return places:unsqueeze(1) * rates:unsqueeze(0)
 end
 
--- Returns function(x [B, H, T, D]): turns pairs by the places of the patches, row by row, and
--- leaves those of `n_text` tokens behind them.
+-- Returns function(x [B, H, T, D]), which rotates pairs by the positions of the patches, row by
+-- row. The `n_text` tokens after the patches stay as they are.
 local function new_rotation(c, height, width, n_text, device)
   local float64 = { dtype = "float64", device = device }
   local rows = torch.arange(0, height, float64):repeat_interleave(width)

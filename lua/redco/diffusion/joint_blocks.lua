@@ -65,7 +65,7 @@ function joint.attend(c, params, name, x, o)
   return blocks.attention(q, k, v, {}, o)
 end
 
--- Patches and text attend to both. Returns the results of both.
+-- Patches and text attend to each other and to themselves. Returns the results of both.
 local function attend_jointly(c, params, name, x, text, o)
   local q, k, v = heads_of(c, params, name, x, of_patches[1], of_patches[2], o)
   local q_2, k_2, v_2 = heads_of(c, params, name, text, of_text[1], of_text[2], o)
@@ -87,7 +87,7 @@ function joint.apply_block(c, params, block, x, text, conditions, o)
   local function feed_forward(part, y, m)
     return y + m[6] * patches.feed_forward(params, name .. part, patches.norm(y, m[4], m[5]), o)
   end
-  -- The norm of a text that ends has its scale first.
+  -- In the last block, the norm of the text has its scale before its shift.
   local seen, told = attend_jointly(c, params, name .. ".attn", patches.norm(x, own[1], own[2]),
     patches.norm(text, its[block.is_last and 2 or 1], its[block.is_last and 1 or 2]), o)
   local y = x + own[3] * blocks.linear(params, name .. ".attn.to_out.0", seen, o)

@@ -38,7 +38,7 @@ local xl = {
   call = function(pooled, time_ids) return { text_embeds = pooled, time_ids = time_ids } end,
 }
 
--- SD3 reads CLIP's tokens, filled up with zeros, and then T5's.
+-- SD3 reads CLIP's tokens, padded with zeros to T5's width, and then T5's tokens.
 local function clip_and_t5(pipeline, states, features)
   local size, clip = pipeline.transformer.config.joint_attention_dim,
     torch.cat({ states[1], states[2] }, -1)

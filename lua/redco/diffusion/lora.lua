@@ -137,7 +137,7 @@ end
 -- Functions by format that return the tensors of a file:
 -- function(adapters {layer, a, b, scaling}, all layers, params).
 local writers = {
-  -- The form has no place for alpha, which readers take to be the rank.
+  -- The format cannot store alpha; readers assume that it equals the rank.
   diffusers = function(adapters)
     local tensors = {}
     for _, adapter in ipairs(adapters) do
@@ -181,7 +181,7 @@ function lora.save(dir, params, format)
   local write = writers[format]
   local all = layers.of(params)
   for name in pairs((saved.trained(params))) do
-    -- Vectors of added tokens have a file of their own.
+    -- Vectors of added tokens are in a separate file.
     if not name:find "added_tokens" then
       fail("diffusion.save_lora: %s was trained without an adapter, and the file has no place for "
         .. "it; pipeline.save_pretrained(dir, { params = redco.lora.merge(params) }) writes all",

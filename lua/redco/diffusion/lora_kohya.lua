@@ -6,7 +6,7 @@ local torch = require "redco.torch"
 
 local kohya = {}
 
--- The beginnings of names by part of a pipeline. The first is written if there is one text encoder.
+-- Prefixes of names by part of a pipeline. The first is written if there is one text encoder.
 local starts = {
   unet = { "lora_unet_" }, transformer = { "lora_unet_" },
   text_encoder = { "lora_te_", "lora_te1_" }, text_encoder_2 = { "lora_te2_" },
@@ -18,7 +18,7 @@ function kohya.is_part(name) return starts[name] ~= nil end
 
 local function part_of(layer) return layer.name:match "^([^.]+)%.(.*)$" end
 
--- Returns function(name of a layer) -> original name or nil, form; `name_of` is that of weights.
+-- Returns function(name of a layer) -> original name or nil, form; `name_of` does so for weights.
 local function of_layers(name_of)
   return function(name)
     local original, form = name_of(name .. ".weight")
@@ -26,7 +26,7 @@ local function of_layers(name_of)
   end
 end
 
--- Returns it for a transformer with these layers, or nil if its names are not known.
+-- Returns such a function for a transformer with these layers, or nil if its names are not known.
 local function transformer_names(all)
   local own = {}
   for _, layer in ipairs(all) do
@@ -72,7 +72,7 @@ function kohya.own_matrices(a, b, form)
   return a, own  -- a new adapter
 end
 
--- Joins the adapters `parts` {[0] = q, k, v}, of which some may be nil: each reads its own ranks.
+-- Joins the adapters `parts` {[0] = q, k, v}; some may be nil. Each part reads its own ranks.
 local function joined(parts)
   local downs, ups, rank, first = {}, {}, 0, nil
   for i = 0, 2 do

@@ -13,8 +13,8 @@ local options = arguments("pipeline.loss", {
   timestep_sampling = "uniform", logit_mean = 0, logit_std = 1, guidance_scale = 3.5,
 }, { "rng", "min_snr_gamma" })
 
--- One float32 number for each example, from [0, 1) or for method "normal_" a normal one, split over
--- the processes as `t` [B, ...] is.
+-- Returns one float32 number for each example: uniform in [0, 1), or normal if method is "normal_".
+-- The numbers are split over the processes like `t` [B, ...].
 local function numbers(t, rng, method)
   local row = t:detach()
   while row:dim() > 1 do row = row:select(-1, 0) end
@@ -45,7 +45,8 @@ function losses.encode_images(pipeline, params, images)
   end)
 end
 
--- The latents of a batch: given, drawn from a given distribution, or of pixel_values.
+-- Returns the latents of a batch: given, or drawn from a given distribution or that of
+-- pixel_values.
 local function latents_of(pipeline, params, batch, o)
   if batch.latents then return batch.latents end
   local known = batch
@@ -58,7 +59,7 @@ local function latents_of(pipeline, params, batch, o)
   return known.latent_mean + known.latent_std * noise_like(known.latent_mean, rng_of(o))
 end
 
--- The batch with the empty prompt, or no class, in place of some.
+-- Replaces some prompts of the batch with the empty prompt, or some classes with no class.
 local function dropped(pipeline, batch, o)
   if not o.train or o.caption_dropout == 0 then return batch end
   local result, is_kept = {}, nil
@@ -104,8 +105,8 @@ local targets = {
 -- Flow matching: the model predicts noise - x.
 local function flow_target(x, noise) return noise - x end
 
--- The factors of signal and noise of the examples' timesteps, the timesteps as the model sees them,
--- and the target's function.
+-- Returns the factors of signal and noise at the examples' timesteps, the timesteps as the model
+-- sees them, and the function that computes the target.
 local function noising(scheduler, places, latents)
   local device = { dtype = "float32", device = latents.device }
   if scheduler.class.has_flow then
@@ -120,7 +121,7 @@ local function noising(scheduler, places, latents)
     targets[kind] or fail("pipeline.loss: prediction_type '%s' is not supported", kind), share
 end
 
--- The numbers of the timesteps of the examples by timestep_sampling.
+-- By timestep_sampling: functions that draw the index of a timestep for each example.
 local draws_of_timesteps = {
   uniform = function(latents, count, o)
     return (numbers(latents, rng_of(o)) * count):floor():clamp(0, count - 1):long()
@@ -171,7 +172,7 @@ end
 --- pipeline.loss(params, batch, options) -> loss, number of examples.
 function losses.loss(pipeline, params, batch, given)
   local o = options(given)
-  -- Only tables are read from it, so one serves all calls until the configuration is another.
+  -- The loss only reads tables of the scheduler, so calls share it until the configuration changes.
   local scheduler = pipeline.training_scheduler
   if not scheduler or scheduler.source ~= pipeline.scheduler_config then
     scheduler = new_scheduler(pipeline.scheduler_config)

@@ -114,8 +114,8 @@ function names.open_clip(name)
   return start .. rest
 end
 
--- The facts of a transformer: `block`, the beginning of its blocks' names, and of layers {original
--- name, form}: `in_block` of those in a block, `others`.
+-- The facts of a transformer: `block` is the prefix of its blocks' names; `in_block` and `others`
+-- have {original name, form} of the layers inside and outside of blocks.
 local sd3 = {
   block = "joint_blocks.%d.",
   others = {
@@ -183,7 +183,7 @@ function names.sd3(_, own)
   return function(name)
     if name == "pos_embed.pos_embed" then return "pos_embed" end
     local original, form = transformer(sd3, name)
-    -- Where the text ends, diffusers has the scale before the shift.
+    -- In the last block of the text, diffusers has the scale before the shift.
     local block = name:match "^(.*)%.norm1_context%."
     if block and not own[block .. ".attn.to_add_out.weight"] then form = "swapped" end
     return original, form

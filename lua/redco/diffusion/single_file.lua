@@ -9,9 +9,9 @@ local torch = require "redco.torch"
 
 local single_file = {}
 
--- Returns the weights of a part, an object like that of native.open_weights: `name_of` returns the
--- name in the file for that of a parameter, and how the file holds it. `made` has tensors that
--- stand for those of the file.
+-- Returns the weights of a part as an object like that of native.open_weights. `name_of` maps the
+-- name of a parameter to its name and its form in the file. `made` has tensors that replace those
+-- of the file.
 local function part_of(whole, own_names, prefix, name_of, made)
   local part, sources = { path = whole.path }, {}
   local keys, in_file = {}, {}

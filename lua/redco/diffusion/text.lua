@@ -6,7 +6,7 @@ local fail = require "redco.fail"
 
 local text = {}
 
--- Prints what does not fit into the text encoder, once for each prompt.
+-- Warns once for each prompt about the part that does not fit into the text encoder.
 local function warn(pipeline, tokenizer, ids, length)
   if #ids <= length then return end
   local rest = {}

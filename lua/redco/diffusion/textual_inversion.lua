@@ -31,7 +31,7 @@ local function check_token(where, pipeline, places, token)
   end
 end
 
--- Adds a token with `vectors`, [n, size] for each text encoder, behind those that are there.
+-- Adds a token with `vectors`, [n, size] for each text encoder, after the existing added tokens.
 local function add(pipeline, places, params, token, vectors)
   local result, first_row = tree.map(function(leaf) return leaf end, params), nil
   for i, place in ipairs(places) do
@@ -70,7 +70,7 @@ function inversion.add(pipeline, token, initializer, n_vectors, params)
   return add(pipeline, places, params, token, vectors)
 end
 
--- Returns what a file holds: a token, or nil, and the vectors for each text encoder.
+-- Returns the token of a file, or nil, and the vectors for each text encoder.
 local function read(path, places)
   local found = torch.load(path)
   if torch.is_tensor(found) then return nil, { found } end

@@ -59,7 +59,7 @@ function transformer.apply(params, name, x, text, mask, facts, o)
   if facts.is_linear then
     y = layers.tokens_as_pixels(blocks.linear(params, name .. ".proj_out", y, o), x)
   else
-    -- A product would take the parts of a sum, and then send the gradient of its weight too.
+    -- A matrix product would accept a partial sum, and then also send the gradient of its weight.
     y = layers.conv(params, name .. ".proj_out", layers.tokens_as_pixels(y, x))
   end
   return x + y

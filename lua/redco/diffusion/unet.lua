@@ -108,7 +108,7 @@ end
 local call_options = arguments("unet", { train = false }, { "rng", "text_embeds", "time_ids",
   "encoder_attention_mask", "class_labels", "timestep_cond", "cache" })
 
--- Returns what is added to the scores of the text: [B, 1, 1, T], or nil.
+-- Returns the mask to add to the scores of the text, [B, 1, 1, T], or nil.
 local function text_mask(o, like)
   local mask = o.encoder_attention_mask
   return mask and mask:to(like.dtype):sub(1):mul(10000):unsqueeze(1):unsqueeze(1)
@@ -155,8 +155,8 @@ end
 
 function unet.new_functions(c) return { forward = new_forward(c) } end
 
--- Layers that write to the stream between blocks, or read it alone. Whole, they keep the stream
--- whole, so that a residual block sends no more than the sum of its outputs.
+-- Layers that write to the stream between blocks, or read it alone. If they are not split, the
+-- stream is not split either, so that a residual block sends only the sum of its outputs.
 local of_stream = { "conv_in", "proj_in", "proj_out", "conv_shortcut", "downsamplers.0.conv",
   "upsamplers.0.conv", "conv_out" }
 

@@ -55,12 +55,12 @@ local function down_blocks(c, each, where, add)
   end
 end
 
--- Each block of the way up takes one skip for each of its resnets.
+-- Each up block takes one skip connection for each of its resnets.
 local function up_blocks(c, each, where, add)
   local sizes, n = c.block_out_channels, #c.block_out_channels
   local before = sizes[n]
   for k = 1, n do
-    local i = n + 1 - k  -- its block of the way down
+    local i = n + 1 - k  -- the matching down block
     local resnets, count = {}, each.layers_per_block[i] + 1
     for j = 1, count do
       local skip = j == count and sizes[math.max(i - 1, 1)] or sizes[i]

@@ -19,7 +19,7 @@ local function clamped(probs)
   return probs:clamp(eps, 1 - eps)
 end
 
--- About the least number of a dtype; others have -3e38, too.
+-- Roughly the lowest number of a dtype; all other dtypes can hold -3e38.
 local lowest = { float16 = -65504 }
 
 local categorical = arguments("distributions.Categorical", {}, { "probs", "logits" })
@@ -44,7 +44,7 @@ Distributions over classes, from 0, by probabilities or by logits, of which one 
   return distribution.new {
     name = "Categorical", batch_shape = all_but_last(values.shape), event_shape = {},
     log_probs = log_probs, probs = probs,
-    -- The largest of logits + Gumbel noise: each element's number depends on its place only.
+    -- The argmax of logits + Gumbel noise: the noise of an element depends only on its place.
     draw = function(sample_shape, rng)
       local wide = log_probs.dtype == "float64" and log_probs or log_probs:float()
       local noise = distribution.empty(wide, sample_shape):exponential_(1, { generator = rng })

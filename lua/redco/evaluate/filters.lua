@@ -20,7 +20,7 @@ local function regex(o)
   end
 end
 
--- Returns the text that comes most often, of several the first.
+-- Returns the most frequent text; among equally frequent ones, the first.
 local function most_common(texts)
   local counts, best = {}, nil
   for _, text in ipairs(texts) do counts[text] = (counts[text] or 0) + 1 end
@@ -42,7 +42,7 @@ local function of_each(make)
   end
 end
 
--- Each returns a function of the list of a document's texts, for the options of a filter.
+-- By kind: the options, and a function of them that returns a filter of a document's texts.
 local kinds = {
   lowercase = { {}, of_each(function() return native.lower_case end) },
   majority_vote = { {}, function()

@@ -59,7 +59,7 @@ function groups.read(given, add)
   return found
 end
 
--- Returns the filters with which the tasks have a metric.
+-- Returns the filters for which the tasks have results of the metric.
 local function filters_of(aggregation, names, results)
   local given = aggregation.filter_list
   if given then return type(given) == "table" and given or { given } end

@@ -21,8 +21,8 @@ local function context_of(config, tokenizer)
   return length and length < 1e9 and length or default_length
 end
 
--- Returns the longest rows first: an error for want of memory comes at once, and rows of a batch
--- have similar lengths. `length(row)` is a row's length.
+-- Sorts rows by length, the longest first: if memory runs out, it does so at once, and the rows of
+-- a batch have similar lengths. `length(row)` is a row's length.
 local function sorted(rows, length)
   local order = {}
   for i in ipairs(rows) do order[i] = i end
@@ -62,8 +62,8 @@ end
 
 local function last_of(list, n) return from(list, math.max(1, #list - n + 1)) end
 
--- Returns the tokens of a prompt and of what follows it. They are encoded together: blanks at the
--- end of the prompt belong to the words that follow.
+-- Returns the tokens of a prompt and of its continuation. Encodes both together, because blanks at
+-- the end of the prompt belong to the words that follow.
 function LanguageModel:encode_pair(prompt, continuation, place)
   local before, after
   if prompt == "" then
@@ -93,8 +93,8 @@ function LanguageModel:encode_pair(prompt, continuation, place)
   return before, after
 end
 
--- Returns the inputs of a row: all tokens but the last, without those at the beginning for which
--- there is no room.
+-- Returns the inputs of a row: all tokens but the last, without the first ones if there are too
+-- many.
 function LanguageModel:inputs_of(before, after)
   local all = from(before, 1)
   for _, token in ipairs(after) do all[#all + 1] = token end
@@ -143,7 +143,8 @@ local function collate_candidates(rows)
       :transpose(1, 2):contiguous() }
 end
 
--- Returns a row for each input: of requests with the same input only the last token differs.
+-- Returns one row for each distinct input; requests with equal inputs differ only in the last
+-- token.
 function LanguageModel:candidate_rows(requests)
   local rows, by_key = {}, {}
   for i, request in ipairs(requests) do
@@ -191,8 +192,8 @@ function LanguageModel:loglikelihoods(requests, desc)
   return found
 end
 
--- Returns windows of a text { inputs, labels }, in which each token is predicted once: the first by
--- max_length tokens, the others `stride` tokens each, with what precedes them as context.
+-- Returns windows { inputs, labels } of a text that predict each token once. The first one predicts
+-- max_length tokens; each other one predicts `stride` tokens, with the tokens before as context.
 function LanguageModel:windows_of(tokens, stride)
   local longest, windows, predicted = self.max_length, {}, 0
   while predicted < #tokens do
@@ -257,8 +258,8 @@ local function collate_prompts(rows)
     attention_mask = torch.tensor(mask, { dtype = "int64" }) }
 end
 
--- Returns whether a stop string may begin in one of the prompts. It would end the search there, and
--- only what is generated counts.
+-- Returns whether a stop string may begin in one of the prompts. Such a string would end the
+-- search, although only generated text counts.
 local function may_begin_in_prompt(requests, stops)
   for _, stop in ipairs(stops) do
     for n = 1, #stop - 1 do

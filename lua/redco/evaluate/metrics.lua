@@ -21,7 +21,7 @@ local function deviation(items)
   return math.sqrt(sum / (#items - 1))
 end
 
--- Of pairs of a sum and its weight.
+-- Returns the weighted mean of pairs of a sum and its weight.
 local function weighted_mean(items)
   local sum, weight = 0, 0
   for _, item in ipairs(items) do sum, weight = sum + item[1], weight + item[2] end
@@ -51,7 +51,7 @@ local function unzipped(items)
   return golds, answers
 end
 
--- Of choice 1 of the choices 0 and 1.
+-- Returns the F1 score of choice 1; the choices are 0 and 1.
 local function f1(items)
   local both, all = 0, 0
   for _, item in ipairs(items) do
@@ -68,7 +68,7 @@ local function mcc(items)
   return matthews_correlation(answers, golds)
 end
 
--- Of pairs of a text and an answer: the score of the whole corpus.
+-- Returns a function that scores a whole corpus of pairs of a text and an answer.
 local function corpus(score, options)
   return function(items)
     local golds, answers = unzipped(items)
@@ -91,7 +91,7 @@ local function bootstrapped(score, most)
   return { score, function(items, count) return bootstrap(score, items, math.min(count, most)) end }
 end
 
--- Of a task's items: the score, and its standard error if there is one.
+-- Functions of a task's items: one returns the score, the second, if any, its standard error.
 local aggregations = {
   mean = { mean, function(items) return deviation(items) / math.sqrt(#items) end },
   perplexity = bootstrapped(perplexity, math.huge),
@@ -184,8 +184,8 @@ local function per_byte(found) return { found.logprob, found.n_bytes } end
 local text_options = { ignore_case = "boolean", ignore_punctuation = "boolean",
   ignore_numbers = "boolean", regexes_to_ignore = "table" }
 
--- By output_type and name: the value of a document, how the values become a score, whether a higher
--- one is better, and the options.
+-- By output_type and name: a function that returns the value of a document, the aggregation of the
+-- values to a score, whether a higher score is better, and the options.
 local table_of_metrics = {
   loglikelihood = {
     perplexity = { function(found) return found.logprob end, "perplexity", false },

@@ -23,7 +23,8 @@ local function write(path, text)
   file:close()
 end
 
--- The arguments of a request as a table with names, which readers of tables of JSON need.
+-- Returns the arguments of requests with names, because programs that read JSON as tables need
+-- names.
 local function named_arguments(list)
   local named = {}
   for i, arguments in ipairs(list) do

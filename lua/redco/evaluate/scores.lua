@@ -4,7 +4,7 @@ local native = require "redco.native"
 local new_prompts = require "redco.evaluate.prompts"
 local python_text = require "redco.evaluate.python_text"
 
--- The harness's names of max_gen_toks, the first of which counts.
+-- The harness's names of max_gen_toks. The first one that a task has counts.
 local length_names = { "max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens" }
 
 -- Returns the options of a task's generation: until, max_gen_toks, do_sample and others.
@@ -33,8 +33,8 @@ local function generation_options(task)
   return o
 end
 
--- Each makes a function of a task's documents that returns for each { arguments, resps, found }:
--- what the model was asked, what it answered, and what metrics read.
+-- Each function returns { arguments, resps, found } for each of a task's documents: the requests,
+-- the model's answers, and the values that metrics read.
 local kinds = {}
 
 function kinds.loglikelihood(task, documents, prompts, lm)
@@ -105,7 +105,7 @@ local function limited(documents, limit)
   return kept
 end
 
--- Returns what metrics read, the results of a pipeline of filters.
+-- Returns the values that metrics read, and the answers after a pipeline of filters.
 local function filtered(task, entry, filter)
   if task.output_type ~= "generate_until" then return entry.found, entry.resps end
   local answers = filter.apply(entry.resps)

@@ -89,7 +89,7 @@ local function render(template, document)
   return native.render_template(template, document)
 end
 
--- Returns what a text stands for as a list or number of Python, as `ast.literal_eval` does.
+-- Returns the list or number that a Python literal denotes, like `ast.literal_eval`.
 local function literal(text)
   return native.json_decode("a value",
     render("{{ (" .. text .. ") | tojson }}", {}))
@@ -190,8 +190,8 @@ local function number_of(self, document, target, choices, field)
   return target + 1
 end
 
---- Returns the number, from 1, of the right choice if the prompts of a document are its choices:
---- then doc_to_text is this number, from 0, and the target a text that follows each prompt.
+--- Returns the number, from 1, of the right choice if a document has its choices as prompts. Then
+--- doc_to_text is this number, from 0, and the target is a text that follows each prompt.
 function Task:choice_of_prompt(document)
   if self.output_type ~= "multiple_choice" then return end
   local value, source = self:value("doc_to_text", document), self.doc_to_text
@@ -293,8 +293,8 @@ local function read_given(given)
   return path and read(path) or given, path
 end
 
---- Returns a task of its fields and its path, or nil. `o` may have num_fewshot, in place of the
---- task's.
+--- Returns a task from its fields and its path, which may be nil. `o.num_fewshot`, if given,
+--- replaces the task's.
 local function new_task(row, path, o)
   local where = path or "evaluate: task " .. tostring(row.task or "without a name")
   check_row(where, row)

@@ -27,8 +27,9 @@ function meta.__tostring(self)
   return ("GenerationBatch(%d open, %d waiting)"):format(#self.open, #self.queue)
 end
 
--- Options of model.generate that a row may have: those of sampling, and those that change what is
--- most probable. The last ones depend on the row's prompt, or are tables and functions.
+-- Options of model.generate that a row may have: those of sampling, and those that change which
+-- token is most probable. Options of of_own_row depend on the row's prompt, or are tables and
+-- functions.
 local of_sampling = { "temperature", "top_k", "top_p", "min_p", "typical_p" }
 local of_any_row = { "repetition_penalty" }
 local of_own_row = { "frequency_penalty", "presence_penalty", "sequence_bias", "logits_processor" }
@@ -181,7 +182,7 @@ local function admitted(self)
   return new
 end
 
--- The tokens of rows [n, length], padded with the first of each row.
+-- Returns the tokens of rows [n, length], padded on the left with the first token of each row.
 local function ids_of(rows)
   local lists, length = {}, 0
   for _, row in ipairs(rows) do length = math.max(length, #row.prompt + #row.tokens) end

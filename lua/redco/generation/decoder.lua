@@ -90,9 +90,9 @@ local function new_decoder(model, params, inputs, o)
   return self
 end
 
--- Some families compute a text anew when it becomes longer than `restart_length`, as its positions
--- change then. Returns all tokens at this moment, and else the new ones. The cache has them too,
--- so that it reorders them.
+-- Some families compute a text anew when it becomes longer than `restart_length`, because its
+-- positions change then. Returns all tokens in this case, else the new ones. The cache also holds
+-- the tokens, so that it reorders them.
 function Decoder:unless_restarted(ids)
   local limit = self.restart_length
   if not limit then return ids end

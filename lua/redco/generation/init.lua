@@ -9,8 +9,8 @@ local registry = require "redco.registry"
 local search = require "redco.generation.search"
 local torch = require "redco.torch"
 
--- Returns a function of ids [rows, max_length] on a device and the number of known tokens. It
--- returns which rows end with the last token.
+-- Returns a function of ids [rows, max_length] on a device and the number of known tokens. The
+-- function returns which rows end with the last token.
 local function end_of_rows(o, device)
   local eos = torch.tensor(#o.eos > 0 and o.eos or { -1 }, { dtype = "int64", device = device })
   local longest = 0
@@ -24,7 +24,7 @@ local function end_of_rows(o, device)
     local n = 0  -- equal bytes: the last token may complete a character
     while n < #before and text:byte(n + 1) == before:byte(n + 1) do n = n + 1 end
     for _, stop in ipairs(o.stop_strings) do
-      -- It ends after these bytes.
+      -- A new stop string ends after these bytes.
       if text:find(stop, math.max(1, n - #stop + 2), true) then return true end
     end
     return false

@@ -2,16 +2,16 @@
 --- whose prompt begins with such tokens, the next turn of a conversation, reads only the rest.
 local torch = require "redco.torch"
 
--- Rows that have ended in one step: cache entries [B, ...] of them, which have the last `length`
--- columns. Each part has as many rows.
+-- Rows that have ended in one step: their cache entries [B, ...] with the last `length` columns.
+-- All parts have the same number of rows.
 local Bundle = {}
 Bundle.__index = Bundle
 
--- One of these rows: its tokens, its part and its place there, from 0.
+-- One row of a bundle: its tokens, its part and its place in the part, from 0.
 local Entry = {}
 Entry.__index = Entry
 
--- Returns lists {name, entries}, by f of each entry of a group of a cache.
+-- Returns lists {name, entries}: f of each entry of a group of a cache.
 local function named(group, f)
   local names, list = {}, {}
   for name, held in pairs(group) do
@@ -61,7 +61,7 @@ end
 --- Puts the first tokens of new rows into `fresh`, an empty cache for prompts of up to `length`
 --- tokens that end at the same column. `n` is its number of rows in each part.
 function Bundle:load(fresh, slots, new, n, length)
-  local n_read = 0  -- as many of each row, so that all end together
+  local n_read = 0  -- the same for each row, so that all end together
   for _, row in ipairs(new) do n_read = math.max(n_read, #row.prompt - row.n_kept) end
   local past = length - n_read
   local index, places = {}, {}

@@ -150,7 +150,7 @@ end
 local function from_files(model)
   local source, found = supported(model.generation_config or model.config), {}
   for name in pairs(options) do found[name] = source[name] end
-  -- A folder says how transformers is to use memory. That changes no token.
+  -- A folder's value is about the memory of transformers and changes no token.
   found.cache_implementation = nil
   return found
 end
@@ -180,7 +180,7 @@ local function check(o)
       .. "num_beams, %d", o.num_return_sequences, o.num_beams)
   end
   if o.encoder_repetition_penalty ~= 1 and math.max(o.num_beams, o.num_return_sequences) > 1 then
-    -- transformers applies it only to the first rows, and with the prompts of other rows.
+    -- transformers applies the penalty only to the first rows, with the prompts of other rows.
     fail("model.generate: encoder_repetition_penalty needs num_beams = 1 and "
       .. "num_return_sequences = 1")
   end

@@ -108,8 +108,8 @@ define(function(o) return o.repetition_penalty ~= 1 end, function(o)
   return function(scores, ids) return penalized(scores, ids, o.repetition_penalty) end
 end)
 
--- OpenAI's: lowers the scores of tokens by how often the text after the prompt has them, and by
--- whether it has them.
+-- OpenAI's: lowers the scores of tokens by their counts in the text after the prompt, and by their
+-- presence there.
 define(function(o) return o.frequency_penalty ~= 0 or o.presence_penalty ~= 0 end, function(o)
   return function(scores, ids)
     local n = ids:size(1) - o.prompt_length
@@ -194,7 +194,7 @@ define(function(o) return o.remove_invalid_values end, function()
   end
 end)
 
--- Raises the scores of end tokens with every token after `start` new ones.
+-- Raises the scores of end tokens more with each token after the first `start` new ones.
 define(function(o) return o.exponential_decay_length_penalty end, function(o)
   local start, factor = unpack(o.exponential_decay_length_penalty)
   return function(scores, ids)

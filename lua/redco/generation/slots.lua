@@ -34,7 +34,7 @@ function Slots:selected(t, index)
   for d = 1, t:dim() - 1 do
     shape[d + 2], rest[d + 2], ones[d + 2] = t:size(d), t:size(d), 1
   end
-  -- Split as t is, so that no other dimension of t is split instead.
+  -- The index is split like t; else another dimension of t would be split instead.
   local places = self:split(int64(own, t.device):view(ones)):expand(shape)
   table.remove(shape, 1)
   shape[1] = #index
@@ -128,7 +128,7 @@ function Slots:decode()
   return scores_of(self, int64(tokens, self.device), self.starts, cache)
 end
 
--- Returns the prompts of new rows, each only once in a part, as the ids of `n` rows of each part.
+-- Returns the ids of new rows' prompts: each prompt once in a part, and `n` rows in each part.
 local function sources_of(self, new)
   local lists, of_prompt, length = {}, {}, 0
   for part = 0, self.n_parts - 1 do lists[part], of_prompt[part] = {}, {} end
@@ -165,7 +165,7 @@ local function insert(self, new, fresh)
     list[#list + 1] = row
     most = math.max(most, #list)
   end
-  -- Each part has as many entries; -1 stands for no row.
+  -- All parts have the same number of entries; -1 means no row.
   local from, to, n_slots = {}, {}, self.size / self.n_parts
   for part = 1, self.n_parts do
     for i = 1, most do
@@ -193,7 +193,7 @@ local function insert(self, new, fresh)
   end
 end
 
--- Makes the prompts `fresh` the cache of rows that begin together.
+-- Makes the cache of rows that begin together from `fresh`, the cache of their prompts.
 local function begin(self, fresh, index)
   fresh:map(function(t) return self:selected(t, index) end)
   fresh:map_columns(function(t)
@@ -217,8 +217,8 @@ local function in_parts(self, t)
   return native.shard(t, wanted)
 end
 
--- Reads the prompts of new rows. Those that share `kept` have their first tokens there. Returns
--- their next scores [#new, V].
+-- Runs the prompts of new rows. Takes the first tokens of prompts from `kept`, if given. Returns
+-- the next scores [#new, V].
 local function fill(self, new, kept)
   local ids, starts, n = sources_of(self, new)
   local length = #ids[1]
@@ -339,7 +339,7 @@ function Slots:free_slots(n)
   return free
 end
 
--- Raises an error if positions of the model depend on the length of a text of so many tokens.
+-- Raises an error if the positions of the model change in texts of up to max_length tokens.
 local function check_length(model, max_length)
   local family, c = model.family, model.config
   local limit = family.restart_length and family.restart_length(c)

@@ -6,7 +6,7 @@ local prompt_of = require "redco.generation.whisper_prompt"
 local timestamps = require "redco.generation.whisper_timestamps"
 local torch = require "redco.torch"
 
--- Options only of Whisper, of the call or of the model's files.
+-- Options that only Whisper has, in the call or in the model's files.
 local own = { "forced_decoder_ids", "is_multilingual", "lang_to_id", "language",
   "max_initial_timestamp_index", "no_timestamps_token_id", "return_timestamps", "task",
   "task_to_id" }
@@ -17,7 +17,7 @@ local unsupported = { "compression_ratio_threshold", "condition_on_prev_tokens",
   "force_unique_generate_call", "logprob_threshold", "no_speech_threshold", "num_segment_frames",
   "prompt_condition_type", "prompt_ids", "return_token_timestamps" }
 
--- Returns the options of the call without those of Whisper, and those.
+-- Returns the options of the call without those of Whisper, and those of Whisper.
 local function split(model, given)
   local rest, found, file = {}, {}, model.generation_config or model.config
   for _, name in ipairs(unsupported) do
@@ -35,7 +35,7 @@ local function split(model, given)
     if found[name] == nil then found[name] = file[name] end
   end
   found.is_task_given, found.is_language_given = given.task ~= nil, given.language ~= nil
-  -- A temperature is that of sampling here, and 0 means none.
+  -- A temperature turns sampling on; 0 turns it off.
   if given.temperature == 0 then
     rest.temperature, rest.do_sample = nil, false
   elseif given.temperature and given.do_sample == nil then
@@ -59,7 +59,7 @@ local function window_of(features, seeks, limits, width)
 end
 
 -- Returns the tokens as a list, without padding and the end token. If several tokens may end a
--- text, it stays.
+-- text, the end token stays.
 local function without_end(tokens, o)
   local n, pad, n_pads = #tokens, o.pad_token_id, 0
   local function is_end(token) return #o.eos == 1 and token == o.eos[1] end
@@ -118,7 +118,7 @@ local function detect(model, params, memory, start, tokens)
   return allowed:index_select(0, best):tolist()
 end
 
--- Says which rows write times, and returns the rule of generation for them.
+-- Completes found.return_timestamps, and returns the rule of generation with times, or nil.
 local function rule_of(o, found, is_short)
   if not is_short and found.return_timestamps == false then
     fail("model.generate: sound of more than one window needs times: leave out return_timestamps")

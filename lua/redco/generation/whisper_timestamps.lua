@@ -8,7 +8,7 @@ local function forbid(scores, first, last)
   if last >= first then scores:narrow(-1, first, last - first + 1):fill_(-math.huge) end
 end
 
--- Times do not fall and stand in pairs: the end of a segment, the start of the next.
+-- Times do not decrease and come in pairs: the end of a segment and the start of the next one.
 local function forbid_by_row(scores, tokens, begin, eos)
   local function is_time(place) return tokens[place] >= begin end
   local n, last_time = #tokens, nil
@@ -47,7 +47,7 @@ function timestamps.rule(no_timestamps, eos, last_first)
         forbid_by_row(scores[i - 1], tokens, begin, eos)
       end
     end
-    -- A time is next if all times together are more probable than the most probable other token.
+    -- The next token is a time if all times together are more probable than any other token.
     local log_probs, texts = scores:float():log_softmax(-1), scores:narrow(1, 0, begin)
     local of_times = log_probs:narrow(1, begin, vocab_size - begin):logsumexp(1)
     local is_time = of_times:gt(log_probs:narrow(1, 0, begin):amax(1))

@@ -36,7 +36,7 @@ local function matching(names, globs, folder)
   return found
 end
 
--- The split that the words of a name say, those of the file first.
+-- Returns the split that a word of a name denotes; words of the file name come first.
 local function split_of(name)
   local folder, file = name:match "^(.-)([^/]*)$"
   for _, text in ipairs { file, folder } do
@@ -111,7 +111,7 @@ local function missing_part(source, names)
     local stem, digits, total, rest = name:match "^(.*%-)(%d+)%-of%-(%d+)(.*)$"
     for i = 0, stem and tonumber(total) - 1 or -1 do
       local other = ("%s%0" .. #digits .. "d-of-%s%s"):format(stem, i, total, rest)
-      -- Some have a digest behind their number.
+      -- Some names have a digest after the number.
       if not rest:find "^%-" and not source.has(other) then return other end
     end
   end

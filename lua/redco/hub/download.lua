@@ -38,7 +38,7 @@ local function in_words(bytes)
   return ("%.0f MB"):format(bytes / 1e6)
 end
 
--- The name of a blob: a digest as 40 or 64 hexadecimal digits, or what another server has.
+-- The name of a blob: a digest as 40 or 64 hexadecimal digits, or the ETag of another server.
 local function blob_name(what, headers)
   local etag = headers["x-linked-etag"] or headers.etag
   local name = etag and etag:gsub("^W/", ""):gsub('"', "")
@@ -64,7 +64,7 @@ function Download:no_space(what, needed)
     needed and (" (%s more)"):format(in_words(needed)) or "")
 end
 
--- Fetches what `path` lacks of the file. Returns why it cannot be used, or nil.
+-- Fetches the part of the file that `path` lacks. Returns why the file cannot be used, or nil.
 function Download:fetch(what, url, path, size, name)
   local function present() return native.file_size(path) or 0 end
   if size and present() > size then os.remove(path) end
@@ -125,7 +125,7 @@ function Download:blob(file)
   return path
 end
 
--- The list of the repository's files, with the content of those that are asked for.
+-- Returns the repository's files: `names`, `has(name)`, and `text(name)`, which downloads the file.
 function Download:source()
   local repo = self.repo
   local url = ("%s/api/%s/%s/revision/%s"):format(self.server.endpoint,
@@ -156,7 +156,7 @@ function Download:source()
   }
 end
 
--- Links the files into their snapshot, all at the end: a part of them is never taken for all.
+-- Links all files into their snapshot at the end, so that nobody takes a part of them for all.
 function Download:link()
   local snapshot = ("%s/snapshots/%s"):format(self.folder, self.commit)
   for name, content in pairs(self.blobs) do

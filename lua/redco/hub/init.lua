@@ -31,7 +31,7 @@ local function snapshot_of(folder, revision)
   return native.file_exists(path) and path or nil
 end
 
--- Says how to get what is not here.
+-- Returns advice on how to get missing files.
 local function advice(why)
   if why == "offline" then return "HF_HUB_OFFLINE forbids to download it" end
   return "to download it, run redco-lua with --download or give the option download = true"
@@ -51,8 +51,8 @@ local function repository(where, name, o, is_dataset)
   return { id = name.id, revision = revision, is_dataset = is_dataset }
 end
 
--- Returns the folder of a repository's snapshot and the files there that need(source) asks for;
--- downloads them if that is asked for. If there are none, nil and why.
+-- Returns the folder of a repository's snapshot and the files there that need(source) lists.
+-- Downloads them if the options ask for it. If there are none, returns nil and the reason.
 local function located(repo, need, o)
   local folder = ("%s/%s--%s"):format(places.cache(), repo.is_dataset and "datasets" or "models",
     repo.id:gsub("/", "--"))
@@ -109,7 +109,7 @@ function hub.data_files(where, text, endings, options)
     return names and full(text, names) or fail("%s: the folder %s has no %s", where, text, missing)
   end
   local name = parsed(text)
-  -- "data/train.jsonl" is a file that is not there.
+  -- "data/train.jsonl" is a missing file, not a repository.
   local is_file = name and name.path == "" and data_files.has_ending(name.id, endings)
   if not name or is_file or not name.id:find "/" then return nil end
   local repo = repository(where, name, options, true)

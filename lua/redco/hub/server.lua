@@ -39,7 +39,7 @@ local function new()
   }, Server)
 end
 
--- One request, without what redirects lead to. The token goes to the server alone.
+-- Sends one request without following redirects. Sends the token to this server only.
 function Server:once(url, o)
   local headers = { ["Accept-Encoding"] = "identity", ["User-Agent"] = "redco-lua/"
     .. native.version }
@@ -51,7 +51,7 @@ function Server:once(url, o)
     seconds_to_wait = self.seconds_to_wait }
 end
 
--- Follows redirects, for a HEAD only those that stay on the server: what leads away is the file.
+-- Follows redirects. A HEAD follows only those within the server; others lead to the file itself.
 function Server:follow(url, o)
   for _ = 1, most_redirects do
     local reply = self:once(url, o)

@@ -38,10 +38,9 @@ local function factor_of(node, stem, a, b, is_transposed)
   end)
 end
 
--- Returns y + scaling * B A dropout(x). `product(x, matrix)` multiplies by A and B. It is computed
--- in the adapter's dtype, which may be wider than the layer's. `factor()` returns what the rows of
--- the whole weight are multiplied by, or nil; `base(x, is_dropped)` is the layer's output without
--- adapter and bias.
+-- Returns y + scaling * B A dropout(x). `product(x, matrix)` multiplies by A and B in the adapter's
+-- dtype, which may be wider than the layer's. `factor()` returns the factors of the whole weight's
+-- rows, or nil; `base(x, is_dropped)` returns the layer's output without adapter and bias.
 local function added(x, y, a, b, given, options, product)
   local p, kept = given.dropout, x
   local is_dropped = p and options.train
@@ -49,7 +48,7 @@ local function added(x, y, a, b, given, options, product)
   local dtype = torch.is_tensor(a) and a.dtype or a[1].dtype
   local input = kept.dtype == dtype and kept or kept:to(dtype)
   local change = product(product(input, a), b)
-  -- After the product, by which the layout of A and B is found.
+  -- Called after the product, which determines the layout of A and B.
   local factor = given.factor()
   if factor then
     change = change * factor * given.scaling + given.base(kept, is_dropped) * (factor - 1)
@@ -95,7 +94,7 @@ function adapter.embedded(node, stem, y, ids)
 end
 
 -- Returns the matrices of the layers that have an adapter, and zeros for those that have none.
--- `scaling` is included where it differs from that of the layer `first`.
+-- The matrices include `scaling` if it differs from that of the layer `first`.
 local function matrices_of(params, names, first)
   local a, b = {}, {}
   for i, name in ipairs(names) do

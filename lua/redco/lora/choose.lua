@@ -113,7 +113,7 @@ function choose.parameters(where, params, endings, except)
 end
 
 -- Returns the last parts of names, which `ending` matches, if all layers with that ending have an
--- adapter of this kind, else whole names. `key` is that of the names, and `is_stack` the kind.
+-- adapter of this kind, else whole names. layer[key] is a name; `is_stack` is the kind.
 local function targets(all, ending, key, is_stack)
   local is_whole, names, seen = {}, {}, {}
   local function has_adapter(layer) return layer:is_stack() == is_stack and layer:has_adapter() end

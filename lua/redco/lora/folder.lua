@@ -1,6 +1,6 @@
 --- Adapter folders as peft writes and reads them: adapter_config.json, adapter_model.safetensors;
---- older ones have adapter_model.bin. What is saved whole has its own name there, or that of the
---- base_layer if the layer has an adapter too.
+--- older folders have adapter_model.bin. A parameter that is saved whole has its own name in the
+--- folder, or that of the base_layer if its layer also has an adapter.
 local checks = require "redco.models.checks"
 local choose = require "redco.lora.choose"
 local data = require "redco.data"
@@ -79,7 +79,7 @@ end
 -- Converts a pattern of peft, a regular expression for the last parts of names, to a Lua pattern.
 -- The second result says whether it matches whole names.
 local function lua_pattern(path, pattern)
-  -- peft puts this before the names of parameters, which it has made of those of modules.
+  -- peft puts this before names of parameters that it made from names of modules.
   pattern = pattern:gsub("^%.%*\\%.", "")
   local is_whole = pattern:sub(1, 1) == "^"
   local rest = is_whole and pattern:sub(2) or pattern
@@ -107,8 +107,7 @@ local function by_pattern(path, patterns, name)
 end
 
 -- Returns the values that differ from the usual one, by layer name, for a file; nil if there are
--- none. The first match counts, so a name comes before those that it ends in, also with the usual
--- value.
+-- none. The first match counts, so a name comes before its own endings, even with the usual value.
 local function patterns_of(values, usual)
   local names, needed, result = {}, {}, ordered_table()
   for name, value in pairs(values) do
@@ -197,8 +196,8 @@ local function settings_of(path, config, name)
   return r, alpha / (config.use_rslora and math.sqrt(r) or r)
 end
 
--- Adds the adapters of stacks. `names` are theirs in the file, {[layer] = name}; takes them out of
--- `stored`.
+-- Adds the adapters of stacks. `names` has their names in the file, {[layer] = name}. Removes the
+-- adapters from `stored`.
 local function place_stacks(names, stored, path, config, weights)
   local found = {}
   for layer, name in pairs(names) do
@@ -253,8 +252,8 @@ local function place(layer, keys, fan_in_fan_out, path, config, weights)
   end
 end
 
--- Gives the adapters that `sort_tensors` found the names of the layers, which have others in
--- version 5 of transformers. `name` of an adapter is that in the file.
+-- Gives the adapters that `sort_tensors` found the names of the layers, because names differ in
+-- version 5 of transformers. `name` of an adapter is its name in the file.
 local function rename(stored, all)
   local exists, found = {}, {}
   for _, layer in ipairs(all) do exists[layer.name] = true end

@@ -68,7 +68,7 @@ local function check_modules(modules)
   end
 end
 
--- Gives a model whose output layer is its embedding an output layer, if the options name one.
+-- Gives a model whose output layer is its embedding a separate output layer if the options name it.
 local function untie(params, o)
   local is_saved, is_target = false, false
   for _, module in ipairs(o.modules_to_save or {}) do is_saved = is_saved or module == "lm_head" end

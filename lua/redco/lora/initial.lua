@@ -42,7 +42,7 @@ local methods = {
   end,
 }
 
--- Those that leave the base as it is: functions of A, the rank and a generator.
+-- Methods that do not change the base: functions of A, the rank and a generator.
 local plain = {
   ["true"] = function(a, _, generator)
     nn_init.kaiming_uniform_(a, { a = math.sqrt(5), generator = generator })

@@ -2,7 +2,7 @@
 --- have one adapter for each matrix of a stack.
 local native = require "redco.native"
 
--- The layers of an expert whose rows, one below the other, are those of a stack's matrix.
+-- The layers of an expert whose concatenated rows are the rows of a stack's matrix.
 local members = {
   gate_up_proj = { { "gate_proj", "w1" }, { "up_proj", "w3" } },
   down_proj = { { "down_proj", "w2" } },

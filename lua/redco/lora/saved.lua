@@ -72,8 +72,8 @@ local function mark_key(key)
   return (key:match "^.*%." or "") .. "lora_saved"
 end
 
--- Returns the names of the parameters that the files of the base lack, and of those that these do
--- not have as they are; none if the base is of no file.
+-- Returns the names of the parameters that the files of the base lack, and the names of those that
+-- the files lack or hold differently; none if the base was not read from a file.
 local function new_names(parameters)
   local lacking, others, has_file = {}, {}, false
   for name, place in pairs(parameters) do
@@ -100,8 +100,8 @@ local function note(parameters, chosen)
   end
 end
 
--- Returns whether the parameter is saved whole, if a tree here has this tensor, else nil; and what
--- the trees that have the name say, true, false or "both". The tree may be a part of another.
+-- Returns whether the parameter is saved whole if a noted tree has this tensor, else nil; and the
+-- answer of all noted trees with the name: true, false or "both". A tree may be a part of another.
 local function by_notes(name, parameter)
   while not noted[name] and name:find(".", 1, true) do name = name:gsub("^[^.]*%.", "") end
   local notes, of_tensor, of_all = noted[name] or { n = 0 }, nil, nil
@@ -127,7 +127,7 @@ function saved.mark(params, chosen)
       fail("lora: the parameter %s belongs to no module, and only modules can be saved whole", name)
     end
     if key and (chosen[name] or is_head(name)) then place.node[key] = chosen[name] == true end
-    -- A tensor object of its own, which other trees with the same base do not have.
+    -- A separate tensor object, which other trees with the same base do not share.
     if chosen[name] then place.node[place.key] = place.node[place.key]:detach() end
   end
   note(parameters, chosen)
@@ -186,7 +186,7 @@ function saved.to_write(params)
     local place = parameters[name]
     local stem = type(place.key) == "string" and (place.key:match "^(.*)weight$"
       or place.key:match "^(.*)weight_input_scale$")
-    -- Quantized weights have no form there, and a part of some weights is in the adapter.
+    -- A folder cannot hold quantized weights, and the adapter has a part of some weights.
     local is_base = stem and (place.node[stem .. "weight_type"] or place.node[stem .. "lora_init"])
     if not is_base then chosen[name] = true end
   end

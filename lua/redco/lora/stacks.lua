@@ -62,8 +62,8 @@ function stacks.written(layer)
   return a:flatten(0, 1):contiguous(), b:permute { 1, 2, 0 }:flatten(1, 2):contiguous()
 end
 
--- Returns the module of a parameter and what registers it first: of gate_up_proj and down_proj the
--- former.
+-- Returns the module of a parameter and its place in the order of registration: gate_up_proj comes
+-- before down_proj.
 local function place_of(layer)
   local module, last = layer.parameter:match "^(.*)%.([^.]*)$"
   return module, last == "down_proj" and 2 or 1

@@ -1,8 +1,8 @@
 --- The names that version 5 of transformers gives to layers of some models, in folders of adapters
 --- from there. The parameters here have the names of version 4, which files of models have in both.
 
--- Pairs of a pattern in a name of version 5 and what stands there in version 4. A name may need
--- several of them, and which ones depends on the model: those count that give a layer's name.
+-- Pairs of a pattern in a name of version 5 and its replacement in version 4. A name may need
+-- several of these rules, and the model decides which: those count that give the name of a layer.
 local rules = {
   -- CLIP and SigLIP, alone and in models of images and texts
   { "^encoder%.layers%.", "vision_model.encoder.layers." },

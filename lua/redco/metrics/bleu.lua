@@ -35,7 +35,7 @@ local function add_example(sums, prediction, references)
   sums.sys_len = sums.sys_len + #prediction
   sums.ref_len = sums.ref_len + nearest_length(#prediction, lengths)
   for n = 1, max_order do
-    local allowed = {}  -- how often an n-gram may match: as often as one reference has it
+    local allowed = {}  -- how often an n-gram may match: its largest count in a reference
     for _, reference in ipairs(references) do
       for ngram, count in pairs((ngrams.count(reference, n))) do
         allowed[ngram] = math.max(allowed[ngram] or 0, count)

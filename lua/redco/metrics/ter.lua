@@ -108,7 +108,7 @@ local function moved(words, start, length, target)
   return result
 end
 
--- Returns whether the entries of a list are greater than those of another, the first first.
+-- Returns whether a list is lexicographically greater than another.
 local function is_better(candidate, best)
   for i = 1, 4 do
     if candidate[i] ~= best[i] then return candidate[i] > best[i] end

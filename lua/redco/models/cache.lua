@@ -82,7 +82,7 @@ function Cache:keep(layer, ...)
     for i, t in ipairs { ... } do held[i] = t:detach():clone() end
     return self:add(self.states, layer, held)
   end
-  -- In place, so that it stays on the processes that had it first.
+  -- Copies in place: the state stays on the processes that held it first.
   for i, t in ipairs { ... } do held[i]:copy_(t:detach()) end
 end
 
@@ -103,7 +103,7 @@ local function map(self, group, f)
   for _, held in ipairs(group) do
     for i = 1, #held do
       local new = f(held[i])
-      -- A captured call has the addresses of the old ones.
+      -- A captured call reads the old tensors by their addresses.
       held[i] = self.place and held[i]:copy_(new) or new
     end
   end

@@ -4,14 +4,14 @@ local aliases = require "redco.models.aliases"
 local architectures = require "redco.models.gguf.architectures"
 local tasks = require "redco.models.tasks"
 
--- The kinds by an input that only they have.
+-- The kind of model for each input that no other kind has.
 local kinds = { pixel_values = "images", input_features = "sound", input_values = "sound" }
 
 local function kind_of(family)
   for _, name in ipairs(family.inputs) do
     if kinds[name] then return kinds[name] end
   end
-  if family.tower then return "images" end  -- the half of such a model that reads texts
+  if family.tower then return "images" end  -- the text half of a model of images
   if family.new_encoder then return "encoder-decoder" end
   return family.default_task and "encoder" or "decoder"
 end
@@ -35,7 +35,7 @@ local function gguf_of(model_type)
   return names
 end
 
--- Returns the types that are another name of this one, and the names of all their models.
+-- Returns the aliases of this type, and `models` with the names of their models added.
 local function aliases_of(model_type, models)
   local names = {}
   for name, row in pairs(aliases) do

@@ -5,12 +5,12 @@ local fail = require "redco.fail"
 local native = require "redco.native"
 local torch = require "redco.torch"
 
--- The ends of the names of inputs that are tensors.
+-- Patterns of the names of inputs that are tensors.
 local tensors = { "_ids$", "_mask$", "_values$", "_features$", "^labels$", "_positions$",
   "_shapes$", "_sizes$", "_states$", "_images$", "_thw$" }
 
--- Inputs with an element for each token of another: the tokens, and whether tokens of a cache are
--- among them.
+-- Inputs with one element per token: the input that has the tokens, and whether tokens in the cache
+-- count, too.
 local of_tokens = {
   attention_mask = { "input_ids", true },
   token_type_ids = { "input_ids" },
@@ -20,7 +20,7 @@ local of_tokens = {
   decoder_position_ids = { "decoder_input_ids", may_be_single = true },
 }
 
--- Inputs without a meaning in generation, which makes them itself.
+-- Inputs that generation does not take, because it makes them itself.
 local made_by_generation = { position_ids = true, segment_ids = true, decoder_position_ids = true }
 
 local function is_of_tensor(key)

@@ -115,7 +115,7 @@ local function mismatch(family, key, value, default)
   end
 end
 
--- Whether null means none of a key that has a default.
+-- Whether a key that has a default may be null, which means none.
 local function is_nullable(family, key)
   for _, name in ipairs(family.nullable or {}) do
     if name == key then return true end
@@ -166,8 +166,8 @@ local function count_parameters(family, c)
   return n_elements
 end
 
--- A token that is null, or false in a script, means no token, as other values that may be null; a
--- switch that is null is off.
+-- Null means none for tokens and for other keys that may be null; in a script, false means the
+-- same. For a switch, null means off.
 local function remove_nulls(family, given, c)
   local keys = {}
   for key in pairs(json.nulls(given)) do keys[key] = true end
@@ -188,8 +188,8 @@ local function remove_nulls(family, given, c)
   end
 end
 
--- Lists the sizes that the configuration lacks, "num_hidden_layers = 32", in their order, also
--- those of its parts: "vision_config.patch_size = 32".
+-- Returns the sorted sizes that the configuration lacks, such as "num_hidden_layers = 32", and
+-- those that its parts lack, such as "vision_config.patch_size = 32".
 local function assumed_sizes(family, given)
   local is_given, list = {}, {}
   for key in pairs(given) do is_given[(family.aliases or {})[key] or key] = true end

@@ -30,7 +30,7 @@ for _, key in ipairs {
   "word_embed_proj_dim",
 } do sizes[key] = 1 end
 
--- Those that may be smaller.
+-- Sizes that may be below 1.
 sizes.max_relative_positions, sizes.position_buckets, sizes.type_vocab_size = -1, -1, 0
 
 --- The least value of each size, by its key.

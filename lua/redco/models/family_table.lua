@@ -12,14 +12,14 @@ local function merged(...)
   return result
 end
 
--- Returns the family, which reads folders as the row of aliases.lua describes them.
+-- Returns the family, changed to read folders as the row of aliases.lua describes.
 local function with_names_of(family, row)
   local result = {
     defaults = merged(family.defaults, row.defaults), aliases = merged(family.aliases, row.keys),
   }
 
   function result.complete(c, is_file)
-    -- The classes and the code of the folder are those of the other type.
+    -- The folder names the classes and the code of the alias.
     c.architectures, c.auto_map = nil, nil
     if family.complete then family.complete(c, is_file) end
   end

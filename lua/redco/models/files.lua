@@ -85,8 +85,8 @@ function files.check_memory(family, n_parameters, dtype, reason)
   end
 end
 
--- Finds the name of a weight among the parameters `sizes`: as it is, by the task, without, or with
--- the prefix of models with a head.
+-- Returns the parameter in `sizes` for a weight's name: the name itself, the task's name, or the
+-- name with or without base_model_prefix.
 local function place_of(family, name, sizes)
   if family.current_name then name = family.current_name(name) end
   if sizes[name] then return name end
@@ -107,13 +107,13 @@ local function is_ignored(family, config, name)
   return false
 end
 
--- Returns what to add to an error of weights that do not fit a configuration that lacks sizes.
+-- Returns a hint for errors about weights: the sizes that the configuration lacks.
 local function by_assumption(assumed)
   if not assumed or #assumed == 0 then return "" end
   return "; config.json lacks these, taken as " .. listed(assumed)
 end
 
--- Returns what to add to an error of missing weights, if only the family's own head is missing.
+-- Returns a hint for errors about missing weights, if only the family's own head is missing.
 local function by_task(family, missing)
   local head, headless = (family.lm_head or "lm_head") .. ".weight", (family.tasks or {}).features
   for _, variant in ipairs(family.variants or {}) do
@@ -123,10 +123,10 @@ local function by_task(family, missing)
   return ('; without a head it opens as %s, with task = "features"'):format(headless.architecture)
 end
 
--- Returns second names of parameters in files, which have precedence: { [name] = parameter }.
+-- Returns the second names of parameters in files: { [name] = parameter }. They have precedence.
 local function copies_of(family, config) return family.copies and family.copies(config) or {} end
 
--- Returns the name in the file of each parameter, and the names of what is not used.
+-- Returns the name of each parameter in the file, and the names of unused weights.
 local function match(family, config, weights, sizes, assumed)
   local sources, surplus, missing, unused = {}, {}, {}, {}
   local own_head, embedding = ties.own_head(family, config)
@@ -259,7 +259,7 @@ end
 function files.save(dir, model, params, max_shard_size)
   local model_config = model.config
   if model_config.tie_word_embeddings and params["lm_head.weight"] then
-    -- Adapters gave the output layer a weight of its own.
+    -- Adapters gave the tied output layer its own weight.
     model_config = setmetatable({ tie_word_embeddings = false }, { __index = model_config })
   end
   files.check_names(model.family, model_config, params)

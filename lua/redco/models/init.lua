@@ -48,7 +48,7 @@ local function nearest_type(name)
   return near and near:sub(1, 1) == name:sub(1, 1) and near or nil
 end
 
--- Returns what to say of an unknown type.
+-- Returns a hint for the error about an unknown type.
 local function hint(name)
   local near = nearest_type(name)
   return near and (", did you mean '%s'? A folder of a model that is built so opens with config = "
@@ -71,8 +71,8 @@ local function config_of(dir, where)
   return files.json(dir, "config.json") or fail("%s: there is no %s/config.json", where, dir)
 end
 
--- Lists the sizes that a configuration leaves to the family's defaults, for models that are larger
--- than the memory.
+-- Returns a hint for errors about too little memory: the sizes that the configuration leaves to the
+-- family's defaults.
 local function default_sizes(family, given)
   local names = {}
   for name, default in pairs(family.defaults) do
@@ -88,7 +88,7 @@ local function default_sizes(family, given)
   return #names > 0 and "; the configuration does not give " .. table.concat(names, ", ") or ""
 end
 
--- Lets backward compute the layers of a model again, as `how` says.
+-- Makes backward recompute the layers of a model, as `how` says.
 local function with_recompute(model, how, where)
   native.check_recompute(how, where)
   if how == "none" then return model end

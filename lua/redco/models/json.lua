@@ -52,7 +52,8 @@ end
 
 local function facts_of(t) return getmetatable(t) or {} end
 
--- Whether a table was read from a file, which has the kinds of its numbers, or is a copy of one.
+-- Whether a table was read from a file, which tells the kinds of numbers, or is a copy of such a
+-- table.
 local function is_of_file(facts) return facts.__is_of_file or type(facts.__keys) == "table" end
 
 --- Returns the set of a table's keys that are null.

@@ -29,7 +29,8 @@ local gguf_options = arguments("model.save_gguf", {},
 local Model = { __name = "Model" }
 Model.__index = Model
 
--- Returns the labels with padding in place of -100, and their last token of each row as its first.
+-- Shifts the labels right, with padding in place of -100. The last token of a row becomes its
+-- first.
 local function wrapped_right(c, labels)
   if not c.pad_token_id then
     fail("%s: the configuration has no pad_token_id, which is needed to make decoder_input_ids "
@@ -68,8 +69,8 @@ local function with_decoder_inputs(family, c, inputs)
   return all
 end
 
--- Wraps the functions of a model with checks: a method call would pass the model as the first
--- argument, and inputs have the names that the family reads.
+-- Wraps the functions of a model with checks. A call with a colon would pass the model as the first
+-- argument, and inputs must have names that the family reads.
 local function add_checks(model, family, has_head)
   for name, f in pairs(model) do
     if type(f) == "function" then
@@ -79,7 +80,7 @@ local function add_checks(model, family, has_head)
         end
         if takes_inputs[name] and (name ~= "loss" or family.loss or has_head) then
           local inputs, options = ...
-          if name == "generate" then options = nil end  -- its inputs are all tokens
+          if name == "generate" then options = nil end  -- inputs have all tokens, cached ones too
           check_inputs(name == "output" and "model" or "model." .. name, family, first, inputs,
             options)
         end
@@ -89,7 +90,7 @@ local function add_checks(model, family, has_head)
   end
 end
 
--- Adds what writes the model into files, and model.resize_token_embeddings.
+-- Adds the functions that write the model into files, and model.resize_token_embeddings.
 local function add_folder_functions(model)
   function model.save_pretrained(dir, options)
     local o = save_options(options)

@@ -9,7 +9,7 @@ local new_image_processor = require "redco.data.image_processor"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
--- Returns how often `word`, which is no pattern, is in a text.
+-- Counts `word`, a plain string and no pattern, in a text.
 local function count_of(text, word)
   local n, place = 0, 1
   while true do
@@ -19,13 +19,13 @@ local function count_of(text, word)
   end
 end
 
--- Returns a text with what stands in place of each word; next_text() returns these one by one.
+-- Replaces each word in a text with the next result of next_text().
 local function replaced(text, word, next_text)
   return (text:gsub(word:gsub("%p", "%%%0"), function() return next_text() end))
 end
 
--- Returns a list of the images of one text or of several, which may be a list each, and how many
--- images each list has, if there are lists.
+-- Flattens the images of one or of several texts, each of which may have a list of images. Returns
+-- all images, and the length of each list, or nil without lists.
 local function flat(images)
   local list, counts = {}, {}
   for i, image in ipairs(torch.is_tensor(images) and { images } or images) do
@@ -65,8 +65,8 @@ local function units_of(counts, infos, n)
   return units
 end
 
--- Adds what a model reads about images to a batch. Unless each text has one image or tile, each has
--- a row of them. `own` are the lengths of lists of images, if there are lists.
+-- Adds the inputs about images to a batch. If a text does not have exactly one image or tile, each
+-- text gets a row of them. `own` are the lengths of lists of images, or nil.
 local function add_images(family, batch, pixels, infos, counts, own)
   local units, has_rows = units_of(counts, infos, pixels:size(0)), family.has_rows
   for _, n in ipairs(units) do has_rows = has_rows or n ~= 1 end

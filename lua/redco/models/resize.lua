@@ -26,7 +26,7 @@ local function with_vocab_size(c, n)
   return changed
 end
 
--- Returns the parameters of another size, { {name, sizes, init, dim}... }: `dim` counts tokens.
+-- Returns the parameters of another size, { {name, sizes, init, dim}... }: `dim` is that of tokens.
 local function resized_parameters(family, c, n)
   local old, list = {}, {}
   family.add_parameters(c, function(name, sizes) old[name] = sizes end)
@@ -46,8 +46,8 @@ local function noise_of(n, size, generator)
   return nn.init.normal_(files.new_parameter({ n, size }, "float32"), { generator = generator })
 end
 
--- Returns n rows [n, size] that are drawn around the mean of the old ones with a small part of
--- their covariance; the mean itself where that is singular.
+-- Draws n rows [n, size] around the mean of the old ones, with a small part of their covariance.
+-- Returns the mean itself if the covariance is singular.
 local function rows_around_mean(old, n, generator)
   local rows = old:float()
   local mean = rows:mean(0)
@@ -65,7 +65,7 @@ local function numbers_around_mean(old, n, generator)
   return all:mean() + noise_of(n, 1, generator):squeeze(1) * (all:std() * epsilon)
 end
 
--- Returns the new entries of a parameter in transformers' way, or nil for those of its initialiser.
+-- Returns the new entries of a parameter as transformers draws them, or nil to use its initialiser.
 local function new_entries(model, name, old, n, o)
   local is_buffer = (model.family.buffers or {})[name]
   if not o.mean_resizing or is_buffer then return nil end

@@ -8,7 +8,7 @@ local torch = require "redco.torch"
 
 local dense = {}
 
--- By the end of the name of the class in PyTorch.
+-- Activations by the last part of the class name in PyTorch.
 local activations = { Identity = function(x) return x end, GELU = torch.gelu, ReLU = torch.relu,
   SiLU = torch.silu, Sigmoid = torch.sigmoid, Tanh = torch.tanh }
 

@@ -10,8 +10,8 @@ local native = require "redco.native"
 local pooling = require "redco.models.tasks.pooling"
 local warn = require "redco.warn"
 
--- The names of pooling.lua, and the keys of older folders in the order in which several vectors
--- are joined.
+-- Names that differ in pooling.lua, and the keys of older folders, in the order in which several
+-- vectors are joined.
 local renamed = { lasttoken = "last" }
 local older_keys = {
   { "pooling_mode_cls_token", "cls" },
@@ -42,7 +42,7 @@ local function text_of(name, value) return json.encode(name, value, 2) .. "\n" e
 
 local texts_file, prompts_file = "sentence_bert_config.json", "config_sentence_transformers.json"
 
--- Adds the longest text, in tokens, and the prompts that stand before texts.
+-- Adds the length of the longest text, in tokens, and the prompts to put before texts.
 local function add_settings(found, dir)
   local texts, prompts = files.json(dir, texts_file), files.json(dir, prompts_file)
   found.max_seq_length = texts and texts.max_seq_length or nil
@@ -63,15 +63,16 @@ local function add_files(found, modules)
   end
 end
 
--- What ColBERT's own class makes of a folder: a vector of length 1 for each token.
+-- Returns the settings of ColBERT's own class: a vector of length 1 for each token.
 local function of_colbert(weights)
   return { kinds = {}, steps = { dense.of_colbert(weights), "normalize" }, prompts = {} }
 end
 
--- Returns what a folder says, or nil if it says nothing: { kinds, steps, prompts,
--- default_prompt_name, max_seq_length, files }: the kinds of vectors, which are joined, or none for
--- one vector of each token; what is then done to them ("normalize", or a layer of
--- sentence_dense.lua); the prompts by name; the files that say so by name.
+-- Returns the settings of a folder, or nil if it has none: { kinds, steps, prompts,
+-- default_prompt_name, max_seq_length, files }. `kinds` lists the vectors to join; without any,
+-- each token has a vector. `steps` lists what follows: "normalize", or a layer of
+-- sentence_dense.lua. `prompts` are by name, and so are `files`, the texts of the files with these
+-- settings.
 local function read(dir)
   local modules = files.json(dir, "modules.json")
   local found = { steps = {}, files = {} }
@@ -90,7 +91,7 @@ local function read(dir)
     end
   end
   if not path and type(found.steps[1]) == "table" then
-    -- A model of vectors of tokens, which its programs compare by direction.
+    -- Without pooling, each token has a vector. Programs compare such vectors by direction.
     table.insert(found.steps, "normalize")
     found.kinds = {}
     add_files(found, modules)

@@ -8,11 +8,11 @@ local warn = require "redco.warn"
 
 local part = {}
 
--- Keys of the whole that hold for the text model unless it has its own.
+-- Keys of the whole configuration that the text model inherits, unless it has its own.
 local shared = { "bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings", "dtype",
   "torch_dtype", "transformers_version" }
 
--- The modules of decoders that are no families alone; without images they are those of others.
+-- Modules of decoders that are no families. Without images, each is another family's decoder.
 local decoders = {
   qwen2_vl_text = "redco.models.images.qwen_vl_text",
   qwen2_5_vl_text = "redco.models.images.qwen_vl_text",

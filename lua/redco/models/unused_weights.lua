@@ -3,9 +3,9 @@ local listed = require "redco.models.listed"
 local ties = require "redco.models.ties"
 local warn = require "redco.warn"
 
--- Weights that no model misses: tables and masks that are computed, which old files have, the
--- numbers of batches that batch norms have seen, the layers of DeepSeek-V3 that predict a second
--- token, and keys and values of Gemma 3n's last layers, which transformers does not use either.
+-- Weights that no model needs: computed tables and masks of old files, the counters of batch norms,
+-- the layers of DeepSeek-V3 that predict a second token, and keys and values of Gemma 3n's last
+-- layers, which transformers does not use either.
 local useless = {
   "position_ids$", "token_type_ids$", "%.attn%.bias$", "%.attention%.bias$", "masked_bias$",
   "%.inv_freq$",

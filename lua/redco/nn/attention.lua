@@ -25,15 +25,15 @@ local function whole_mask(q, k, o)
   return o.mask:masked_fill(seen:logical_not(), -math.huge)
 end
 
--- Whether there is one query in each head, with the same mask in all heads. Shards of heads need
--- not be whole groups.
+-- Whether there is one query in each head, with the same mask in all heads. False if q is sharded,
+-- because shards of heads need not be whole groups.
 local function is_one_token(q, mask)
   return q:size(-2) == 1 and not q:is_sharded()
     and (not mask or mask:dim() < 3 or mask:size(-3) == 1)
 end
 
--- The heads that share a head of k as the queries of one head: k and v are read once and need no
--- copies. The second result is the shape of the attention of q.
+-- Returns q with the heads that share a head of k as queries of one head: then k and v are read
+-- once without copies. The second result is the shape of the result of attention.
 local function with_grouped_heads(q, k, v)
   local grouped, shape = { unpack(q.shape) }, { unpack(q.shape) }
   local n = #shape
@@ -41,7 +41,7 @@ local function with_grouped_heads(q, k, v)
   return q:reshape(grouped), shape
 end
 
--- k and v with a copy of each head for each of its queries' heads.
+-- Returns k and v with each head repeated for the query heads that share it.
 local function repeated(q, k, v)
   local groups = q:size(-3) / k:size(-3)
   return k:repeat_interleave(groups, -3), v:repeat_interleave(groups, -3)
@@ -65,7 +65,7 @@ local function with_sink_key(q, k, v, mask, causal, o)
   -- Fused attention needs values of the size of keys.
   v = torch.constant_pad_nd(v, { 0, size + groups - v_size, 1, 0 }, 0)
   if mask then mask = torch.constant_pad_nd(mask, { 1, 0 }, mask.dtype == "bool" and 1 or 0) end
-  -- A query sees as many keys as there are queries up to it, so one more comes first.
+  -- Query i sees i keys, so the additional key needs an additional first query.
   if causal then q = torch.constant_pad_nd(q, { 0, 0, 1, 0 }, 0) end
   return q, k, v, mask, scale, function(y)
     return y:narrow(-1, 0, v_size):narrow(-2, causal and 1 or 0, length)
@@ -81,7 +81,7 @@ local function softmax_with_sinks(scores, sinks)
   return all:softmax(-1):narrow(-1, 0, n)
 end
 
--- Attention with dropout, as LibTorch's own would draw from the global generator instead of `rng`,
+-- Attention with dropout, because LibTorch's draws from the global generator instead of `rng`,
 -- or with a soft cap, which LibTorch's lacks.
 local function step_by_step(q, k, v, o)
   local mask = whole_mask(q, k, o)
@@ -96,7 +96,7 @@ local function step_by_step(q, k, v, o)
     scores = mask.dtype == "bool" and scores:masked_fill(mask:logical_not(), -math.huge)
       or scores + mask
   end
-  -- 0 for a query that attends to nothing, as in LibTorch's attention.
+  -- A query that attends to nothing has probabilities of 0, as in LibTorch's attention.
   local probs = o.sinks
     and softmax_with_sinks(scores, o.sinks:view { scores:size(-3), -1, 1 })
     or torch._safe_softmax(scores, -1)
@@ -116,7 +116,7 @@ local function check_sinks(q, sinks)
     .. "for q %s", native.describe(sinks), native.describe(q))
 end
 
--- Checks what `segment_ids` and `window` need beside them.
+-- Checks the other arguments that `segment_ids` and `window` need.
 local function check_near(q, k, o)
   local name = o.segment_ids and "segment_ids" or "window"
   if not o.causal then fail("nn.attention: %s: causal = true is missing", name) end
@@ -140,7 +140,7 @@ local function attend(q, k, v, o, is_step)
     local y = native.few_query_attention(q, k, v, o.mask, o.scale)
     if y then return y end
   end
-  -- LibTorch accepts only one of the two.
+  -- LibTorch accepts a mask or `causal`, but not both.
   local both = o.causal and (o.mask or o.is_near)
   local mask, causal = both and whole_mask(q, k, o) or o.mask, o.causal and not both
   local is_on_gpu, enable_gqa = native.device_type(q) == "cuda", o.enable_gqa
@@ -149,14 +149,14 @@ local function attend(q, k, v, o, is_step)
     and not (q.requires_grad or k.requires_grad or v.requires_grad) then
     return step_by_step(q, k, v, o)
   end
-  -- Of the fused kernels of GPUs, those of float32 know no groups, and all scores would be kept.
+  -- GPUs' fused float32 kernels do not support groups, and without them all scores would be stored.
   if is_on_gpu and enable_gqa and q.dtype == "float32" then
     k, v = repeated(q, k, v)
     enable_gqa = false
   end
   local scale, cut = o.scale, function(y) return y end
   if o.sinks then q, k, v, mask, scale, cut = with_sink_key(q, k, v, mask, causal, o) end
-  -- The fused kernels of GPUs refuse other masks, and all scores would be kept.
+  -- GPUs' fused kernels refuse other masks, and without them all scores would be stored.
   if is_on_gpu and mask and mask:stride(-1) ~= 1 then mask = mask:contiguous() end
   local named = { scale = scale, enable_gqa = enable_gqa }
   if is_step and is_on_gpu then

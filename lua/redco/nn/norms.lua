@@ -41,8 +41,8 @@ Returns whether a parameter's dotted name ends in running_mean or running_var, t
   return last == "running_mean" or last == "running_var"
 end)
 
--- Statistics with a gradient would be updated by the optimizer too, and lost in another
--- compute_dtype.
+-- The optimizer would also update statistics with a gradient, and in another compute_dtype their
+-- updates would be lost.
 local function check_statistics(params)
   for _, name in ipairs { "running_mean", "running_var" } do
     if params[name] and params[name].requires_grad then
@@ -53,9 +53,9 @@ local function check_statistics(params)
 end
 
 local use_batch = arguments("nn.batch_norm", { train = false, momentum = 0.1, eps = 1e-5 })
--- Where a dimension behind the channels has the size 1, an image may be in either of two memory
--- formats. LibTorch's gradients on the CPU are wrong if it takes x for one and the gradient of the
--- output for the other.
+-- If a dimension behind the channels has the size 1, an image fits two memory formats. LibTorch's
+-- gradients on the CPU are wrong if it assumes one format for x and the other for the gradient of
+-- the output.
 local function unambiguous(x)
   for d = 2, x:dim() > 3 and x:dim() - 1 or 0 do
     if x:size(d) == 1 then return x:flatten(2) end
@@ -84,7 +84,7 @@ micro-batches the statistics are those of each micro-batch.]], function(params, 
   end
   local mean, var = params.running_mean, params.running_var
   if not o.train and mean then mean, var = mean:detach(), var:detach() end
-  -- The first run of a function in redco.checkpoint has updated the statistics.
+  -- The first run of the function in redco.checkpoint has already updated the statistics.
   if o.train and mean and native.is_recomputing() then
     mean, var = torch.zeros_like(mean), torch.zeros_like(var)
   end

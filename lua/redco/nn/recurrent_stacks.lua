@@ -56,7 +56,7 @@ local function weights_of(params, layer, has_bias, is_bidirectional)
 end
 
 local function state_of(where, name, given, shape, x)
-  if not given then  -- made from x, to be split over processes like its batch
+  if not given then  -- made from x, so that it is split over processes like x
     return torch.zeros_like(x:detach():select(1, 0):select(-1, 0)):view { 1, -1, 1 }
       :expand(shape):contiguous()
   end
@@ -127,8 +127,8 @@ local function run_direction(cell, x, states, weights, is_reversed)
   return torch.stack(outputs, 1), states
 end
 
--- The same from cells, for a batch that is split over processes: the fused operators merge the
--- batch with the steps, for which it would have to be gathered.
+-- The same with cells, for a batch that is split over processes: the fused operators would have to
+-- gather the batch, because they merge it with the steps.
 local function step_by_step(cell, n_states)
   return function(x, states, weights, _, is_bidirectional)
     local directions = is_bidirectional and 2 or 1

@@ -10,8 +10,8 @@ local plan = {}
 --- devices (numbers as a text), scaling, fit (which training), global_batch_size, has_timelines,
 --- and those of Trainer:plan.
 function plan.start(options)
-  -- The stack after a compiled loop depends on when it was compiled, and tensors there are
-  -- no garbage: without the compiler two plans are alike.
+  -- The stack after a compiled loop depends on when the loop was compiled, and tensors on the stack
+  -- are not garbage. Without the compiler two plans are equal.
   jit.off()
   native.start_plan(options)
 end

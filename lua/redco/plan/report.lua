@@ -57,8 +57,8 @@ local function sent(layout)
   return lines
 end
 
--- Columns between `zero` and `batch`, which are shown if a layout has a value for them, or with
--- if_different if two layouts have different ones.
+-- Columns between `zero` and `batch`. A column is shown if a layout has a value for it or, with
+-- if_different, if two layouts have different values.
 local optional_columns = {
   { "group", function(layout)
     return layout.zero > 0 and layout.zero_group * layout.n_expert_shards < layout.n_copies
@@ -106,8 +106,8 @@ local function row_of(i, layout, unit, columns)
     for k = 2, #column do sum = sum + (layout.is_planned and layout.memory[column[k]] or 0) end
     cells[#cells + 1] = layout.is_planned and number_in(unit, sum) or "-"
   end
-  -- Only the size of the states is known if they alone are too large, and nothing of an
-  -- impossible layout.
+  -- If the states alone are too large, only their size is known; of an impossible layout, nothing
+  -- is known.
   if not layout.is_planned and layout.states > 0 then
     cells[#cells] = ">" .. number_in(unit, layout.states)
   end

@@ -57,7 +57,7 @@ local function draw_chart(canvas, x, points, chart)
     canvas:line(x + left, place_y(value), x + width - right, place_y(value), grid)
     canvas:text(x + left - 6, place_y(value) + 4, axis.text(value), "end", black)
   end
-  -- As many numbers of devices as there is room for.
+  -- Labels as many numbers of devices as fit.
   local every = math.ceil(#points / 7)
   for i, point in ipairs(points) do
     local foot = height - bottom

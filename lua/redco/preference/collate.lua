@@ -44,7 +44,7 @@ local function joined(prompt, completion, o, i, name)
     row[#row + 1] = at <= #prompt and prompt[at] or completion[at - #prompt]
   end
   local begins = math.max(0, #prompt - first)
-  -- The first token has no place that predicts it.
+  -- No position predicts the first token.
   if #row <= math.max(begins, 1) then
     fail("%s: example %d: no token of %s is left to be predicted: prompt and completion have %d "
       .. "and %d tokens%s", where, i, name, #prompt, #completion,
@@ -53,7 +53,7 @@ local function joined(prompt, completion, o, i, name)
   return row, begins
 end
 
--- Returns the tokens, and the next token as label where that is one of the completion's.
+-- Returns the tokens, with the next token as label if the completion contains it, else -100.
 local function with_labels(row, begins)
   local labels = {}
   for at = 1, #row do labels[at] = at >= begins and row[at + 1] or -100 end
@@ -80,7 +80,7 @@ local function add_numbers(batch, examples, name, n_each)
   batch[name] = torch.tensor(lists, { dtype = "float32" })
 end
 
--- Returns the names of the two completions of example i, and what they are.
+-- Returns the names of the two completions of example i.
 local function kind_of(example, i)
   if type(example) ~= "table" then
     fail("%s: example %d: expected a table, got %s", where, i, native.describe(example))

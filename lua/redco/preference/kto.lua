@@ -7,7 +7,7 @@ local torch = require "redco.torch"
 
 local where = "preference.kto"
 
--- Rows: whether rewards are compared with the divergence of the policy from the reference.
+-- By loss_type: whether rewards are compared with the divergence of the policy from the reference.
 local rows = { kto = { uses_kl = true }, apo_zero_unpaired = {} }
 
 local options = arguments(where,

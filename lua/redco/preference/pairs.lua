@@ -10,7 +10,7 @@ local losses = {}
 
 local function minus_logsigmoid(x) return torch.softplus(-x) end
 
--- Of the margins x, which are right with a probability of 1 - smoothing.
+-- The loss of margins x, whose order is right with a probability of 1 - smoothing.
 local function smoothed(x, smoothing)
   return minus_logsigmoid(x) * (1 - smoothing) + minus_logsigmoid(-x) * smoothing
 end

@@ -21,7 +21,8 @@ local function inputs_of(model, batch)
   return inputs
 end
 
--- Raises an error for a sequence without labels, on a CPU: on a GPU the check would wait for it.
+-- Raises an error for a sequence without labels. Checks only on a CPU, because on a GPU the check
+-- would wait for the device.
 local function check_counts(counts)
   local own = counts:is_sharded() and counts:to_local() or counts
   if own.device ~= "cpu" or own:numel() == 0 then return end

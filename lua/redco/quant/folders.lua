@@ -154,7 +154,7 @@ local formats = { ["pack-quantized"] = packed_numbers, ["int-quantized"] = whole
   ["float-quantized"] = float8 {}, ["naive-quantized"] = float8 {} }
 
 -- Functions of the configuration and the folder that return the form of weights. A form with
--- `open(weights)` has experts alone in blocks.
+-- `open(weights)` has only experts in blocks.
 local methods = {
   bitsandbytes = function(config, where)
     if config.load_in_8bit then return eight_bits end

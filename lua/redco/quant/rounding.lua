@@ -9,7 +9,7 @@ local rounding = {}
 -- The columns that GPTQ updates before the rest of the matrix.
 local n_at_once = 128
 
--- The scales and zeros of groups [..., g], from the least to the largest; 0 is one of the numbers.
+-- Scales and zeros of groups [..., g] that span the least to the largest number and contain 0.
 local function grid_of(groups)
   local low, high = groups:amin(-1):clamp_max(0), groups:amax(-1):clamp_min(0)
   local scales = (high - low) / 15
@@ -84,7 +84,7 @@ local function error_of(w, rounded, hessian)
   return (off:matmul(hessian) * off):sum():item()
 end
 
--- Scales of inputs, s = magnitude^a, of which the best a is searched: W s is rounded, x / s read.
+-- Searches the best a for input scales s = magnitude^a. W s is rounded, and layers read x / s.
 local function awq(w, hessian, magnitude, o)
   local best, least
   for step = 0, 19 do
@@ -113,7 +113,7 @@ function rounding.round(where, w, hessian, magnitude, o)
   local nearest = to_nearest(w, o.group_size)
   local rounded = methods[o.method](w:clone(), hessian, magnitude, o)
   local off, off_nearest = error_of(w, rounded, hessian), error_of(w, nearest, hessian)
-  local is_better = off < off_nearest  -- not if it is no number
+  local is_better = off < off_nearest  -- false for NaN
   if not is_better then rounded, off = nearest, off_nearest end
   local whole = math.max((w:matmul(hessian) * w):sum():item(), 1e-30)
   return blocks.of_nibbles(rounded.numbers:to "uint8", rounded.zeros, rounded.scales, where),

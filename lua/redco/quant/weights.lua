@@ -19,7 +19,7 @@ function weights.shape(weight, type)
   return shape
 end
 
--- Called with the name of a layer, its input and its weight, where it is not nil.
+-- If it is not nil, called with the name of a layer, its input and its weight.
 local observer = nil
 
 --- Calls f(...). Meanwhile `observe(name, x, weight)` is called for each layer of a flat table with

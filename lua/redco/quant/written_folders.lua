@@ -17,8 +17,8 @@ local function numbers_of(blocks, first)
   return blocks:narrow(-1, first, blocks:size(-1) - first):flatten(1):contiguous()
 end
 
--- One number of 4 bits for each element [n, m] -> [n, m / 8] of int32, the first in the lowest
--- bits.
+-- Packs one 4-bit number for each element: [n, m] -> [n, m / 8] of int32, the first number in the
+-- lowest bits.
 local function joined_nibbles(t)
   local pairs = t:contiguous():view { t:size(0), t:size(1) / 2, 2 }
   return pairs:select(-1, 0):bitwise_or(pairs:select(-1, 1):bitwise_left_shift(4)):contiguous()
@@ -33,7 +33,7 @@ local function compressed(format, weights)
     config_groups = { group_0 = { targets = { "Linear" }, weights = weights, format = format } } }
 end
 
--- Numbers of a byte each, as a dtype.
+-- A form with one byte for each number, viewed as a dtype.
 local function of_bytes(dtype, format, weights)
   return {
     config = compressed(format, weights),
@@ -98,7 +98,8 @@ end
 forms.mxfp4 = {
   of_experts = true,
   config = { quant_method = "mxfp4" },
-  -- blocks [experts, out, groups, 17]. Here a byte has the numbers i and i + 16, there neighbours.
+  -- blocks [experts, out, groups, 17]. A byte of a block has the numbers i and i + 16; a byte in a
+  -- file has neighbours.
   write = function(blocks, put)
     local numbers = blocks:narrow(-1, 1, 16)
     local pairs = torch.cat({ numbers:bitwise_and(15), numbers:bitwise_right_shift(4) }, -1)
@@ -108,7 +109,7 @@ forms.mxfp4 = {
   end,
 }
 
--- The keys of what stays floats, by method.
+-- By method: the key that lists the layers that stay floats.
 local skipped = { bitsandbytes = "llm_int8_skip_modules", mxfp4 = "modules_to_not_convert" }
 
 -- Whether 8 is the zero of all groups of 4 bits.

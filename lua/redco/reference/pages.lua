@@ -73,7 +73,8 @@ local function resolve(code, context)
   end
 end
 
--- Links the names of classes to their pages, but on these pages, and Tensor, which is everywhere.
+-- Links the names of classes to their pages, except on these pages, and except Tensor, which is
+-- everywhere.
 local function with_classes(text, context)
   return (text:gsub("%f[%w_.]%u%w+%f[^%w_]", function(word)
     if word ~= "Tensor" and types.classes[word] and surface.page(word) ~= surface.page(context) then

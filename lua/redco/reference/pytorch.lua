@@ -86,7 +86,7 @@ local names_by_page = {
 }
 
 -- Entries of the reference whose PyTorch page has another name.
-local others = {  -- false: PyTorch's function of the name is another one
+local others = {  -- false: PyTorch's function with this name does something else
   ["torch"] = "torch.html", ["Tensor"] = "tensors.html", ["redco.nn"] = "nn.html",
   ["redco.nn.init"] = "nn.init.html", ["redco.optim"] = "optim.html", ["torch.jit"] = "jit.html",
   ["torch.autograd"] = "autograd.html", ["torch.backends"] = "backends.html",

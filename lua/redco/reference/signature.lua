@@ -2,8 +2,8 @@
 ---
 ---     name(argument, argument [its shape], argument: its type, argument = default,
 ---       {named, named = default}, ...) -> results
----     What it does, in paragraphs with blank lines between them.
----       argument: more about it, over several lines if necessary;
+---     A description, in paragraphs with blank lines between them.
+---       argument: details, over several lines if necessary;
 ---         further lines are indented more
 ---
 --- `name{...}` takes only named arguments, or a list if "..." is among them. A class is

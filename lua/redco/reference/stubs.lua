@@ -101,7 +101,7 @@ local function declare(full_name, variable)
   end
   for _, words in ipairs(read.results) do
     local type = types.annotation(words, class) or "any"
-    local rest = words:find "^what " and " ..." or ""  -- all that another function returns
+    local rest = words:find "^what " and " ..." or ""  -- all results of another function
     lines[#lines + 1] = ("---@return %s%s%s\n"):format(type, rest,
       type == words and "" or " # " .. words)
   end

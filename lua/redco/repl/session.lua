@@ -39,7 +39,7 @@ local function load_call(statements, expression)
 end
 
 -- Returns a function that runs the statements of a text and returns the values of the expression at
--- its end, which follows `separator`; nil if the text is no such thing.
+-- its end, which follows `separator`; nil if the text has another form.
 local function load_statements(text, separator)
   local body, position, ends = text:gsub("[%s;]+$", ""), 0, {}
   while true do

@@ -8,7 +8,7 @@ local pi, sin, cos, abs, max = math.pi, math.sin, math.cos, math.abs, math.max
 
 ffi.cdef "double fmod(double, double);"
 
--- An angle in [-pi, pi), rounded as by Python's %: Lua's is another formula.
+-- An angle in [-pi, pi), rounded like Python's %, because Lua's % has another formula.
 local function wrapped(angle)
   local rest = ffi.C.fmod(angle + pi, 2 * pi)
   return (rest < 0 and rest + 2 * pi or rest) - pi
@@ -37,7 +37,7 @@ local cart_pole = {
   end),
 }
 
--- Sutton, 1996: two links, of which a torque moves the second. The state: two angles and their
+-- Sutton, 1996: two links; a torque moves the second. The state: two angles and their
 -- velocities. Each link has length, mass and moment of inertia 1, and its centre at 0.5.
 local function acrobot_derivatives(torque, angle1, angle2, velocity1, velocity2)
   local cosine, sine = cos(angle2), sin(angle2)
@@ -107,7 +107,7 @@ local mountain_car_continuous = {
   start = in_valley,
   step = rows.step(2, function(s, action)
     local is_there = drive(s, 0.0015 * clamped(action, -1, 1), 0.45)
-    -- gymnasium keeps this state in single precision, and charges for what it clips.
+    -- gymnasium keeps this state in single precision, and its cost uses the unclipped action.
     s[0], s[1] = rounded(s[0]), rounded(s[1])
     return (is_there and 100 or 0) - 0.1 * action * action, is_there
   end),

@@ -7,9 +7,9 @@ local torch = require "redco.torch"
 
 local where = "rl.mujoco"
 
--- The bits of mjtState (mjdata.h, mjtype.h) by version: what makes a simulation continue as if it
--- had not been interrupted (mjSTATE_INTEGRATION), and the controls. Time, positions and
--- velocities are the first three in all versions.
+-- The bits of mjtState (mjdata.h, mjtype.h) by version: the state with which a simulation continues
+-- as if it had not been interrupted (mjSTATE_INTEGRATION), and the controls. Time, positions and
+-- velocities are the first three bits in all versions.
 local versions = {
   { first = 3017000, last = 3017999, integration = 0x3FFF, controls = 0x40 },
   { first = 330, last = 337, integration = 0x1FFF, controls = 0x20 },

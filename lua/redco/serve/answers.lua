@@ -8,8 +8,8 @@ local empty_list = native.json_decode("", "[]")
 -- The logarithm that stands for a probability of 0, which JSON has no number for.
 local function finite(logprob) return math.max(logprob, -9999) end
 
--- Returns the texts of tokens, remembered; `of_tokens` has their bytes. A text of a tokenizer may
--- lack the space at its beginning, so a token is decoded after another one.
+-- Returns a cache of the texts of tokens; `of_tokens` has their bytes. A decoded text may lack the
+-- space at its beginning, so each token is decoded after another one.
 local function token_texts(tokenizer)
   local first = tokenizer:encode("a", { add_special_tokens = false })
   local n_first = #tokenizer:decode(first)
@@ -99,7 +99,7 @@ function Answers:envelope(object, fields)
   }, fields))
 end
 
--- The calls of a choice, with names of their own, or nil. Parts of a stream number them.
+-- Returns the calls of a choice, with ids, or nil. Parts of a stream also number them.
 function Answers:calls(choice, is_numbered)
   if not choice.tool_calls then return end
   local all = {}

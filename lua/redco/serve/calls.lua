@@ -32,11 +32,11 @@ local function json_at(text, at)
   end
 end
 
--- Values of a call that a template shows.
+-- Values of a probe call, which a template formats.
 local name, key, value, words = "probe_name", "probe_key", "probe_value", "probe words"
 local call_id = "call00001"  -- some templates want nine letters and digits
 
--- Returns what a template makes of an answer, without the beginning of the text.
+-- Returns the text that a template writes for an answer, without the text before it.
 local function rendered(tokenizer, variables, answer)
   local function format(messages, has_prompt)
     local ok, text = refusals.try(tokenizer.apply_chat_template, tokenizer, messages,
@@ -99,7 +99,7 @@ function calls.format(tokenizer, variables)
     local object, last = json_at(text, first)
     for each, arguments in pairs(object and object.name == name and object or {}) do
       if type(arguments) == "table" and arguments[key] == value then
-        -- Texts with which an answer without a call begins and ends, too.
+        -- An answer without a call begins and ends with these texts, too.
         local opening, ending = plain:match("^(.*)" .. words .. "(.*)$")
         local prefix, suffix = text:sub(1, first - 1), text:sub(last)
         if opening and prefix:sub(1, #opening) == opening then prefix = prefix:sub(#opening + 1) end
@@ -172,7 +172,7 @@ function calls.parse(format, text)
   end
 end
 
--- Prefixes that are shorter than this also stand in other texts: they count at the beginning only.
+-- Prefixes shorter than this also occur in other texts, so they count only at the beginning.
 local least_prefix = 3
 
 --- Returns `push(text)`, which returns the text that can be shown, and `finish()`, which returns

@@ -15,7 +15,7 @@ Job.__index = Job
 
 local default_max_tokens = 16  -- of completions, as in the OpenAI API; a chat has the whole room
 
--- Returns what the chat template makes of messages: tokens, or a text.
+-- Formats messages with the chat template. Returns tokens or a text.
 local function formatted(tokenizer, messages, variables, is_text)
   local ok, formed = refusals.try(tokenizer.apply_chat_template, tokenizer, messages,
     { add_generation_prompt = true, variables = variables, tokenize = not is_text })
@@ -100,8 +100,8 @@ local function n_top_of(endpoint, given)
   return given.logprobs and (given.top_logprobs or 0) or nil
 end
 
--- Adds what the model's files say about sampling, as `redco-lua chat` does. Without a word of the
--- request or the files, the likeliest tokens are taken.
+-- Adds the sampling options of the model's files, as `redco-lua chat` does. If neither the request
+-- nor the files ask for sampling, the likeliest tokens are taken.
 local function sampling_of(model, o)
   local files = model.generation_config or {}
   if not o.temperature then
@@ -140,8 +140,8 @@ local function format_of(endpoint, given, server, call_format)
     "response_format: this model has no token that ends a text")
 end
 
--- The seed of an answer: those of a request differ, also from those of the next seeds. A generator
--- reads 32 bits of it.
+-- The seed of an answer. The answers of a request have different seeds, which also differ from
+-- those of requests with the next seeds. A generator reads 32 bits of a seed.
 local function seed_of(seed, index) return (seed + index * 2654435761) % 2 ^ 32 end
 
 --- Reads a request. `server` has model, tokenizer, name, max_length, vocab_size, texts,

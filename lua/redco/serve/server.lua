@@ -21,7 +21,7 @@ Answers clients of the OpenAI API. `redco.serve` makes it.
 local most_requests_at_once = 64  -- between two tokens
 local seconds_to_end = 30
 
--- How long the JSON of a request may be: no prompt that fits has more bytes for each token.
+-- The most bytes of the JSON of a request: no prompt that fits has more bytes for each token.
 local function body_bytes(max_length) return 64 * 1024 + 64 * max_length end
 
 local function answer_json(request, value)
@@ -48,7 +48,7 @@ end
 
 function Server:add_job(request, endpoint, body)
   if self.is_ending then refuse(503, {}, "the server is ending") end
-  self:check_room(1)  -- before reading it
+  self:check_room(1)  -- before the request is parsed
   local job = new_job(self, request, endpoint, body)
   table.insert(self.jobs, job)
   table.insert(self.new, { endpoint = endpoint, body = body, seed = job.seed })
@@ -102,7 +102,7 @@ function Server:guarded(on_refusal, f, ...)
   on_refusal(refusal)
 end
 
--- Takes the requests that came, and waits up to `seconds` for the first.
+-- Takes the pending requests, and waits up to `seconds` for the first.
 function Server:take(seconds)
   for _ = 1, most_requests_at_once do
     local request = self.http:next(seconds)
@@ -143,15 +143,15 @@ function Server:fail_all(refusal)
   end)
 end
 
--- Returns on all processes what the first one says.
+-- Returns the value of the first process on all processes.
 function Server:shared(said)
   if not self.deployer then return said end
   return native.json_decode("turn",
     native.text_of_first(self.is_first and native.json_encode("turn", said) or ""))
 end
 
--- Takes requests, for which it waits up to `seconds`, and computes a token of each open answer. All
--- processes do the same in the same order, as the first one says. Returns its is_over().
+-- Takes requests, waiting up to `seconds` for them, and computes a token of each open answer. All
+-- processes do the same in the order of the first process. Returns is_over() of the first process.
 function Server:turn(seconds, is_over)
   self.new = {}
   local left = {}

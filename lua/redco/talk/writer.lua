@@ -114,7 +114,7 @@ local function do_sample(o)
 end
 
 -- Returns a cache with the tokens that both the prompt and the last text begin with; nil if the
--- model generates without.
+-- model generates without a cache.
 function Writer:cache_of(prompt)
   local family, n = self.model.family, 0
   local restarts = family.restart_length and family.restart_length(self.model.config)

@@ -27,14 +27,14 @@ class REDCO_API CoalescedChange {
     std::vector<int64_t> extents;  // sizes before the ranks of this mesh dimension split them
     Placements placements;         // before the change
     Placement target;
-    std::vector<int64_t> received;  // sizes of what the collective returns for it, from one rank
+    std::vector<int64_t> received;  // sizes that the collective returns for one rank's part
     c10::ScalarType dtype;
   };
   std::vector<Member> members_;
   std::shared_ptr<const Mesh> mesh_;
   Mesh::Dim dim_ = {};
-  std::vector<Mesh::Dim> outer_;  // to gather over afterwards, the last one first
-  bool is_bytes_ = false;         // what is sent, since the dtypes differ
+  std::vector<Mesh::Dim> outer_;  // dimensions to gather over afterwards, last one first
+  bool is_bytes_ = false;         // whether bytes are sent, because the dtypes differ
   std::unique_ptr<Pending> pending_;
 };
 

@@ -1,4 +1,4 @@
-// Results of a function that backward runs again, which its second run takes over.
+// Keeps results of a function that backward runs again, so that the second run reuses them.
 
 #pragma once
 

@@ -1,9 +1,9 @@
 // Pipeline parallelism: passes of a model whose blocks are on several stages.
 //
-// Every process runs the whole function, and computes what its own stage has. A tensor that a stage
-// computes lies on that stage's mesh (Mesh::of_stage): on the processes of other stages it has its
-// shape, its placements and its part in autograd's graph, but no values, and an operator on it
-// costs microseconds. A parameter at rest is on the rank of its stage along pp.
+// Every process runs the whole function, but computes only what its own stage has. A tensor that a
+// stage computes is on that stage's mesh (Mesh::of_stage). On the processes of other stages it has
+// its shape, its placements and its part in autograd's graph, but no values, and an operator on it
+// takes microseconds. Outside of a pass a parameter is on the rank of its stage along pp.
 
 #pragma once
 
@@ -64,7 +64,7 @@ class REDCO_API StagedPass {
   std::vector<std::unique_ptr<Pending>> sends_;
   bool is_backward_ = false;
   int64_t current_ = 0;  // the stage of the last operator that had one
-  // The moved tensors: each with its stage, and whether autograd recorded the move.
+  // The moved tensors, by tensor, stage, and whether autograd recorded the move.
   using Key = std::tuple<const void*, int64_t, bool>;
   struct MovedTensor {
     at::Tensor from;
@@ -72,7 +72,7 @@ class REDCO_API StagedPass {
     at::Tensor result;
   };
   std::map<Key, MovedTensor> moved_;
-  std::set<uint64_t> seen_;  // the memory of tensors that all stages have, as one sees them
+  std::set<uint64_t> seen_;  // the memory of tensors that all stages have, as put on one stage
 };
 
 /// While it exists, this stage computes operators whose parameters all stages have, until an

@@ -53,8 +53,8 @@ class REDCO_API Zero3Store : public std::enable_shared_from_this<Zero3Store> {
     std::vector<at::Tensor> whole;  // of the members; empty if not gathered
     at::ScalarType type = at::kFloat;
     int64_t version = 0;  // of the members when they were gathered
-    // The widest dtype requested since the last release, and between the two before. With them a
-    // block that is read in two dtypes, as under autocast, is gathered once.
+    // The widest dtype requested since the last release, and between the last two releases. With
+    // both, a block that is read in two dtypes, as under autocast, is gathered once.
     std::optional<at::ScalarType> wanted, wanted_before;
   };
 

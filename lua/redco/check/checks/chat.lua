@@ -24,7 +24,7 @@ local function trained_tokens(row)
 end
 
 local function train_prompts(s)
-  if s.kind == "next" and s.distance == 0 then return nil end  -- labels_equal_inputs says it
+  if s.kind == "next" and s.distance == 0 then return nil end  -- labels_equal_inputs reports it
   local tally, of = new_tally(), 0
   for _, row in ipairs(s.labelled) do
     if row.ids and has_prompt(s, row.ids) then
@@ -36,7 +36,7 @@ local function train_prompts(s)
   return tally.result(of)
 end
 
--- redco.data.conversations masks, or raises an error.
+-- redco.data.conversations raises an error if it cannot mask, so its data sets are masked.
 local function cannot_mask(s)
   if not s.template.refusal or #s.made.conversations > 0 then return nil end
   local count = 0

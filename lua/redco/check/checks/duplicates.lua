@@ -2,9 +2,10 @@
 local fingerprint = require "redco.check.fingerprint"
 local new_tally = require "redco.check.tally"
 
-local seconds, share = 3, 0.01  -- to read examples for; the part of them that may be alike
+local seconds, share = 3, 0.01  -- reading time; the share of examples that may be equal
 
--- The examples as texts, as many as can be read in time. Numbers stand for data elsewhere.
+-- Returns the fingerprints of the examples that can be read in time; none if all examples are
+-- numbers, which stand for data elsewhere.
 local function prints_of(examples)
   local prints, started, are_numbers = {}, os.clock(), true
   for i = 1, examples.count do
@@ -22,7 +23,7 @@ local function prints(examples)
   return known[examples]
 end
 
--- Whether all batches are made of one example, but differ: collate_fn has the data.
+-- Whether all examples are equal but the batches differ: then collate_fn has the data.
 local function are_placeholders(s, list)
   for i = 2, #list do
     if list[i] ~= list[1] then return false end

@@ -9,12 +9,12 @@ local function has_doubled_bos(s)
     if row.ids[1] == bos and row.ids[2] == bos then tally.add(row.example) end
   end
   local count, of, where = tally.result(#s.rows)
-  -- A piece of a longer text may begin with the end of one and the beginning of another.
+  -- A row cut from joined texts may begin with the end of one text and the start of the next.
   if count and bos == s.tokenizer.eos_token_id and count < of / 2 then return nil end
   return count, of, where
 end
 
--- The token with which texts begin: that of the chat template if it wrote the rows.
+-- The token with which texts begin: the chat template's first token if the template wrote the rows.
 local function expected_first(s)
   local template, row = s.template, s.rows[1]
   if template and is_in(template.assistant, s.tokenizer, row.ids) then
@@ -38,12 +38,12 @@ local function lacks_bos(s)
   return tally.result(#s.rows)
 end
 
--- A single trained token is no text: the letter of a choice, for example.
+-- A single trained token needs no end: it may be the letter of a choice, for example.
 local function lacks_end(s, i)
   return #s.labelled[i].output > 1 and not s.output_ends.is_ended[i]
 end
 
--- Rows that are as long as the longest one, if these are not ended though others are.
+-- Whether row i is cut: it has the greatest length, as do other rows, and lacks the end.
 local function is_cut(s, i)
   local ends, row = s.output_ends, s.labelled[i]
   return row.length == ends.longest and ends.n_longest > 1 and not row.is_packed

@@ -10,7 +10,7 @@ local function are_untrained(s)
   return tally.result(#s.labelled)
 end
 
--- Whether the labels of a row are tokens of the same places.
+-- Whether each label of a row is the token at its own position.
 local function is_copy(row)
   local count = 0
   for t, label in ipairs(row.given) do
@@ -41,7 +41,7 @@ local function are_far(s)
     or "the label is the token before; ") .. where
 end
 
--- Labels that are one place early once the loss has shifted them.
+-- Finds labels that are next tokens already, although the loss shifts them again.
 local function are_shifted_twice(s)
   if s.kind ~= "own" or s.distance ~= 1 then return nil end
   return #s.labelled, #s.labelled

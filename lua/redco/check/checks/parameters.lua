@@ -11,7 +11,7 @@ local function set_of(list)
   return set
 end
 
--- Of some models a part has no use in their own loss.
+-- Some models have a part that their own loss does not use.
 local function is_unreached(s, name)
   local model = s.model
   local is_own = model and model.params[name] and model.loss_fn == s.given.loss_fn
@@ -68,7 +68,8 @@ local function rate_is_zero(s)
   return #s.rates > 0 and 1 or nil
 end
 
--- The steps at the end with less than a thousandth of the highest rate, if they are many.
+-- Finds schedules that end early: at least the last tenth of the steps has at most a thousandth of
+-- the highest rate.
 local function rate_ends_early(s)
   local highest, last = 0, 0
   for i, each in ipairs(s.rates) do

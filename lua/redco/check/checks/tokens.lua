@@ -57,7 +57,7 @@ end
 
 local markers = { "<|[%w_]+|>", "</?s>", "<[be]os>", "<pad>", "%[/?INST%]" }
 
--- The markers of a text that the tokenizer takes for plain text.
+-- Returns a marker in the text that the tokenizer splits into several tokens, or nil.
 local function literals_of(tokenizer, text, known)
   local found
   for _, pattern in ipairs(markers) do
@@ -71,7 +71,7 @@ local function literals_of(tokenizer, text, known)
   return found
 end
 
--- [INST] is plain text of templates that mark turns so.
+-- Templates that mark turns with [INST] use it as plain text.
 local function known_of(s)
   local known, text = {}, s.tokenizer.chat_template or ""
   for _, marker in ipairs { "[INST]", "[/INST]" } do

@@ -9,7 +9,7 @@ local few = 8  -- examples that may well be alike
 
 local function is_floating(x) return x.dtype:find "^b?float" ~= nil end
 
--- Of each tensor the rows of its examples, if it has one for each.
+-- Calls f(row, example) for each example. Returns false if a tensor has no row for each example.
 local function each_row(list, f)
   for _, each in ipairs(list) do
     local value = each.value
@@ -151,7 +151,7 @@ local function are_out_of_range(s)
   if not least then return nil end
   local margin = 0.02 * (most - least)
   local is_outside = low < least - margin or high > most + margin
-  -- 0 to 1, though the processor also subtracts the mean.
+  -- The values are from 0 to 1, although the processor also subtracts the mean.
   local is_unshifted = least < -0.2 and low >= 0 and high <= 1
   if not is_outside and not is_unshifted then return nil end
   return count, count, ("%.3g to %.3g, the model's processor gives %.3g to %.3g"):format(low, high,

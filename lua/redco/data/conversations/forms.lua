@@ -17,7 +17,7 @@ local roles = {
   function_call = "assistant",
 }
 
--- The roles that a message may follow; `start`: none.
+-- By role: the roles that may come before it; `start` means no message.
 local may_follow = {
   system = { start = true },
   developer = { start = true, system = true },
@@ -99,7 +99,7 @@ local function message_of(given, extra_roles)
   return message
 end
 
--- Adds which message an error is about.
+-- Returns f(...). Adds the number of the message to an error.
 local function at_message(i, f, ...)
   local results = { pcall(f, ...) }
   if results[1] then return results[2] end
@@ -145,7 +145,7 @@ local function alpaca_messages(record)
   return with_system(record, messages)
 end
 
--- The forms of a record, by a key that it has.
+-- {key that identifies a form of records, function that returns the messages}.
 local forms = {
   { "messages", function(record) return record.messages end },
   { "conversations", function(record)

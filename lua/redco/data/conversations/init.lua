@@ -16,7 +16,7 @@ local function shortened(tokenizer, messages, max_length, variables)
     if message.role == "assistant" and i < #messages then answers[#answers + 1] = i end
   end
   local function first(count) return { unpack(messages, 1, count) } end
-  local low, high = 0, #answers  -- so many answers fit, and no more than so many
+  local low, high = 0, #answers  -- the bounds of how many answers fit
   while low < high do
     local middle = math.ceil((low + high) / 2)
     local ids = tokenizer:apply_chat_template(first(answers[middle]), { variables = variables })
@@ -59,7 +59,7 @@ local function encode(record, o)
   return ids, mask, is_long
 end
 
--- Returns for each token the one after it if the assistant says that, else -100.
+-- Returns for each token the next one if the assistant wrote the next one, else -100.
 local function labels_of(ids, mask)
   local labels = {}
   for i = 1, #ids do labels[i] = mask[i + 1] == 1 and ids[i + 1] or -100 end

@@ -41,7 +41,7 @@ local function first_difference(a, b)
   return i
 end
 
--- Raises the error about messages whose tokens are no prefix of the whole's.
+-- Raises the error that the first messages' tokens are no prefix of the whole conversation's.
 local function refuse(tokenizer, messages, count, prompt, turns, variables)
   local function text(some, with_prompt)
     return tokenizer:apply_chat_template(some, { tokenize = false, variables = variables,
@@ -59,8 +59,8 @@ local function refuse(tokenizer, messages, count, prompt, turns, variables)
     .. "follow, at %s%s", what, around(whole, i), advice(turns))
 end
 
--- Returns the number of tokens of the first `count` messages, with the prompt for an answer or
--- without, which must begin the whole conversation's.
+-- Returns the number of tokens of the first `count` messages, with or without the prompt for an
+-- answer. The tokens must be a prefix of the whole conversation's.
 local function prefix_length(tokenizer, messages, whole, count, prompt, turns, variables)
   local ids = tokenizer:apply_chat_template(first_messages(messages, count),
     { add_generation_prompt = prompt, variables = variables })

@@ -56,8 +56,8 @@ local function mu_of(pipeline, scheduler, o)
   return c.base_shift + slope * (o.height * o.width / side ^ 2 - c.base_image_seq_len)
 end
 
--- A scheduler of its own for each call, as it has a state. A name is another class with the same
--- settings.
+-- Returns a new scheduler for each call, because a scheduler has a state. If o.scheduler is a name,
+-- it selects another class with the same settings.
 local function scheduler_of(pipeline, o)
   local config = pipeline.scheduler_config
   if type(o.scheduler) == "string" then
@@ -91,8 +91,8 @@ local function decoded(pipeline, params, latents)
   return (images / 2 + 0.5):clamp(0, 1)
 end
 
--- How far to move from the negative prompt, up to 1 not at all. A model that is told the
--- guidance_scale moves by itself; from a prompt it moves only if one is given.
+-- Returns how far to move from the negative prompt; up to 1 means not at all. A model that takes
+-- guidance_scale as an input moves by itself, so only a given negative prompt counts.
 local function distance_of(pipeline, batch, o)
   if not pipeline.kind.is_told_guidance then
     if o.true_cfg_scale then

@@ -63,7 +63,7 @@ config.defaults = {
     time_shift_type = "exponential", stochastic_sampling = false }),
 }
 
--- Values that are not false and not supported.
+-- Keys that are supported only if they are false.
 local unsupported = { "use_beta_sigmas", "solver_p" }
 
 -- Keys that hold a number or, without one, null.
@@ -166,7 +166,7 @@ function config.to_json(name, c)
   local entries = { { "_class_name", name }, { "_diffusers_version", "0.35.2" } }
   for key in pairs(config.defaults[name]) do
     local value = c[key]
-    -- JSON has no infinity; what is absent has the default.
+    -- JSON has no infinity. An absent key has its default.
     if value ~= -math.huge and not (key == "disable_corrector" and #value == 0) then
       if value == false and nullable_types[key] then value = nil end
       entries[#entries + 1] = { key, value }

@@ -13,7 +13,7 @@ function dpmsolver.set_timesteps(self, n)
   solver_timesteps.set(self, n, self.config.beta_schedule ~= "squaredcos_cap_v2")
 end
 
--- A step of no width may round to less than 0.
+-- In a step of width 0, x may be rounded to less than 0.
 local function root(x) return math.sqrt(math.max(x, 0)) end
 
 local function phi2(x) return (math.exp(x) - 1) / x end
@@ -21,7 +21,7 @@ local function phi3(x) return (math.exp(x) - 1 - x) / x ^ 2 end
 
 -- The factors of a step of width h in lambda, by algorithm_type: of the sample, of the newest
 -- output (d0) and of its differences (d1, d2), and of noise. `s` and `t` are the coefficients
--- {alpha, sigma} before and after the step. d1 is by solver_type.
+-- {alpha, sigma} before and after the step. d1 depends on solver_type.
 local algorithms = {}
 
 algorithms["dpmsolver++"] = function(s, t, h)
@@ -107,7 +107,7 @@ function dpmsolver.step(self, output, _, sample, o)
   return result
 end
 
--- diffusers reads the names of other solvers' types as its own.
+-- Like diffusers, accepts the solver types of other solvers.
 local same_types = { logrho = "midpoint", bh1 = "midpoint", bh2 = "midpoint" }
 
 function dpmsolver.check(self)

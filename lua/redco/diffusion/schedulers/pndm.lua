@@ -12,7 +12,7 @@ local function runge_kutta_timesteps(all, half)
   local visited = {}
   for i = 1, 4 do
     visited[#visited + 1] = all[i]
-    -- The timestep after all[i] in sampling, by half a stride.
+    -- The next timestep in sampling, half a stride after all[i].
     if i < 4 then visited[#visited + 1] = all[i + 1] + half end
   end
   local timesteps = {}

@@ -27,7 +27,7 @@ function meta.__tostring(self)
   return self.timesteps and ("%s of %d timesteps"):format(self.name, #self.timesteps) or self.name
 end
 
--- diffusers' PNDM and others keep the last beta from being 1, where the ratio would be infinite.
+-- diffusers' PNDM and others keep the last beta below 1, because the ratio would be infinite.
 local least_share = 2 ^ -24
 
 --- Returns a scheduler of a class's file from a checked configuration.
@@ -102,8 +102,8 @@ function(self, n, options)
   return self
 end)
 
--- The place of a timestep in the schedule. Of two equal ones it is the second, from which a sample
--- begins that starts within the schedule.
+-- Returns the place of a timestep in the schedule. If the timestep occurs twice, returns the second
+-- place, at which a sample that starts within the schedule begins.
 local function place_of(self, t)
   if torch.is_tensor(t) then t = t:item() end
   local first

@@ -46,8 +46,8 @@ local function solved(rows, values)
   return x
 end
 
--- The factors of the first `n` differences in a step of width h (of the sign of the output's kind):
--- equation 12 of the paper. `ratios` are the places of the outputs on the step.
+-- Returns the factors of the first `n` differences in a step of width h, which is negated if
+-- outputs are x0: equation 12 of the paper. `ratios` are the places of the outputs on the step.
 local function factors(ratios, h, b_h, n)
   local rows, values = {}, {}
   local phi, factorial = (math.exp(h) - 1) / h - 1, 1
@@ -104,7 +104,7 @@ function unipc.step(self, output, _, sample)
   return update(self, sample, index, index + 1, self.outputs, self.order)
 end
 
--- diffusers reads the names of other solvers' types as its own.
+-- Like diffusers, accepts the solver types of other solvers.
 local same_types = { midpoint = "bh2", heun = "bh2", logrho = "bh2" }
 
 function unipc.check(self)

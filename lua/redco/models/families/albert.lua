@@ -6,7 +6,8 @@ local new_encoder = require "redco.models.kinds.bert_like"
 local dropout = { dropout = { "classifier_dropout_prob" } }
 local pooled = { "first", { linear = "albert.pooler", activation = "tanh" }, dropout }
 
--- The layers form groups of consecutive ones with the same parameters, of inner_group_num each.
+-- Consecutive layers form groups with the same parameters. A layer has inner_group_num inner
+-- layers.
 local function layers(c)
   local list, n_per_group = {}, c.num_hidden_layers / c.num_hidden_groups
   for i = 0, c.num_hidden_layers - 1 do

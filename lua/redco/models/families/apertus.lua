@@ -5,11 +5,11 @@ local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 
--- The numbers whose softplus are the slopes of a new activation.
+-- Initialises a parameter so that its softplus, a slope of the activation, is y.
 local function before_softplus(y) return blocks.constant(math.log(math.exp(y) - 1)) end
 
--- xIELU (Huang and Schlag, 2024): a parabola on the right, an exponential on the left. Its beta and
--- eps are in files, too, and not trained.
+-- xIELU (Huang and Schlag, 2024): a parabola on the right, an exponential on the left. Model files
+-- also contain beta and eps, which are not trained.
 local function xielu(params, name, x)
   local function constant(part) return params[name .. part]:detach() end
   local function slope(part)
@@ -21,7 +21,7 @@ local function xielu(params, name, x)
   return torch.where(x:gt(0), slope ".alpha_p" * x * x, left) + x * beta
 end
 
--- Returns a feed-forward layer as that of llama_mlp.lua.
+-- Returns a feed-forward layer like that of llama_mlp.lua.
 local function new_mlp(c)
   local mlp = {}
 
@@ -61,7 +61,7 @@ return new_family {
     bos_token_id = 1,
     eos_token_id = 2,
   },
-  optional = { "mlp_bias", "post_norm", "qk_norm" },  -- of the first folders, not read
+  optional = { "mlp_bias", "post_norm", "qk_norm" },  -- keys of early folders, not read
   complete = function(c, is_file)
     if is_file or c.rope_scaling or c.rope_parameters then return end
     c.rope_scaling = { rope_type = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4,

@@ -22,7 +22,7 @@ return new_family {
     bos_token_id = 128000,
     eos_token_id = 128001,
   },
-  -- transformers writes it.
+  -- Sets head_dim, because transformers writes this key.
   complete = function(c) c.head_dim = rotary.head_dim(c) end,
   facts = function(c)
     return {

@@ -32,7 +32,7 @@ local bamba = {
 }
 
 function bamba.complete(c)
-  -- transformers uses this number, whatever the file says.
+  -- transformers always uses 0.5, whatever the file says.
   if type(c.rope_parameters) == "table" then c.rope_parameters.partial_rotary_factor = nil end
   c.partial_rotary_factor = 0.5
 end

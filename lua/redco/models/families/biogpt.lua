@@ -23,7 +23,7 @@ return new_family {
     attention_probs_dropout_prob = 0.1,
     max_position_embeddings = 1024,
     initializer_range = 0.02,
-    layer_norm_eps = 1e-12,  -- which transformers does not read
+    layer_norm_eps = 1e-12,  -- transformers does not read this key
     scale_embedding = true,
     activation_dropout = 0,
     tie_word_embeddings = true,
@@ -31,7 +31,7 @@ return new_family {
     bos_token_id = 0,
     eos_token_id = 2,
   },
-  -- Layers are not dropped when it is trained.
+  -- Training never drops layers, so this key has no effect.
   optional = { "layerdrop" },
   keys = { inner = "intermediate_size", activation = "hidden_act", dropout = "hidden_dropout_prob",
     attention_dropout = "attention_probs_dropout_prob", std = "initializer_range",

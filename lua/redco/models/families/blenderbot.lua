@@ -26,7 +26,7 @@ return new_family {
     decoder_start_token_id = 1,
     forced_eos_token_id = 2,
   },
-  -- transformers does not read the settings of norms, which folders have.
+  -- Model folders contain settings of norms, which transformers does not read.
   optional = { "classif_dropout", "classifier_dropout", "id2label", "label2id", "num_labels",
     "add_final_layer_norm", "add_bias_logits", "normalize_before", "normalize_embedding",
     "static_position_embeddings", "extra_pos_embeddings", "extra_layer_norm",

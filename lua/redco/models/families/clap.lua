@@ -24,7 +24,7 @@ local clap = {
   nullable = { "text_config", "audio_config" },
   defaults = { text_config = {}, audio_config = {}, logit_scale_init_value = 1 / 0.07,
     projection_dim = 512, projection_hidden_act = "relu", initializer_factor = 1.0 },
-  -- transformers writes those of the text.
+  -- transformers writes the text model's values of these keys.
   optional = { "hidden_size", "num_hidden_layers" },
   ignored = { "position_ids$", "token_type_ids$", "num_batches_tracked$",
     "relative_position_index$" },
@@ -51,7 +51,7 @@ function clap.check(c)
   end
 end
 
--- Returns what says how the projections are initialised.
+-- Returns the keys that determine how the projections are initialised.
 local function of_projections(c)
   return { hidden_size = c.text_config.hidden_size, initializer_factor = c.initializer_factor,
     num_hidden_layers = c.text_config.num_hidden_layers + #c.audio_config.depths }
@@ -89,7 +89,7 @@ function clap.new_functions(c)
       :matmul(functions.get_text_features(params, inputs, o):t()) * params.logit_scale_a:exp()
   end
 
-  -- Of the texts if there are some, else of the sounds.
+  -- Returns the hidden states of the texts if there are texts, else those of the sounds.
   function functions.hidden_states(params, inputs, o)
     local kept = {}
     local run = inputs.input_ids and runs.text or runs.audio

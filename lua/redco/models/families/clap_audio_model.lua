@@ -12,7 +12,7 @@ local tower = require "redco.models.kinds.tower"
 
 local eps = 1e-5
 local patches, fusion = "patch_embed.", "patch_embed.fusion_model."
-local n_parts = 3  -- of a longer sound, beside the whole
+local n_parts = 3  -- parts of a longer sound, in addition to the whole
 
 local audio = {
   model_type = "clap_audio_model",
@@ -76,8 +76,7 @@ function audio.check(c)
   end
 end
 
--- The channels of convolutions and norms of a block that fuses features; the first number is that
--- of its first convolution.
+-- The branches of the block that fuses features, with the index of their first convolution.
 local branches = { local_att = 0, global_att = 1 }
 
 local function branch_names(branch)
@@ -148,9 +147,9 @@ local function squares(c, x)
     :reshape { batch, rows, side, side }
 end
 
--- Returns what takes the place of two features a and b [B, size, H, W]: their sum, weighted by
--- attention to it (Dai et al., 2021). In training the norms see all sounds, not only longer ones as
--- in transformers, so that no shape depends on values.
+-- Fuses two features a and b [B, size, H, W]: returns their sum, weighted by attention to a + b
+-- (Dai et al., 2021). In training the norms see all sounds, so that no shape depends on values. In
+-- transformers they see only the longer sounds.
 local function fused(params, a, b, o)
   local both = a + b
   local function branch(name, x)

@@ -18,7 +18,7 @@ local roberta = new_encoder {
   tasks = {},
 }
 
--- Its configuration has initializer_factor instead, and it has no head.
+-- CLAP's configuration has initializer_factor instead of initializer_range, and there is no head.
 roberta.defaults.initializer_range = nil
 roberta.defaults.tie_word_embeddings = nil
 local range = 0.02
@@ -34,7 +34,7 @@ local text = setmetatable({
   default_task = false, tasks = false, new_forward = false,  -- it is a part of the tower
 }, { __index = roberta })
 
--- The encoder has the prefix.
+-- Lets the encoder read the parameters under names with the prefix.
 local function with_prefix(params)
   return setmetatable({}, { __index = function(_, name) return params[name:sub(#prefix + 2)] end })
 end

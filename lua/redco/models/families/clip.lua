@@ -20,7 +20,7 @@ local clip = new_family {
 }
 
 function clip.check(c)
-  local most = 88  -- its exponential is a float32
+  local most = 88  -- exp(88) still fits into float32
   if c.logit_scale_init_value > most then
     fail("clip: logit_scale_init_value is %g, expected at most %d", c.logit_scale_init_value, most)
   end
@@ -29,7 +29,7 @@ end
 function clip.add_own_parameters(c, add)
   for _, part in ipairs { { text.tower, c.text_config }, { vision.tower, c.vision_config } } do
     local projection, config = part[1].projection, part[2]
-    -- The deviation has the factor of the whole, not of the part.
+    -- The deviation uses initializer_factor of the whole configuration, not of the part.
     blocks.add_linear(add, projection.name, config.hidden_size, c.projection_dim,
       blocks.normal(config.hidden_size ^ -0.5 * c.initializer_factor), false)
   end

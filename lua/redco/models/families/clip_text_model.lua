@@ -66,8 +66,8 @@ function text.add_parameters(c, add)
   blocks.add_layer_norm(add, "final_layer_norm", c.hidden_size)
 end
 
--- Returns the places [B] of the end tokens. Old configurations have a wrong eos_token_id, 2; with
--- them the end token is the one with the largest number.
+-- Returns the places [B] of the end tokens. Old configurations have a wrong eos_token_id, 2; then
+-- the end token is the token with the largest number.
 local function end_places(c, ids)
   if c.eos_token_id == 2 then return ids:argmax(-1) end
   return ids:eq(c.eos_token_id):to("int64"):argmax(-1)

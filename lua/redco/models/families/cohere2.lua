@@ -28,7 +28,7 @@ return new_family {
     bos_token_id = 5,
     eos_token_id = 255001,
   },
-  -- The last ones are in folders, and transformers does not read them.
+  -- Model folders contain the last keys, which transformers does not read.
   optional = { "layer_types", "sliding_window_pattern", "_sliding_window_pattern",
     "cache_implementation", "order_of_interleaved_layers", "position_embedding_type",
     "rotary_pct", "use_embedding_sharing", "use_gated_activation", "use_parallel_block",

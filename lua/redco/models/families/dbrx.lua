@@ -34,7 +34,7 @@ local dbrx = {
   aliases = { hidden_size = "d_model", num_attention_heads = "n_heads",
     num_hidden_layers = "n_layers", max_position_embeddings = "max_seq_len" },
   optional = { "attn_config", "ffn_config", "num_key_value_heads", "rope_parameters" },
-  -- The loss of the router's probabilities is another in each version of transformers.
+  -- Each version of transformers computes another loss of the router's probabilities.
   only = { output_router_logits = false, tie_word_embeddings = false },
   ignored = { "%.rotary_emb%.inv_freq$" },
 }
@@ -45,7 +45,7 @@ local attention_defaults = { attn_pdrop = 0, kv_n_heads = 1 }
 local experts_defaults = { ffn_hidden_size = 3584, moe_num_experts = 4, moe_top_k = 1,
   moe_normalize_expert_weights = 1 }
 
--- Returns a part of the configuration, with its defaults; null is none.
+-- Returns a part of the configuration, with its defaults. Null removes a default.
 local function part_of(c, key, defaults)
   local given = c[key]
   if given ~= nil and type(given) ~= "table" then
@@ -65,7 +65,7 @@ function dbrx.complete(c)
   end
   c.attn_config = part_of(c, "attn_config", attention_defaults)
   c.ffn_config = part_of(c, "ffn_config", experts_defaults)
-  -- Version 5 of transformers, which alone writes rope_parameters, does not read the other.
+  -- Only version 5 of transformers writes rope_parameters, and then ignores attn_config.rope_theta.
   c.attn_config.rope_theta = rope.rope_theta or c.attn_config.rope_theta or 10000
   c.num_key_value_heads, c.rope_parameters = c.attn_config.kv_n_heads, nil
 end

@@ -14,7 +14,7 @@ local pooled = { "first", { dropout = { "pooler_dropout" } },
   { linear = "pooler.dense", activation = "pooler_hidden_act" },
   { dropout = { "cls_dropout", "hidden_dropout_prob" } } }
 
--- The head of DeBERTa's authors, whose last product is always with the embedding.
+-- The head of DeBERTa's authors, which always uses the embedding as its last matrix.
 local function original_head(c)
   return not c.legacy and {
     bias = "lm_predictions.lm_head.bias", weight = "deberta.embeddings.word_embeddings.weight",

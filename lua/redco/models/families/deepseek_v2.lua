@@ -38,13 +38,13 @@ local deepseek = {
   nullable = { "q_lora_rank" },
   optional = { "n_group", "topk_group", "aux_loss_alpha", "seq_aux", "pretraining_tp",
     "qk_head_dim", "moe_layer_freq", "scoring_func", "ep_size" },
-  aliases = { num_experts = "n_routed_experts" },  -- of transformers 5
+  aliases = { num_experts = "n_routed_experts" },  -- the name in transformers 5
   only = { mlp_bias = false, norm_topk_prob = false,
     output_router_logits = false, moe_layer_freq = 1, scoring_func = "softmax" },
   n_experts = "n_routed_experts",
 }
 
--- transformers reads the size of what rotates from this key.
+-- Sets head_dim, from which transformers reads the rotary size.
 function deepseek.complete(c) c.head_dim = c.qk_rope_head_dim end
 
 function deepseek.check(c)

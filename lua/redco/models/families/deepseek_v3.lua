@@ -51,7 +51,7 @@ local deepseek = {
   n_experts = "n_routed_experts",
 }
 
--- transformers reads the size of what rotates from this key.
+-- Sets head_dim, from which transformers reads the rotary size.
 function deepseek.complete(c) c.head_dim = c.qk_rope_head_dim end
 
 function deepseek.check_mixture(c)

@@ -124,7 +124,7 @@ local function mask_of_places(inputs, height, width)
 end
 
 -- Returns the positions [B, T, size] of places of the mask [B, rows, columns]: sines and cosines of
--- the number of places above, and of those on the left, in parts of a circle.
+-- the row and of the column, counted without padding and scaled to a full circle.
 local function positions_of(mask, size)
   local half = size / 2
   local function along(axis)
@@ -175,8 +175,8 @@ end
 function detr.new_functions(c)
   local see, encode, decode = backbone.new(c), new_layer(c, "encoder"), new_layer(c, "decoder")
 
-  -- Returns what the queries have found [B, Q, size]; appends the inputs of the decoder's layers
-  -- and the output to `kept`.
+  -- Returns the states of the queries [B, Q, size]. Appends the inputs of the decoder's layers and
+  -- the output to `kept`.
   local function run(params, inputs, o, kept)
     local image = see(blocks.with_prefix(params, of_backbone), inputs.pixel_values, o)
     local places = mask_of_places(inputs, image:size(2), image:size(3))

@@ -3,7 +3,7 @@
 local new_family = require "redco.models.kinds.vit_like"
 local torch = require "redco.torch"
 
--- The size of the gated layer is two thirds of the plain one's, as a multiple of 8.
+-- The gated layer has two thirds of the plain layer's size, rounded up to a multiple of 8.
 local function mlp(c)
   local inner = math.floor(c.hidden_size * c.mlp_ratio)
   if not c.use_swiglu_ffn then return { up = "mlp.fc1", down = "mlp.fc2", inner = inner } end
@@ -45,7 +45,7 @@ local function like_dinov2(row)
     class = row.class,
     prefix = row.model_type,
     defaults = defaults,
-    -- Of the class that is a part of detectors.
+    -- Keys of the backbone class, which is a part of detectors.
     optional = { "apply_layernorm", "reshape_hidden_states", "out_features", "out_indices",
       "stage_names" },
     registers = row.registers,

@@ -70,7 +70,7 @@ local function augmented(c, places, x, o)
   return places
 end
 
--- Returns cos and sin [B or 1, 1, first + patches, head size / 2]: only patches turn.
+-- Returns cos and sin [B or 1, 1, first + patches, head size / 2], which rotate only patches.
 local function angles_of(c, n_first, n_rows, n_columns, x, o)
   local size = c.hidden_size / c.num_attention_heads
   local places = centers(n_rows, n_columns, x.device)
@@ -169,8 +169,8 @@ return new_family {
   nullable = { "pos_embed_rescale" },
   optional = { "pos_embed_shift", "pos_embed_jitter", "apply_layernorm", "reshape_hidden_states",
     "out_features", "out_indices", "stage_names", "rope_parameters" },
-  ignored = { "register_tokens$" },  -- an empty one
-  -- Only training with masked images reads it.
+  ignored = { "register_tokens$" },  -- an empty tensor
+  -- Only training with masked images reads this parameter.
   buffers = { ["embeddings.mask_token"] = true },
   complete_model = rotary.complete,
   add_parameters = add_parameters,

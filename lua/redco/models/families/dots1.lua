@@ -34,7 +34,7 @@ return new_family {
     max_window_layers = 62,
   },
   nullable = { "num_key_value_heads", "sliding_window" },
-  -- The last ones are in folders, and transformers does not read them.
+  -- Model folders contain the last keys, which transformers does not read.
   optional = { "layer_types", "use_sliding_window", "scoring_func", "topk_method",
     "moe_layer_freq" },
   aliases = { num_local_experts = "n_routed_experts" },

@@ -36,7 +36,7 @@ local ernie = {
   },
   optional = { "moe_layer_end_index", "use_bias", "moe_norm_min",
     "router_aux_loss_coef" },
-  -- transformers has no dropout here, and counts other experts in the loss of the router.
+  -- transformers has no dropout here, and its router loss counts other experts.
   only = { attention_dropout = 0, use_bias = false,
     moe_norm_min = 1e-12, output_router_logits = false },
   aliases = { num_experts = "moe_num_experts", num_experts_per_tok = "moe_k" },
@@ -46,7 +46,7 @@ local ernie = {
   n_chosen = "moe_k",
 }
 
--- The mixture by DeepSeek's keys.
+-- Returns the mixture, with the configuration under DeepSeek's names.
 local function new_mixture(c)
   return grouped_experts.new(setmetatable({
     n_routed_experts = c.moe_num_experts, num_experts_per_tok = c.moe_k, norm_topk_prob = true,

@@ -23,7 +23,7 @@ return new_family {
     eos_token_id = 2,
   },
   nullable = { "sliding_window" },
-  -- A pattern may also be a text, "LLLG", of folders that have layer_types.
+  -- A pattern may also be a text, such as "LLLG" in folders that have layer_types.
   optional = { "layer_types", "sliding_window_pattern", "cache_implementation" },
   complete = function(c)
     local n = tonumber(c.sliding_window_pattern) or 4

@@ -7,7 +7,7 @@ local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 
--- The configuration by DeepSeek's names.
+-- Returns the configuration under DeepSeek's names.
 local function deepseek(c)
   return setmetatable({ n_routed_experts = c.num_experts, n_shared_experts = c.num_shared_experts },
     { __index = c })

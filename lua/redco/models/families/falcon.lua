@@ -75,7 +75,7 @@ function falcon.check(c)
   if not c.alibi then rotary.settings("falcon", c, head_size(c)) end
 end
 
--- Returns the names of the norms of a layer, and of those of its two parts.
+-- Returns the names of a layer's norms, then those of attention's and the feed-forward layer's.
 local function norms_of(c)
   if has_two_norms(c) then return { "ln_attn", "ln_mlp" }, "ln_attn", "ln_mlp" end
   if c.parallel_attn then return { "input_layernorm" }, "input_layernorm", "input_layernorm" end
@@ -108,7 +108,7 @@ end
 
 falcon.head = blocks.tied_head "transformer.word_embeddings.weight"
 
--- Returns a function that splits what query_key_value puts out into q, k and v, each [B, H, T, D].
+-- Returns a function that splits the output of query_key_value into q, k and v, each [B, H, T, D].
 local function splitter(c)
   local n_heads, size = c.num_attention_heads, head_size(c)
   if not c.new_decoder_architecture and not c.multi_query then

@@ -57,7 +57,7 @@ function falcon.check(c)
   check_list(c, "ssm_multipliers", 5)
 end
 
--- Returns a mixer: attention and Mamba-2 of the same input.
+-- Returns a mixer that adds attention and Mamba-2, both of the same input.
 local function both(c, mamba, attention)
   local into, out, of_mamba = c.attention_in_multiplier or 1, c.attention_out_multiplier or 1,
     c.ssm_out_multiplier or 1
@@ -86,7 +86,7 @@ function falcon.facts(c)
     norms = { "input_layernorm", nil, "pre_ff_layernorm" }, last_norm = "final_layernorm",
     mlp_name = "feed_forward", mlp_bias = c.mlp_bias, gate_scale = scales[1], mlp_scale = scales[2],
     qkv_bias = c.attention_bias, o_bias = c.attention_bias,
-    -- A factor of the keys.
+    -- key_multiplier scales the keys, and so the scores.
     attention_scale = rotary.head_dim(c) ^ -0.5 * (c.key_multiplier or 1),
     embedding_scale = c.embedding_multiplier, logits_scale = c.lm_head_multiplier,
     mixer = function(_, attention) return both(c, mamba, attention) end,

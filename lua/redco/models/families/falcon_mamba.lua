@@ -14,7 +14,7 @@ return new_family {
   tasks = { features = tasks.features "FalconMamba" },
   defaults = steps.with_defaults { mixer_rms_eps = 1e-6 },
   optional = steps.optional,
-  only = { hidden_act = "silu" },  -- versions 4 and 5 of transformers differ in others
+  only = { hidden_act = "silu" },  -- with others, transformers 4 and 5 differ
   mixer = function(c)
     local facts = steps.facts(c)
     facts.norms, facts.eps = norms.rms_plain, c.mixer_rms_eps

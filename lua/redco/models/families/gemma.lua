@@ -27,10 +27,10 @@ return new_family {
     bos_token_id = 2,
     eos_token_id = 1,
   },
-  -- transformers does not read it.
+  -- transformers does not read this key.
   optional = { "hidden_activation" },
   only = { use_bidirectional_attention = false },
-  -- The first folders name the other GELU. Version 5 of transformers reads it so, too.
+  -- Early folders write "gelu" and mean the tanh form. Version 5 of transformers reads it so, too.
   complete = function(c)
     if c.hidden_act == "gelu" then c.hidden_act = "gelu_pytorch_tanh" end
   end,

@@ -27,7 +27,7 @@ local gemma3 = {
     eoi_token_id = "eoi_token_index" },
 }
 
--- Returns how many squares a side of an image has, and how many patches a side of a square.
+-- Returns the number of squares along a side of an image, and of patches along a side of a square.
 local function squares_of(c)
   local patches = math.floor(c.vision_config.image_size / c.vision_config.patch_size)
   local side = math.floor(math.sqrt(c.mm_tokens_per_image))

@@ -57,7 +57,7 @@ local gemma3n = {
     "rope_parameters" },
   -- Version 4 of transformers writes "language_model" behind each "model", also within a name.
   current_name = function(name) return (name:gsub("model%.language_model", "model")) end,
-  -- Of the last layers, which use those of others.
+  -- Weights of the last layers, which use the keys and values of earlier layers instead.
   ignored = { "%.self_attn%.[kv]_proj%.", "%.self_attn%.k_norm%.", "%.rotary_emb%.inv_freq$" },
   lists = { intermediate_size = true, activation_sparsity_pattern = true },
   logits_cap = function(c) return c.final_logit_softcapping end,
@@ -153,8 +153,8 @@ function gemma3n.add_parameters(c, add)
   end
 end
 
--- Returns function(params, name, x, o), a feed-forward layer of which a share of the gates, the
--- lowest if they were normally distributed, is zero.
+-- Returns function(params, name, x, o), a feed-forward layer that zeroes a share of the gates: the
+-- lowest ones, if the gates are normally distributed.
 local function new_mlp(c, share)
   local activation = blocks.activation("gemma3n_text", c.hidden_activation)
   local deviations = share > 0

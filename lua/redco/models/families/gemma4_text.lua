@@ -52,7 +52,7 @@ local gemma4 = {
   optional = { "layer_types", "final_logit_softcapping", "rope_parameters", "global_head_dim",
     "num_global_key_value_heads", "per_layer_config", "num_experts", "top_k_experts",
     "moe_intermediate_size", "use_bidirectional_attention", "is_causal" },
-  -- Of the last layers, which use those of others.
+  -- Weights of the last layers, which use the keys and values of earlier layers instead.
   ignored = { "%.self_attn%.[kv]_proj%.", "%.self_attn%.k_norm%.", "%.rotary_emb%." },
   logits_cap = function(c) return c.final_logit_softcapping end,
   head = blocks.tied_head "model.embed_tokens.weight",
@@ -139,7 +139,8 @@ end
 
 local function rms(c, params, name, x) return norms.rms.apply(params, name, x, c.rms_norm_eps) end
 
--- Returns the experts of a layer, whose router has a norm, factors of its input and of its choice.
+-- Returns the experts of a layer. The router normalises and scales its input, and scales the
+-- weights of the chosen experts.
 local function new_mixture(c)
   local own = setmetatable({ hidden_act = c.hidden_activation }, { __index = c })
   local function route(params, name, x, o)
@@ -163,7 +164,7 @@ local function new_mixture(c)
   })
 end
 
--- Returns the feed-forward layer of layer i, and the experts beside it, or nil.
+-- Returns function(i) -> the feed-forward layer of layer i, and the experts beside it or nil.
 local function mlps_of(c)
   local shared_of = layers.new_shared(c)
   local mixture = c.enable_moe_block and new_mixture(c) or nil
@@ -212,7 +213,7 @@ function gemma4.add_parameters(c, add)
   end
 end
 
--- How far tokens see to both sides in a window, or nil where they see only those before.
+-- Returns function(window) -> how far tokens see to both sides, or nil if they see only backwards.
 local function reach_of(c)
   if c.use_bidirectional_attention == "all" then
     return function(window) return math.floor(window / 2) + 1 end
@@ -233,8 +234,8 @@ function gemma4.new_forward(c)
     mlps[i], mixtures[i] = mlp_of(i)
   end
 
-  -- Returns the states x with what the experts and the feed-forward layer put out, and what the
-  -- router does.
+  -- Adds the outputs of the feed-forward layer and the experts to x. Returns the sum, and the
+  -- router's logits and the numbers of its experts.
   local function fed(params, layer, i, x, o)
     local function norm(name, y) return rms(c, params, layer .. name, y) end
     local y = mlps[i].forward(params, layer .. "mlp", norm("pre_feedforward_layernorm", x), o)

@@ -34,7 +34,7 @@ return new_family {
   },
   optional = { "num_nextn_predict_layers", "num_mtp_layers" },
   only = { output_router_logits = false },
-  aliases = { num_local_experts = "n_routed_experts" },  -- of transformers 5
+  aliases = { num_local_experts = "n_routed_experts" },  -- the name in transformers 5
   -- The layers that predict a second token, which transformers ignores too.
   ignored = { "%.rotary_emb%.inv_freq$", "^model%.layers%.46%.", "^model%.layers%.92%." },
   n_experts = "n_routed_experts",

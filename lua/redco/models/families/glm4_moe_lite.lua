@@ -47,7 +47,7 @@ return new_family {
   optional = { "pretraining_tp", "qk_head_dim", "mlp_layer_types", "num_nextn_predict_layers",
     "topk_method", "first_k_dense_replace" },
   only = { output_router_logits = false },
-  aliases = { num_local_experts = "n_routed_experts" },  -- of transformers 5
+  aliases = { num_local_experts = "n_routed_experts" },  -- the name in transformers 5
   -- The layers that predict a second token, which transformers ignores too.
   ignored = { "%.rotary_emb%.inv_freq$", "^model%.layers%.47%." },
   n_experts = "n_routed_experts",

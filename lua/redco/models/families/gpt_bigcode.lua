@@ -48,8 +48,8 @@ return new_family {
   -- Other names of the same settings (attribute_map of transformers).
   aliases = { hidden_size = "n_embd", max_position_embeddings = "n_positions",
     num_attention_heads = "n_head", num_hidden_layers = "n_layer" },
-  -- The second line is of narrow types, whose sums are in float32 here. The others are in folders,
-  -- and transformers does not read them.
+  -- The keys in the second line are about narrow types, whose sums are in float32 here. Model
+  -- folders contain the keys below, which transformers does not read.
   optional = { "n_inner",
     "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
     "inference_runner", "max_batch_size", "max_sequence_length", "num_key_value_heads",

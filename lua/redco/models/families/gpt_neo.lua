@@ -31,7 +31,7 @@ local gpt_neo = {
   },
   -- Other names of the same settings (attribute_map of transformers).
   aliases = { num_attention_heads = "num_heads", num_hidden_layers = "num_layers" },
-  -- The last ones are in folders, and transformers does not read them.
+  -- Model folders contain the last keys, which transformers does not read.
   optional = { "intermediate_size", "attention_types", "attention_layers", "gradient_checkpointing",
     "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
     "summary_use_proj" },
@@ -39,7 +39,7 @@ local gpt_neo = {
   ignored = { "%.attention%.bias$", "%.attention%.masked_bias$" },
 }
 
--- Returns the kind of each layer, "global" or "local", by attention_types: { { kinds, n }, ... }.
+-- Expands attention_types, { { kinds, n }, ... }, to the kind of each layer, "global" or "local".
 local function expanded(c)
   local list = {}
   for _, row in ipairs(c.attention_types or { { { "global", "local" }, c.num_layers / 2 } }) do

@@ -36,9 +36,9 @@ local gpt_oss = {
     router_aux_loss_coef = 0.9,
   },
   nullable = { "num_key_value_heads", "head_dim", "sliding_window" },
-  -- The last ones are in folders, and transformers does not read them.
+  -- Model folders contain the last keys, which transformers does not read.
   optional = { "layer_types", "experts_per_token", "initial_context_length" },
-  -- Version 4 of transformers has a loss of the router that counts scores, not probabilities.
+  -- Version 4 of transformers computes the router loss from scores, not from probabilities.
   only = { output_router_logits = false },
   aliases = { num_experts = "num_local_experts" },
   n_experts = "num_local_experts",
@@ -51,7 +51,7 @@ function gpt_oss.complete(c)
     truncate = false, original_max_position_embeddings = 4096 }
 end
 
--- Returns a router as that of experts.lua, whose probabilities are those among the chosen.
+-- Returns a router like those of experts.lua, with a softmax over the chosen experts only.
 local function new_route(c)
   return function(params, name, x, o)
     -- Each model shard chooses among all experts.
@@ -61,7 +61,7 @@ local function new_route(c)
   end
 end
 
--- Returns a function of gates and their factors [..., 2 inner], which alternate.
+-- Returns a function of [..., 2 inner], in which gates and their factors alternate.
 local function new_gated(c)
   return function(y)
     local shape = y.shape

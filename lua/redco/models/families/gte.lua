@@ -29,7 +29,7 @@ local function like_gte(model_type, models, class, prefix, defaults)
       layer_norm_eps = 1e-12,
       tie_word_embeddings = true,
     },
-    -- Settings of the authors' own class that name how it computes the same.
+    -- Settings of the authors' own class that change how it computes, not the result.
     optional = { "pack_qkv", "unpad_inputs", "use_memory_efficient_attention" },
     only = { position_embedding_type = "rope", layer_norm_type = "layer_norm",
       logn_attention_scale = false, logn_attention_clip1 = false },

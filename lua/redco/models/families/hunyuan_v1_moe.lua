@@ -6,7 +6,7 @@ local fail = require "redco.fail"
 local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 
--- The setting of layer i, which may have one value or a list of them.
+-- Returns the setting of layer i. A key has one value, or a list with one for each layer.
 local function of_layer(c, key, i)
   return type(c[key]) == "table" and c[key][i + 1] or c[key]
 end

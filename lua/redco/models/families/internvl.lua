@@ -25,7 +25,7 @@ local internvl = {
   optional = { "tie_word_embeddings", "image_token_index" },
 }
 
--- Returns how many patches a side of a tile has, and a side of a square.
+-- Returns the number of patches along a side of a tile, and along a side of a square.
 local function sides_of(c)
   local n_rows, side = vision.n_rows(c.vision_config), 1 / c.downsample_ratio
   if side % 1 ~= 0 or n_rows % side ~= 0 then

@@ -47,7 +47,7 @@ local jamba = {
   nullable = { "num_key_value_heads" },
   optional = { "mamba_dt_rank", "use_mamba_kernels", "use_mambapy", "use_associative_scan",
     "num_logits_to_keep" },
-  aliases = { num_local_experts = "num_experts" },  -- of transformers 5
+  aliases = { num_local_experts = "num_experts" },  -- the name in transformers 5
   only = { hidden_act = "silu" },
   n_experts = "num_experts",
 }

@@ -104,7 +104,7 @@ return new_family {
     tie_word_embeddings = true,
   },
   aliases = { head_dim = "kv_channels" },
-  -- transformers 4 fails with it.
+  -- transformers 4 fails if this key is true.
   only = { output_router_logits = false },
   n_experts = "num_local_experts",
   complete = function(c)

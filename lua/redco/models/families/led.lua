@@ -26,7 +26,7 @@ local led = new_family {
     eos_token_id = 2,
     decoder_start_token_id = 2,
   },
-  -- transformers does not read the settings of norms, which folders have.
+  -- Model folders contain settings of norms, which transformers does not read.
   optional = { "attention_window", "classif_dropout", "classifier_dropout", "id2label", "label2id",
     "num_labels", "add_final_layer_norm", "add_bias_logits", "normalize_before",
     "normalize_embedding" },
@@ -36,7 +36,7 @@ local led = new_family {
 }
 
 function led.complete(c)
-  c.scale_embedding = false  -- which transformers does not read
+  c.scale_embedding = false  -- transformers does not read this key
   local window, list = c.attention_window or 512, {}
   if type(window) == "number" then
     for i = 1, c.encoder_layers do list[i] = window end

@@ -21,7 +21,7 @@ return new_family {
     eos_token_id = 2,
   },
   optional = { "pretraining_tp" },
-  -- transformers writes it.
+  -- Sets head_dim, because transformers writes this key.
   complete = function(c) c.head_dim = rotary.head_dim(c) end,
   facts = function(c)
     return { qkv_bias = c.attention_bias, o_bias = c.attention_bias, mlp_bias = c.mlp_bias }

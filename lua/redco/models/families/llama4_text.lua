@@ -45,7 +45,7 @@ local llama4 = {
     eos_token_id = 2,
   },
   nullable = { "num_key_value_heads", "head_dim", "attention_chunk_size" },
-  -- The last ones are in folders, and transformers does not read them.
+  -- Model folders contain the last keys, which transformers does not read.
   optional = { "layer_types", "no_rope_layers", "moe_layers", "output_router_logits",
     "router_aux_loss_coef", "router_jitter_noise", "for_llm_compressor" },
   n_experts = "num_local_experts",
@@ -53,7 +53,7 @@ local llama4 = {
 
 -- Completes lists with an entry for each layer, or of the layers with experts.
 function llama4.complete(c, is_file)
-  -- Version 4 of transformers does not read it.
+  -- Version 4 of transformers does not read attention_bias.
   if is_file and (ties.version(c) or 0) < 5 then c.attention_bias = false end
   for _, key in ipairs { "no_rope_layers", "moe_layers" } do
     if c[key] ~= nil and type(c[key]) ~= "table" then
@@ -93,7 +93,7 @@ function llama4.check(c)
   end
 end
 
--- Returns attention that normalises heads only where they have positions.
+-- Returns attention that normalises heads only in layers with rotary positions.
 local function new_attention(c)
   return setmetatable({
     new = function(_, facts)
@@ -109,7 +109,7 @@ local function new_attention(c)
   }, { __index = attention })
 end
 
--- Returns a function of i to the feed-forward layer.
+-- Returns function(i) -> the feed-forward layer of layer i.
 local function new_layers(c)
   local function route(params, name, x, o)
     -- Each model shard chooses among all experts.
@@ -133,8 +133,8 @@ local function new_layers(c)
   return function(i) return has_experts[i] and mixture or dense end
 end
 
--- Returns a function of the position of queries without rotary positions. It counts padding on the
--- left, as transformers does.
+-- Returns function(inputs, o, x, rope) -> a factor of queries without rotary positions, by
+-- position. Positions count padding on the left, as in transformers.
 local function new_query_scale(c)
   return function(inputs, o, x, rope)
     if rope or not c.attn_temperature_tuning then return end
@@ -148,7 +148,7 @@ function llama4.facts(c)
   return {
     turn = rotary.turn_neighbours, qkv_bias = c.attention_bias, o_bias = c.attention_bias,
     attention = new_attention(c), experts = new_layers(c), query_scale = new_query_scale(c),
-    -- As its name does not say, 0 means no positions.
+    -- Despite the key's name, 0 means no positions.
     rope = function(i, whole) return c.no_rope_layers[i + 1] ~= 0 and whole or nil end,
     chunk = function(i)
       return c.layer_types[i + 1] == "chunked_attention" and c.attention_chunk_size or nil

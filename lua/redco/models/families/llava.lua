@@ -37,7 +37,7 @@ function llava.complete(c)
   c.vision_feature_layer = c.vision_feature_layer or -2
 end
 
--- Returns the places of the hidden states that are read, 0 being those before the first layer.
+-- Returns the indices of the hidden states to read; 0 is the input of the first layer.
 function llava.feature_places(c)
   local given, n, places = c.vision_feature_layer, c.vision_config.num_hidden_layers, {}
   for i, place in ipairs(type(given) == "table" and given or { given }) do

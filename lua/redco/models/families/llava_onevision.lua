@@ -6,7 +6,7 @@ local grids = require "redco.models.images.tile_grids"
 local llava = require "redco.models.families.llava"
 local new_family = require "redco.models.kinds.image_text"
 
--- How many tiles' features are not scaled.
+-- Returns the largest number of tiles whose features are not scaled.
 local function most_of(c)
   local most = tonumber(c.vision_aspect_ratio:match "^anyres_max_(%d+)$")
   return most and most > 0 and most

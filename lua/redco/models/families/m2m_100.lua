@@ -21,7 +21,7 @@ return new_family {
     eos_token_id = 2,
     decoder_start_token_id = 2,
   },
-  -- Layers are not dropped when it is trained.
+  -- Training never drops layers, so the first two keys have no effect.
   optional = { "encoder_layerdrop", "decoder_layerdrop", "max_length", "num_beams" },
   only = { is_encoder_decoder = true, tie_word_embeddings = true },
   ignored = { "[ed][ne]coder%.embed_tokens%.weight$" },

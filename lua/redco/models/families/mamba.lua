@@ -12,7 +12,7 @@ return new_family {
   tasks = { features = tasks.features "Mamba" },
   defaults = steps.with_defaults {},
   optional = steps.optional,
-  only = { hidden_act = "silu" },  -- versions 4 and 5 of transformers differ in others
+  only = { hidden_act = "silu" },  -- with others, transformers 4 and 5 differ
   mixer = function(c)
     local mixer = mamba_layer(c, steps.facts(c))
     return function() return mixer end

@@ -17,7 +17,7 @@ return new_family {
     decoder_start_token_id = 58100,
     forced_eos_token_id = 0,
   },
-  -- transformers does not read the settings of norms, which folders have.
+  -- Model folders contain settings of norms, which transformers does not read.
   optional = { "decoder_vocab_size", "classifier_dropout", "classif_dropout", "id2label",
     "label2id", "num_labels", "add_final_layer_norm", "add_bias_logits", "normalize_before",
     "normalize_embedding", "static_position_embeddings", "num_beams", "bad_words_ids",

@@ -17,7 +17,7 @@ return new_family {
     eos_token_id = 2,
     forced_eos_token_id = 2,
   },
-  -- transformers does not read the settings of norms, which folders have.
+  -- Model folders contain settings of norms, which transformers does not read.
   optional = { "classifier_dropout", "id2label", "label2id", "num_labels", "add_final_layer_norm",
     "add_bias_logits", "normalize_before", "normalize_embedding", "static_position_embeddings" },
   only = { is_encoder_decoder = true, tie_word_embeddings = true, encoder_layerdrop = 0,

@@ -29,11 +29,11 @@ return new_family {
     bos_token_id = 200034,
     eos_token_id = 200020,
   },
-  -- Keys of the first folders, whose other values no folder has.
+  -- Keys of early folders, which all give these keys the same values.
   optional = { "rotary_dim", "attn_type_list", "mtp_transformer_layers", "num_mtp_modules",
     "qk_norm_type", "scoring_func", "shared_intermediate_size", "use_mtp", "use_qk_norm",
     "use_routing_bias", "router_aux_loss_coef" },
-  -- The loss of transformers' routers counts other experts than those that are chosen.
+  -- transformers' router loss counts other experts than the chosen ones.
   only = { router_jitter_noise = 0, output_router_logits = false },
   aliases = { num_experts = "num_local_experts" },
   n_experts = "num_local_experts",

@@ -47,8 +47,8 @@ function ministral3.complete(c)
   }
 end
 
--- Returns the factor of the growth and the length of the training texts, which longrope has beside
--- rope_scaling.
+-- Returns llama_4_scaling_beta and the length of the training texts. longrope has this length
+-- outside of rope_scaling.
 local function growth_of(c)
   local scaling = c.rope_scaling or {}
   return scaling.llama_4_scaling_beta,

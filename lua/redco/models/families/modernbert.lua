@@ -55,7 +55,7 @@ local modernbert = {
     tie_word_embeddings = true,
   },
   nullable = { "pad_token_id", "local_rope_theta", "initializer_cutoff_factor" },
-  -- Settings of how transformers computes the same.
+  -- Settings that change how transformers computes, not the result.
   optional = { "deterministic_flash_attn", "reference_compile", "repad_logits_with_grad",
     "sparse_pred_ignore_index", "sparse_prediction", "layer_types", "rope_parameters" },
   only = { rope_scaling = false },
@@ -102,7 +102,7 @@ local function normal(c, std)
   end
 end
 
--- Of what adds to the residual stream.
+-- Returns the initialiser of layers that add to the residual stream.
 local function outer_normal(c)
   return normal(c, c.initializer_range / math.sqrt(2 * c.num_hidden_layers))
 end

@@ -6,7 +6,7 @@ local new_encoder = require "redco.models.kinds.bert_like"
 
 local dropout = { dropout = { "hidden_dropout_prob" } }
 
--- transformers does not read how many buckets the configuration has, only as the number of rows.
+-- transformers always uses 32 buckets: the configuration's number only sets the rows of the table.
 local n_buckets, max_distance = 32, 128
 
 local relative_bias = {}

@@ -32,7 +32,7 @@ local mpt = {
   -- Other names of the same settings (attribute_map of transformers).
   aliases = { hidden_size = "d_model", num_attention_heads = "n_heads",
     num_hidden_layers = "n_layers" },
-  -- transformers does not read most of these: its model has the values of the public folders.
+  -- transformers ignores most of these keys: its model fixes the values of the public folders.
   optional = { "attn_config", "embedding_fraction", "emb_pdrop", "init_config", "init_device",
     "learned_pos_emb", "norm_type", "resid_pdrop", "tokenizer_name", "verbose" },
   only = { expansion_ratio = 4, no_bias = true, logit_scale = false },
@@ -111,7 +111,7 @@ function mpt.new_forward(c)
     local function drop(y) return blocks.dropout(y, dropout, o) end
     blocks.check_length(c, "max_seq_len", o, inputs.input_ids)
     local x = blocks.embedding(params, "transformer.wte", inputs.input_ids)
-    -- Padding counts as a place.
+    -- Distances count padding.
     local mask = alibi.masked(masks.causal(inputs, o, x), bias({}, o, x))
     local function layer(block, y)
       y = y + drop(attention(params, block .. "attn", norm(block .. "norm_1", y), mask, o))

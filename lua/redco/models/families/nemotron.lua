@@ -29,7 +29,7 @@ return new_family {
     bos_token_id = 2,
     eos_token_id = 3,
   },
-  -- transformers writes it.
+  -- Sets head_dim, because transformers writes this key.
   complete = function(c) c.head_dim = rotary.head_dim(c) end,
   check = function(c)
     if c.rope_scaling then

@@ -15,7 +15,7 @@ local function complete(c)
       .. "not supported, only swiglu and geglu", c.activation_function)
     c.activation_function = nil
   end
-  -- Their positions stretch beyond the texts of the training, however many there may be.
+  -- Texts longer than those of the training stretch positions, whatever max_position_embeddings is.
   if c.rotary_scaling_factor then
     c.rope_scaling = { rope_type = "dynamic", factor = c.rotary_scaling_factor }
     c.max_position_embeddings = c.max_trained_positions or 2048

@@ -29,7 +29,7 @@ local paligemma = {
   aliases = { image_token_id = "image_token_index" },
 }
 
--- Version 5 of transformers writes that tokens see each other; which do, the inputs say.
+-- Version 5 of transformers writes this key, but the inputs decide which tokens see each other.
 function paligemma.settle(kind, config)
   if kind == "text_config" then config.use_bidirectional_attention = nil end
 end
@@ -45,8 +45,8 @@ function paligemma.n_features(c) return layers.n_patches(c.vision_config) end
 
 paligemma.has_answers = true
 
--- The images are in front of a text, and options.suffix, the answer, is behind it. The type of an
--- answer's tokens is 1, from which the processor makes labels.
+-- Puts the images before a text and options.suffix, the answer, behind it. The tokens of an answer
+-- have type 1, from which the processor makes labels.
 function paligemma.prompts(texts, options, tokens, word, counts)
   local has_words, list, suffix = false, {}, options.suffix
   for _, text in ipairs(texts) do has_words = has_words or text:find(word, 1, true) ~= nil end
@@ -65,7 +65,7 @@ function paligemma.prompts(texts, options, tokens, word, counts)
   return list
 end
 
--- One span of the whole prompt, -1 for the answer.
+-- The whole prompt is span 0; tokens of the answer have -1.
 function paligemma.spans_of(inputs, is_image, o)
   local types = inputs.token_type_ids
   if types then return -types:ne(0):to "int64" end

@@ -21,7 +21,7 @@ local parakeet = {
     encoder_config = {},
     pad_token_id = 1024,
   },
-  optional = { "initializer_range" },  -- that of the encoder counts
+  optional = { "initializer_range" },  -- only the encoder's has an effect
   ignored = encoder.ignored,
   new_if_missing = { ["ctc_head.weight"] = true, ["ctc_head.bias"] = true },
 }

@@ -42,17 +42,17 @@ local encoder = {
     scale_input = true,
     initializer_range = 0.02,
   },
-  optional = { "num_key_value_heads" },  -- which is num_attention_heads
+  optional = { "num_key_value_heads" },  -- always num_attention_heads
   ignored = { batch_norm.ignored },
 }
 encoder.variants = { encoder }
 
--- Returns the number of convolutions that take fewer frames.
+-- Returns the number of convolutions that reduce the frames.
 local function n_convolutions(c)
   return math.floor(math.log(c.subsampling_factor) / math.log(2) + 1e-9)
 end
 
--- Returns what is left of `lengths` behind one of them.
+-- Returns `lengths` after one of these convolutions.
 local function shortened(c, lengths)
   local kernel = c.subsampling_conv_kernel_size
   local n = lengths + 2 * math.floor((kernel - 1) / 2) - kernel
@@ -88,8 +88,8 @@ function encoder.check(c)
   end
 end
 
--- Calls f(name, is_depthwise, is_pointwise) for each convolution over the spectra. The activations
--- between them are counted in the names.
+-- Calls f(name, is_depthwise, is_pointwise) for each convolution over the spectra. The numbers in
+-- the names count the activations between the convolutions, too.
 local function each_convolution(c, f)
   f("subsampling.layers.0")
   for i = 1, n_convolutions(c) - 1 do
@@ -152,7 +152,7 @@ local function check_features(c, features)
     and ("[%s]"):format(table.concat(features.shape, ", ")) or tostring(features), c.num_mel_bins)
 end
 
--- Returns frames [B, T, size] of spectra [B, frames, mels], without what stands on padding.
+-- Returns frames [B, T, size] of spectra [B, frames, mels]. Padding has no influence on them.
 local function subsampled(c, params, inputs, o)
   check_features(c, inputs.input_features)
   local lengths = inputs.attention_mask and inputs.attention_mask:sum(1)
@@ -200,7 +200,7 @@ local function new_attention(c)
   end
 end
 
--- The convolution of frames x [B, T, size]; `padding` [B, T, 1] is where they are none, or nil.
+-- The convolution of frames x [B, T, size]; `padding` [B, T, 1], or nil, marks padded frames.
 local function convolved(c, activation, params, name, x, padding, o)
   local function pointwise(part, y)
     return native.linear(y, params[name .. part .. ".weight"]:squeeze(-1),

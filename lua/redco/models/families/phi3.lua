@@ -26,7 +26,7 @@ return new_family {
     eos_token_id = 32000,
     pad_token_id = 32000,
   },
-  -- attention_bias, which folders have, is not read by transformers.
+  -- transformers does not read attention_bias, which model folders contain.
   optional = { "sliding_window", "attention_bias" },
   rope_type_key = "type",
   complete = function(c)
@@ -35,7 +35,7 @@ return new_family {
       scaling.type = "longrope"
     end
   end,
-  -- Beyond this length all positions have other angles.
+  -- Texts beyond this length have other angles at all positions.
   restart_length = function(c) return c.rope_scaling and c.original_max_position_embeddings end,
   facts = function(c)
     return { joins_qkv = true, joins_gate = true, window = windows.of_all(c),

@@ -11,9 +11,9 @@ local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 local windows = require "redco.models.layers.windows"
 
--- Returns the weights and numbers [N, 1] of an expert for each token. `scores` [N, n] are the
--- router's, `open` the same with -inf for an expert that is taken. Experts whose score is less than
--- the best by a share of 2 `noise` have no part.
+-- Chooses one expert for each token. Returns the weights and numbers [N, 1]. `scores` [N, n] are
+-- the router's; `open` has -inf instead for an expert that is already chosen. Experts whose score
+-- is below the best by more than a share of 2 `noise` are left out.
 local function one_expert(scores, open, noise, o)
   local gates = torch.no_grad(function()
     local best = open:topk(1, -1)
@@ -29,8 +29,8 @@ local function one_expert(scores, open, noise, o)
     return (gates - draws:log()):argmax(-1, true)
   end)
   local weights = gates:softmax(-1):gather(1, numbers)
-  -- Heun's method of third order: a weight that is not the largest counts a third, three times of
-  -- four, and its gradient as if it counted once.
+  -- Heun's method of third order: a weight that is not the largest counts only a third, with a
+  -- probability of 3/4. Its gradient ignores this.
   local factor = torch.no_grad(function()
     local is_best = numbers:eq(gates:argmax(-1, true))
     local is_kept = torch.empty_like(weights):uniform_(0, 1, { generator = o.rng }):gt(0.75)
@@ -51,7 +51,7 @@ local function new_route(noise)
   end
 end
 
--- Returns the mixture, whose input is disturbed in training.
+-- Returns the mixture, which adds noise to its input in training.
 local function new_mixture(c)
   local mixture = experts.new(c, {
     n = c.num_local_experts, inner = c.intermediate_size, route = new_route(c.router_jitter_noise),
@@ -96,7 +96,7 @@ local phimoe = {
   optional = { "sliding_window" },
   only = { num_experts_per_tok = 2 },
   n_experts = "num_local_experts",
-  -- Beyond this length all positions have other angles.
+  -- Texts beyond this length have other angles at all positions.
   restart_length = function(c) return c.rope_scaling and c.original_max_position_embeddings end,
 }
 

@@ -38,7 +38,7 @@ local qwen2_moe = {
   optional = { "mlp_only_layers", "sliding_window", "max_window_layers", "layer_types" },
   -- Versions 4 and 5 of transformers give windows to different layers.
   only = { use_sliding_window = false },
-  aliases = { num_local_experts = "num_experts" },  -- of transformers 5
+  aliases = { num_local_experts = "num_experts" },  -- the name in transformers 5
   n_experts = "num_experts",
   complete = function(c) windows.complete(c, function() return false end) end,
 }

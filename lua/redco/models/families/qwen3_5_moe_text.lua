@@ -5,7 +5,7 @@ local linear_layers = require "redco.models.states.linear_layers"
 local new_family = require "redco.models.kinds.llama_like"
 local tasks = require "redco.models.tasks"
 
--- The matrices of experts are in one weight each, or stacked: the configuration does not say it.
+-- Reads from the weights' names whether experts are stacked: the configuration does not say so.
 local function complete_by_weights(_, given, weights)
   for _, name in ipairs(weights:keys()) do
     if name:find "%.experts%.gate_up_proj$" then given.experts_are_stacked = true end
@@ -33,7 +33,7 @@ return new_family(linear_layers.row({
   complete_by_weights = complete_by_weights,
   optional = { "layer_types", "full_attention_interval", "intermediate_size",
     "experts_are_stacked" },
-  aliases = { num_local_experts = "num_experts" },  -- of transformers 5
+  aliases = { num_local_experts = "num_experts" },  -- the name in transformers 5
   n_experts = "num_experts",
 }, false, function(c, facts)
   local mixture = experts.with_shared(c, true)

@@ -33,7 +33,7 @@ local qwen3_moe = {
   },
   nullable = { "num_key_value_heads", "sliding_window" },
   optional = { "mlp_only_layers", "max_window_layers" },
-  aliases = { num_local_experts = "num_experts" },  -- of transformers 5
+  aliases = { num_local_experts = "num_experts" },  -- the name in transformers 5
   n_experts = "num_experts",
 }
 

@@ -30,7 +30,7 @@ return new_family(linear_layers.row({
     router_aux_loss_coef = 0.001,
   },
   optional = { "mlp_only_layers", "layer_types", "full_attention_interval" },
-  aliases = { num_local_experts = "num_experts" },  -- of transformers 5
+  aliases = { num_local_experts = "num_experts" },  -- the name in transformers 5
   n_experts = "num_experts",
 }, true, function(c, facts)
   facts.experts = sparse_layers(c, experts.with_shared(c, c.norm_topk_prob))

@@ -3,8 +3,8 @@ local new_family = require "redco.models.kinds.qwen_vl"
 local texts = require "redco.models.images.qwen_vl_text"
 local vision = require "redco.models.images.qwen3_vl_vision"
 
--- The configuration does not say whether experts' matrices are [n, in, out] or [n, out, in]; of
--- square ones either gate and up or down say it.
+-- The configuration does not say whether experts' matrices are [n, in, out] or [n, out, in]. At
+-- most one of gate_up_proj and down_proj is square, so the other one decides.
 local function complete_by_weights(_, given, weights)
   local text = given.text_config
   local size = text.hidden_size or texts.qwen3_vl_moe_text.defaults.hidden_size

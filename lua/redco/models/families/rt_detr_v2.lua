@@ -15,7 +15,7 @@ return new_family {
     end
     return c.decoder_offset_scale
   end,
-  -- One by the number of points, which files have.
+  -- Model files contain 1 / decoder_n_points as a parameter.
   add_to_attention = function(c, add, name)
     add(name .. "n_points_scale", { c.decoder_n_levels * c.decoder_n_points },
       blocks.constant(1 / c.decoder_n_points))

@@ -29,7 +29,7 @@ local sam = {
   nullable = { "vision_config", "prompt_encoder_config", "mask_decoder_config" },
   defaults = { vision_config = {}, prompt_encoder_config = {}, mask_decoder_config = {},
     initializer_range = 0.02 },
-  -- The memory of models of videos.
+  -- Weights of the memory of video models.
   ignored = { "^memory_", "^mask_downsample", "^object_pointer_proj%.", "^no_object_pointer$",
     "^temporal_positional_encoding_projection_layer%.", "^no_memory_positional_encoding$",
     "^occlusion_spatial_embedding_parameter$" },
@@ -38,7 +38,7 @@ local sam = {
 
 function sam.config_parts() return parts end
 
--- Files have the table of positions twice, or only as that of the whole image.
+-- Files contain the table of positions under both names, or only under that of the whole image.
 function sam.copies()
   return { [prefixes.prompts .. prompts.table_name] = directions }
 end
@@ -90,8 +90,7 @@ function sam.add_parameters(c, add)
   masks.add_parameters(c.mask_decoder_config, with(prefixes.masks), c.initializer_range)
 end
 
--- Raises an error unless the images have the sides of the configuration, of which the prompts are
--- parts.
+-- Raises an error unless the images have the configured sides, to which the prompts are relative.
 local function check_images(c, images)
   local side = prompts.side(c.prompt_encoder_config)
   for i, image in ipairs(images) do

@@ -34,7 +34,7 @@ local hiera = {
     layer_norm_eps = 1e-6,
     initializer_range = 0.02,
   },
-  -- Most are what version 5 of transformers writes into every part.
+  -- Version 5 of transformers writes most of these keys into every part.
   optional = { "image_size", "num_attention_heads", "_name_or_path", "chunk_size_feed_forward",
     "id2label", "label2id", "output_attentions", "output_hidden_states", "problem_type",
     "return_dict" },
@@ -43,7 +43,7 @@ local hiera = {
 
 hiera.least = { num_query_pool_stages = 0 }
 
--- The least of each number in lists, of stages and of rows and columns.
+-- The least value in each list. Lists have one number per stage, or one for rows and columns each.
 local of_stages = { blocks_per_stage = 1, embed_dim_per_stage = 1,
   num_attention_heads_per_stage = 1, window_size_per_stage = 1 }
 local of_sides = { patch_kernel_size = 1, patch_stride = 1, patch_padding = 0, query_stride = 1,
@@ -89,9 +89,8 @@ function hiera.check(c)
   end
 end
 
--- Returns the list of layers: their names, the sizes before and behind, the numbers of heads, the
--- sides of windows, nil for the whole image, `stride` where there are fewer queries, and whether
--- they end a stage.
+-- Returns the list of layers: name, sizes before and after, number of heads, side of the windows
+-- (nil for the whole image), `stride` if the layer has fewer queries, and whether it ends a stage.
 local function layers_of(c)
   local list, is_global = {}, {}
   for _, i in ipairs(c.global_attention_blocks) do is_global[i] = true end
@@ -131,7 +130,7 @@ function hiera.add_parameters(c, add)
   end
 end
 
--- Returns the largest of each square of x [B, H, W, size].
+-- Returns the maximum of each square of x [B, H, W, size].
 local function pooled(x, stride)
   return torch.max_pool2d(x:permute { 0, 3, 1, 2 }, { stride, stride }):permute { 0, 2, 3, 1 }
 end
@@ -145,7 +144,7 @@ local function to_windows(x, s)
     :reshape { -1, s, s, size }, height / s, width / s
 end
 
--- The other way, of `rows` x `columns` windows, without the padding.
+-- The inverse: joins `rows` x `columns` windows, without the padding.
 local function from_windows(x, rows, columns, height, width)
   local s, size = x:size(1), x:size(3)
   return x:view { -1, rows, columns, s, s, size }:permute { 0, 1, 3, 2, 4, 5 }
@@ -162,7 +161,7 @@ local function attend(params, layer, x, o)
   return blocks.linear(params, name .. "proj", y, o):view { -1, q:size(1), q:size(2), layer.size }
 end
 
--- Adds the positions to places x [B, H, W, size]: those of a small grid, made larger, and those in
+-- Adds the positions to places x [B, H, W, size]: those of a small grid, enlarged, and those within
 -- a window.
 local function with_positions(c, params, x)
   local height, width, s = x:size(1), x:size(2), c.window_size_per_stage[1]

@@ -141,8 +141,8 @@ local function new_encoder(c)
   end
 end
 
--- The class that gives each place scores of classes: the sum of all stages, at the size of the
--- first.
+-- The class that scores the classes of each place, from the sum of all stages at the size of the
+-- first stage.
 local function new_segmentation(family)
   local result = {
     architecture = "SegformerForSemanticSegmentation", task = "semantic_segmentation",

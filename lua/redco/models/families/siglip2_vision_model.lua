@@ -33,8 +33,8 @@ local function check_inputs(c, inputs)
   end
 end
 
--- Returns the weights [B, T, S] of the grid's places along one axis: those of a triangle around
--- each place [B, T] of `n` [B, 1], which is wider if there are fewer places than the grid has.
+-- Returns the weights [B, T, S] of the grid's S places along one axis, for `places` [B, T] of an
+-- image with `n` [B, 1] places. The weights are a triangle around the place, wider if n < S.
 local function weights_of(places, n, side)
   local scale = side / n
   local centres = (places + 0.5) * scale - 0.5
@@ -44,8 +44,8 @@ local function weights_of(places, n, side)
   return weights / weights:sum({ -1 }, true)
 end
 
--- Returns the positions [B, T, size] of images of these rows and columns [B, 2]. Padding has those
--- of the first patch.
+-- Returns the positions [B, T, size] of images; `shapes` [B, 2] are their rows and columns. Padding
+-- gets the positions of the first patch.
 local function positions_of(table_of, shapes, length, side)
   local dtype = blocks.wide_dtype(table_of)
   local rows, columns = unpack(shapes:to(dtype):unsqueeze(-1):unbind(1))

@@ -54,7 +54,7 @@ function smollm3.facts(c)
   return {
     qkv_bias = c.attention_bias, o_bias = c.attention_bias, mlp_bias = c.mlp_bias,
     window = windows.of_types(c),
-    -- As its name does not say, 0 means no positions.
+    -- Despite the key's name, 0 means no positions.
     rope = function(i, whole) return c.no_rope_layers[i + 1] ~= 0 and whole or nil end,
   }
 end

@@ -31,7 +31,7 @@ return new_family {
     topk_group = 1,
     norm_topk_prob = true,
   },
-  -- These are in folders, and transformers does not read them.
+  -- Model folders contain these keys, which transformers does not read.
   optional = { "intermediate_size", "first_k_dense_replace", "use_qk_norm" },
   only = { output_router_logits = false },
   aliases = { num_local_experts = "n_routed_experts" },

@@ -39,7 +39,7 @@ function stablelm.check(c)
   end
 end
 
--- The norms of heads that layer_of_heads has in one weight, with a weight for each: norms.0.weight.
+-- Norms of heads like norms.layer_of_heads, but with one weight per head: norms.0.weight, ...
 local norm_of_heads = {}
 
 local function weight_of(name, i) return ("%s.norms.%d.weight"):format(name, i) end

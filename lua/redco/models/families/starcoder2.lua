@@ -28,7 +28,7 @@ return new_family {
     bos_token_id = 50256,
     eos_token_id = 50256,
   },
-  -- The others are in folders, and transformers does not read them.
+  -- Model folders contain the other keys, which transformers does not read.
   optional = { "sliding_window", "activation_function", "attention_softmax_in_fp32",
     "layer_norm_epsilon", "mlp_type", "norm_type", "scale_attention_softmax_in_fp32",
     "scale_attn_weights" },

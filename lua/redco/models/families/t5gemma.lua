@@ -19,8 +19,8 @@ local part = setmetatable({
     unpack(gemma2.optional) },
 }, { __index = gemma2 })
 
--- Returns the inputs with the mask of the decoder's tokens: as in transformers, padding is known
--- without it. In a model that writes, it is not.
+-- Returns the inputs with a mask of the decoder's padding, made from pad_token_id as in
+-- transformers. The model that generates makes no such mask.
 local function with_decoder_mask(c, inputs)
   local ids, pad = inputs.decoder_input_ids, c.decoder.pad_token_id
   if not ids or inputs.decoder_attention_mask or not pad then return inputs end
@@ -76,7 +76,7 @@ local t5gemma = {
   logits_cap = function(c) return c.decoder.final_logit_softcapping end,
 }
 
--- Returns the first token of the decoder's inputs, and the one in place of labels that are ignored.
+-- Returns the first token of the decoder's inputs, and the token that replaces ignored labels.
 function t5gemma.shift_tokens(c) return c.decoder.bos_token_id, c.decoder.pad_token_id end
 
 function t5gemma.config_parts() return { encoder = part, decoder = part } end
@@ -165,8 +165,8 @@ local function new_cross_attention(c, facts)
   end
 end
 
--- Either stack: function(params, input_ids, o, mask_of, memory, memory_mask); `mask_of` is a
--- function of the embeddings to one of a window to the mask.
+-- Returns either stack: function(params, input_ids, o, mask_of, memory, memory_mask). `mask_of`
+-- takes the embeddings and returns function(window) -> mask.
 local function new_stack(c, side)
   local stack, facts, window = ("model.%s."):format(side), facts_of(c), windows.of_types(c)
   local attend, mlp, cross = attention.new(c, facts), new_mlp(c, facts),
@@ -206,12 +206,12 @@ end
 
 function t5gemma.new_encoder(c)
   local encoder = new_stack(c.encoder, "encoder")
-  -- Version 4 of transformers sees one token less to both sides.
+  -- In version 4 of transformers, tokens see one token less to both sides.
   local less = (ties.version(c) or 0) >= 5 and 0 or 1
   local function reach(window) return window - less end
   return function(params, inputs, o)
     local ids, mask = inputs.input_ids, inputs.attention_mask
-    -- As in transformers: padding is known without a mask.
+    -- Without a mask, pad_token_id marks padding, as in transformers.
     if not mask and c.encoder.pad_token_id then mask = ids:ne(c.encoder.pad_token_id) end
     return encoder(params, ids, o, function(x)
       return masks.by_window({ attention_mask = mask }, o, x, { reach = reach })

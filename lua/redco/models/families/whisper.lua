@@ -42,7 +42,8 @@ local whisper = {
     eos_token_id = 50256,
     decoder_start_token_id = 50257,
   },
-  -- The scale acts on neither embedding there; the settings of SpecAugment without effect.
+  -- In transformers, scale_embedding has no effect on either embedding. SpecAugment is off, so its
+  -- settings have no effect either.
   optional = { "begin_suppress_tokens", "suppress_tokens", "forced_decoder_ids",
     "num_hidden_layers", "scale_embedding", "median_filter_width", "classifier_proj_size",
     "use_weighted_layer_sum", "mask_time_prob", "mask_time_length", "mask_time_min_masks",
@@ -165,13 +166,13 @@ function whisper.new_encoder(c)
     end
     local x = convolved("model.encoder.conv1", inputs.input_features, 1)
     x = convolved("model.encoder.conv2", x, 2):transpose(1, 2)
-    -- Without a gradient they are not trained.
+    -- Detached, because these positions are not trained.
     x = x + params[encoder_positions .. ".weight"]:detach()
     return layers(params, blocks.dropout(x, c.dropout, o), o, {}, nil, kept)
   end
 end
 
--- Positions count all tokens, but in generation only those that are no padding, which has 1.
+-- Positions count all tokens. In generation they skip padding, which has position 1.
 local function positions_of(params, inputs, o)
   local mask, ids = o.cache and inputs.decoder_attention_mask, inputs.decoder_input_ids
   local places = inputs.decoder_position_ids

@@ -31,7 +31,7 @@ return new_family {
     bos_token_id = 0,
     eos_token_id = 2,
   },
-  -- Layers are not dropped when it is trained.
+  -- Training never drops layers, so this key has no effect.
   optional = { "layerdrop" },
   aliases = { num_attention_heads = "attention_heads", hidden_size = "d_model",
     num_hidden_layers = "num_layers" },

@@ -44,7 +44,7 @@ local xlnet = {
     eos_token_id = 2,
     tie_word_embeddings = true,
   },
-  -- Of states of earlier texts, of another class, or not read by transformers.
+  -- Keys for states of earlier texts, keys of another class, and keys that transformers ignores.
   optional = { "d_head", "end_n_top", "mem_len", "reuse_len", "same_length", "start_n_top",
     "untie_r", "use_mems_eval", "use_mems_train" },
   only = { attn_type = "bi", bi_data = false, summary_type = "last", summary_use_proj = true,
@@ -105,8 +105,8 @@ local function distances(c, length, x)
   return torch.cat({ angles:sin(), angles:cos() }, -1):to(x.dtype)
 end
 
--- Returns what is added to the scores of the first and of the second stream, [B, 1, T, T], or nil:
--- in the first a token sees itself.
+-- Returns the additive masks of the first and the second stream, [B, 1, T, T], or nil. In the first
+-- stream each token sees itself.
 local function new_masks(inputs, x)
   local padding, permuted = inputs.attention_mask, inputs.perm_mask
   local seen = padding and padding:ne(0):unsqueeze(1)

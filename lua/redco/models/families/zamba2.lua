@@ -51,7 +51,7 @@ local zamba2 = {
     eos_token_id = 2,
   },
   nullable = { "pad_token_id" },
-  -- transformers computes some of these, and does not read the others.
+  -- transformers computes some of these keys and ignores the others.
   optional = { "layers_block_type", "layer_types", "intermediate_size", "num_key_value_heads",
     "rope_scaling", "rope_parameters", "attention_head_dim", "attention_hidden_size", "head_dim",
     "kv_channels", "mamba_headdim", "num_query_groups", "time_step_limit", "use_conv_bias" },
@@ -114,7 +114,8 @@ local function new_mamba(c)
   })
 end
 
--- Returns the layers with attention: {[i] = { name of what they share, number }}.
+-- Returns the layers with attention, {[i] = { name, number, is_first }}: `name` is the prefix of
+-- the weights that they share.
 local function shared_layers(c)
   local found, list = {}, hybrid_layers(c)
   for j, i in ipairs(list) do

@@ -174,7 +174,7 @@ rows.olmo2 = merged(decoder, {
       post_ffw_norm = "post_feedforward_layernorm" }),
 })
 
--- It has no norms before attention and the feed-forward layer.
+-- OLMo 2 has no norms before attention and the feed-forward layer.
 rows.olmo2.of_layer.attn_norm, rows.olmo2.of_layer.ffn_norm = nil, nil
 
 rows.starcoder2 = merged(decoder, {
@@ -198,7 +198,7 @@ rows.gpt2 = merged(decoder, {
 })
 rows.gpt2.kv_heads, rows.gpt2.rotary = nil, nil
 
--- Of BLOOM and those that were built after it. Falcon's `attn_norm_2` is the norm of attention.
+-- The shared row of BLOOM and its followers. Falcon's `attn_norm_2` is the norm of attention.
 local after_bloom = merged(decoder, {
   layers = "transformer.h.",
   of_layer = { attn_norm = "input_layernorm", attn_qkv = "self_attention.query_key_value",

@@ -25,11 +25,11 @@ local function set_heads(file, r, row, c)
       size, head_dim)
   end
   positions.set(file, r, c, size)
-  -- The product must not fall below the size.
+  -- A little more than the quotient, so that rounding cannot make the product smaller than `size`.
   if row.rotary == "part" then c.partial_rotary_factor = (size + 1e-6) / head_dim end
 end
 
--- Returns the number of layers. Each has tensors: a larger number is damage.
+-- Returns the number of layers. A damaged file may claim more layers than it has tensors.
 local function n_layers_of(file, r)
   local n_layers, n_tensors = r.count "block_count", #file:keys()
   if n_layers > n_tensors then
@@ -39,7 +39,7 @@ local function n_layers_of(file, r)
   return n_layers
 end
 
--- Returns the size of the vocabulary, which only files without one lack.
+-- Returns the size of the vocabulary, by default the number of tokens or of the embedding's rows.
 local function vocab_size_of(file, r)
   local n_tokens = #(file.metadata["tokenizer.ggml.tokens"] or {})
   local embedding = "token_embd.weight"
@@ -81,7 +81,7 @@ end
 --- belong to it, a list of {name, type, shape, tensor}.
 function config.write(w, row, c)
   w.count("vocab_size", c.vocab_size)
-  -- Files of models without a greatest length name one, too.
+  -- Files name a length even for models without a greatest one.
   w.count("context_length", row.context and c[row.context] or c.seq_length or c.hidden_size)
   w.count("embedding_length", c.hidden_size)
   w.count("block_count", c.num_hidden_layers)

@@ -11,7 +11,8 @@ local function default_of(default, c)
   return default
 end
 
--- Makes a function of key, name in the configuration, and default: a value, or a function(c).
+-- Returns function(key, name, default) -> field: `name` is the key in the configuration, `default`
+-- a value or a function(c).
 local function of_kind(kind)
   return function(key, name, default)
     return {
@@ -88,7 +89,8 @@ fields.window = {
   write = function(w, c) w.count("attention.sliding_window", c.sliding_window or 0) end,
 }
 
--- Whether layer i has a window: every one but the last of each `pattern`, or as a list says.
+-- Whether layer i has a window. A number means all layers but the last of each `pattern`; a list
+-- has one flag for each layer.
 local function has_window(pattern, i)
   if type(pattern) == "number" then return pattern == 0 or i % pattern < pattern - 1 end
   local flag = nil

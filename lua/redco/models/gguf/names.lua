@@ -35,8 +35,8 @@ function names.of(row, parameter)
   end
 end
 
--- Returns the tensors of a file: a list of {name, part, parameters}, of which experts' have several
--- parameters; or nil and the parameters for which the row has no place.
+-- Returns the tensors of a file, a list of {name, part, parameters}; a tensor of experts has
+-- several parameters. Returns nil and the unknown parameters if the row has no name for some.
 local function tensors_of(row, params)
   local list, by_name, unknown = {}, {}, {}
   for parameter, value in pairs(params) do

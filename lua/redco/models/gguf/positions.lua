@@ -5,13 +5,13 @@ local torch = require "redco.torch"
 
 local positions = {}
 
--- Tensors with divisors of the rotary frequencies, which belong to the configuration: for all
--- texts, for short and for long ones.
+-- Tensors that belong to the configuration: divisors of the rotary frequencies for all texts, for
+-- short and for long texts.
 local divisors_name = "rope_freqs.weight"
 local short_name, long_name = "rope_factors_short.weight", "rope_factors_long.weight"
 positions.tensors = { [divisors_name] = true, [short_name] = true, [long_name] = true }
 
--- Returns the divisors of so many pairs in a tensor, or nil without it.
+-- Returns the divisors in a tensor, one for each pair, or nil if the file lacks the tensor.
 local function divisors_of(file, r, name, n_pairs)
   if not r.has(name) then return nil end
   local list = file:tensor(name):flatten():tolist()
@@ -22,8 +22,7 @@ local function divisors_of(file, r, name, n_pairs)
   return list
 end
 
--- Returns the settings of positions that are scaled for longer texts: for all pairs alike, or by
--- YaRN; nil if they are not.
+-- Returns the settings of positions that are scaled for longer texts, linearly or by YaRN, or nil.
 local function common_scaling(r, kind)
   if kind ~= "linear" and kind ~= "none" and kind ~= "yarn" then
     fail("%s: %s is '%s', expected linear, none or yarn%s", r.path, r.name "rope.scaling.type",
@@ -97,8 +96,8 @@ local function list_tensor(name, list)
   return { name, "f32", { #list }, torch.tensor(list, { dtype = "float32" }) }
 end
 
--- By kind: function(w, c, scaling, row) that writes the keys and returns tensors, or nil if a file
--- of this row cannot say it.
+-- For each kind, function(w, c, scaling, row): writes the keys and returns tensors, or nil if files
+-- of this row cannot express the scaling.
 local kinds = {}
 
 function kinds.linear(w, _, scaling)
@@ -130,7 +129,7 @@ function kinds.longrope(w, c, scaling, row)
     return { list_tensor(long_name, scaling.long_factor),
       list_tensor(short_name, scaling.short_factor) }
   end
-  -- The factors that were read from divisors of all texts.
+  -- Writes factors that positions.set made of divisors for all texts.
   if not row.divides then return nil end
   if factor ~= 1 then w.fraction("rope.scaling.attn_factor", factor) end
   return { list_tensor(divisors_name, scaling.short_factor) }

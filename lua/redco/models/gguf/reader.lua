@@ -1,8 +1,8 @@
 --- Typed access to a GGUF file's keys of its architecture.
 local fail = require "redco.fail"
 
--- Keys that change a model's results, with the value that has no effect. A file in which another
--- value stands is refused, unless the row of its architecture reads the key.
+-- Keys that change a model's results, with the value that has no effect. A file with another value
+-- is refused, unless the row of its architecture reads the key.
 local neutral = {
   ["attention.causal"] = true,
   ["attention.clamp_kqv"] = 0,
@@ -29,7 +29,7 @@ local neutral = {
   ["use_parallel_residual"] = false,
 }
 
--- Returns the number of a key that has one for each layer, if they are equal.
+-- Returns the value of a key that has a list with one for each layer. All must be equal.
 local function of_all_layers(file, name, list)
   for _, value in ipairs(list) do
     if value ~= list[1] then

@@ -13,7 +13,7 @@ local types = require "redco.models.gguf.types"
 local weights = require "redco.quant.weights"
 local write = require "redco.models.gguf.write"
 
--- Settings without effect on what a model computes, patterns.
+-- Patterns of settings that have no effect, or that check_settings compares in another way.
 local without_effect = {}
 for pattern in ([[drop _token_id$ ^initializer ^use_cache$ ^router_ ^output_router ^pretraining_tp$
   ^rope_theta$ ^rope_scaling$ ^rope_parameters$ ^rotary_ ^partial_rotary_factor$ ^original_max
@@ -53,8 +53,8 @@ local function windows_of(c)
   return list
 end
 
--- Raises an error if a file with these keys and tensors opens with other settings than the model
--- has.
+-- Raises an error if a file with these keys and tensors would open with other settings than the
+-- model's.
 local function check_settings(file, architecture, row, family, c)
   local given, used = config.read(file, architecture, rows[architecture])
   local own_family = require("redco.models.families." .. given.model_type)
@@ -85,7 +85,7 @@ local function check_settings(file, architecture, row, family, c)
   end
 end
 
--- The file that will be, for check_settings.
+-- Returns the planned file, as check_settings reads it.
 local function planned_file(path, metadata, tensors)
   local by_name = {}
   for _, tensor in ipairs(tensors) do by_name[tensor[1]] = tensor end
@@ -100,7 +100,7 @@ local function planned_file(path, metadata, tensors)
   return file
 end
 
--- Returns the type of a tensor if the file keeps those of the parameters.
+-- Returns the type of a tensor in a file that keeps the parameters' types.
 local function own_type(params, tensor)
   local parameter = tensor.parameters[1]
   local type = params[parameter .. "_type"]
@@ -154,7 +154,7 @@ local function part_of(params, parameter, tensor, how, c, importance)
   return result
 end
 
--- Returns the tokenizer of a model: that which is given, or of its folder.
+-- Returns the given tokenizer, or that of the model's folder.
 local function tokenizer_of(model, given)
   if given ~= nil then return given end
   if not model.source then

@@ -3,7 +3,7 @@ local json = require "redco.models.json"
 
 local tokens = {}
 
--- Tokens that end a text or a turn wherever a vocabulary has them, as llama.cpp lets them do.
+-- Tokens that end a text or a turn if a vocabulary has them, as in llama.cpp.
 local ends = {}
 for _, token in ipairs { "</s>", "<EOT>", "<end_of_turn>", "<|call|>", "<|end_of_text|>", "<|end|>",
   "<|endoftext|>", "<|eom_id|>", "<|eot_id|>", "<|im_end|>", "<|return|>" } do
@@ -17,7 +17,7 @@ local function token_of(metadata, role, default)
   return metadata["tokenizer.ggml." .. role .. "_token_id"] or is_fixed and default or nil
 end
 
--- Returns the end tokens, those that the file names first: a number, a list, or nil.
+-- Returns the end tokens: a number, a list, or nil. Tokens that the file names come first.
 local function ends_of(metadata)
   local list, is_listed = {}, {}
   local function add(id)

@@ -14,7 +14,7 @@ types.plain = { f32 = "float32", f16 = "float16", bf16 = "bfloat16" }
 -- The type of most tensors in files of mixed types.
 local bases = { q4_k_m = "q4_k", q5_k_m = "q5_k" }
 
--- The types instead, for rows that are not whole blocks of 256.
+-- Replacements for rows that are not whole blocks of 256.
 local smaller = { q4_k = "q5_0", q5_k = "q5_1", q6_k = "q8_0" }
 
 local sizes = {}
@@ -26,7 +26,7 @@ local function is_important(i, n)
   return i < eighth or i >= math.floor(7 * n / 8) or (i - eighth) % 3 == 2
 end
 
--- Functions of base, layer, and facts of the model by the part of a tensor's name.
+-- For each part of a tensor's name, function(base, layer, facts of the model) -> type.
 local parts = {}
 
 -- The output layer, which may be the embedding.

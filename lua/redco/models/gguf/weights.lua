@@ -73,7 +73,7 @@ end
 function Weights:tensor(name)
   local source = self.sources[name]
   if source.expert then
-    -- Of quantized ones only the blocks of this expert become numbers.
+    -- Dequantizes only the blocks of this expert.
     local blocks, type = self:blocks(name)
     if blocks then return native.dequantize(blocks, type) end
     return self.file:tensor(source.tensor):select(0, source.expert)

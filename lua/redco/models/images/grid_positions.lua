@@ -7,7 +7,7 @@ local torch = require "redco.torch"
 
 local positions = {}
 
--- The cache keeps how much further the positions of a row are than its tokens, [B, 1].
+-- In the cache under this name: how far the positions of each row are ahead of its tokens, [B, 1].
 local name = "grid_positions"
 
 --- Returns position_ids [B or 1, T], or nil for the usual ones, of tokens behind those of images.
@@ -16,8 +16,8 @@ function positions.of_text(inputs, o, ids)
   return ahead and blocks.position_ids({ attention_mask = inputs.attention_mask }, o, ids) + ahead
 end
 
--- Returns [n, F, 3]: row and column of each feature, and how much further the next position is than
--- behind a token of text.
+-- Returns [n, F, 3]: row and column of each feature, and the step from it to the next position,
+-- minus the step 1 of a token of text.
 local function of_features(heights, widths)
   local counts = heights * widths
   local numbers = torch.arange(math.max(1, counts:max():item())):unsqueeze(0)

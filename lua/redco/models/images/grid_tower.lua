@@ -83,8 +83,8 @@ function tower.add_parameters(c, facts, add)
   end
 end
 
--- Returns function(params, x, layout), which adds the learned positions of patches x [n, L, size],
--- each interpolated between four.
+-- Returns function(params, x, layout), which adds the learned positions to patches x [n, L, size].
+-- Each position is interpolated between four entries of the table.
 local function new_positions(side, m)
   local function taps(places, lengths)
     local at = places:float() * (side - 1) / (lengths:clamp(2) - 1)
@@ -160,7 +160,7 @@ function tower.new(c, facts)
   local embed, mlp = new_embed(c), new_mlp(c, facts.mlp)
   local add_positions = facts.side and new_positions(facts.side, m)
 
-  -- Attention within parts of x [n, L, size], of so many patches each.
+  -- Attention within parts of x [n, L, size], each of `length` patches.
   local function attend(params, name, x, length, seen, o)
     local y = blocks.linear(params, name .. "attn.qkv", x, o)
       :view { -1, length, 3, n_heads, head_size }
@@ -179,7 +179,7 @@ function tower.new(c, facts)
     return x + mlp(params, layer, norm("norm2", x), o)
   end
 
-  -- Returns what patches in parts of so many see, and where they stand.
+  -- Returns the angles and the mask of patches in parts of `length` patches.
   local function seen_within(length, layout, x, cos, sin)
     local function parts(t) return t:reshape { -1, 1, length, head_size / 2 } end
     local is_real = layout.is_real and layout.is_real:reshape { -1, length }:to(x.device)

@@ -36,7 +36,7 @@ local vision = {
 
 local kinds = { layer_norm = norms.layer, rms_norm = norms.rms }
 
--- The two sizes, which may be one number, as one: they must be equal.
+-- Returns the side of a square. The key has one number or two, which must be equal.
 local function side(c, key)
   local sizes = c[key]
   return type(sizes) == "table" and sizes[1] or sizes

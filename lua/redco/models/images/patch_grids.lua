@@ -31,8 +31,8 @@ local function check_shapes(model_type, pixels, grid)
   end
 end
 
--- Returns image_grid_thw [n, 3] on the CPU. While a layout is found there are no values: then all
--- images are nearly square and fill the patches.
+-- Returns image_grid_thw [n, 3] on the CPU. The search for a layout has no values: it assumes that
+-- all images are nearly square and fill the patches.
 local function values_of(pixels, grid, m)
   if not is_planned(grid) then return grid:full():cpu():to "int64" end
   local n = grid:size(0)
@@ -61,7 +61,7 @@ local function check(model_type, pixels, grid, m)
   end
 end
 
--- Returns pixel_values [n, P, size] of [patches, size]; behind the patches of an image are any.
+-- Groups pixel_values [patches, size] by image, [n, P, size]. Padding repeats arbitrary patches.
 local function by_image(pixels, grid)
   local counts = grid:prod(1)
   local ends = counts:cumsum(0)

@@ -74,8 +74,8 @@ function vision.add_parameters(c, add)
   end
 end
 
--- Returns cos and sin for the patches, each [1, 1, rows * columns, half a head]: of the
--- frequencies, by turns one turns with the row and one with the column.
+-- Returns cos and sin for the patches, each [1, 1, rows * columns, half a head]. The frequencies
+-- alternate: one rotates with the row, the next one with the column.
 local function angles_of(c, n_rows, n_columns, like)
   local size, options = c.hidden_size / c.num_attention_heads, { device = like.device }
   local steps = torch.pow(c.rope_theta, torch.arange(0, size, 2, options):float() / size)

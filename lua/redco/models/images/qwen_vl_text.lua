@@ -9,7 +9,7 @@ local rotary = require "redco.models.layers.rotary"
 local sparse_layers = require "redco.models.layers.sparse_layers"
 local windows = require "redco.models.layers.windows"
 
--- Removes the kind "mrope", and returns mrope_section: how many pairs of a head turn by each of the
+-- Removes the kind "mrope". Returns mrope_section: how many pairs of a head rotate with each of the
 -- three positions.
 local function complete_positions(c, default)
   local section = default
@@ -27,7 +27,7 @@ local function complete_positions(c, default)
   return section
 end
 
--- Pairs of time, then of rows, then of columns.
+-- The first pairs rotate with time, the next ones with rows, the last ones with columns.
 local parts = { default = { 16, 24, 24 }, axes = function(section)
   local axes = {}
   for axis, n in ipairs(section) do
@@ -36,7 +36,7 @@ local parts = { default = { 16, 24, 24 }, axes = function(section)
   return axes
 end }
 
--- The three take turns, and time has what is left.
+-- Pairs alternate between time, rows and columns. The remaining pairs rotate with time.
 local turns = { default = { 24, 20, 20 }, axes = function(section, n_pairs)
   local axes = {}
   for i = 0, n_pairs - 1 do
@@ -48,7 +48,7 @@ end }
 
 local types = {}
 
--- Adds a family, which without images is that of the model_type `alone`, or none.
+-- Adds a family. Without images it is the family of the model_type `alone`, unless that is nil.
 local function add(row, order, alone)
   local facts = row.facts
   function row.facts(c)

@@ -29,7 +29,7 @@ local timm_names = {
   convolution = function(k) return "conv" .. k, "bn" .. k end,
 }
 
--- Returns the name of timm's net, or nil if the configuration has another of transformers.
+-- Returns the name of timm's net, or false if the backbone is one of transformers.
 local function timm_name(c)
   local own = c.backbone_config
   if own and own.model_type == "timm_backbone" then return own.backbone or "resnet50" end

@@ -22,7 +22,7 @@ local layers = {}
 
 local reduction = 4  -- of channels inside a bottleneck
 
--- Deviations by the outputs of a convolution, as He et al. (2015) have them.
+-- Initialises a convolution by its fan-out (He et al., 2015).
 local function of_fan_out(t, generator)
   local shape = t.shape
   local std = math.sqrt(2 / (shape[1] * shape[3] * shape[4]))
@@ -36,8 +36,8 @@ local function stem_of(net, n_channels)
   return { { n_channels, half, 3, 2 }, { half, half, 3, 1 }, { half, net.stem, 3, 1 } }
 end
 
--- Returns the stride of a layer's shortcut, and whether a mean halves the image before it; nil
--- without one.
+-- Returns the stride of a layer's shortcut, or nil without a shortcut, and whether average pooling
+-- halves the image before it.
 local function shortcut_of(net, n_in, n_out, stride, is_first)
   if not net.pools then return (n_in ~= n_out or stride ~= 1) and stride or nil, false end
   if net.kind == "basic" then

@@ -12,8 +12,8 @@ function denoising.uniform(like, o)
   return torch.empty_like(like):uniform_(0, 1, { generator = o.rng })
 end
 
--- Returns boxes [B, D, 4] whose sides move by parts of half of their lengths: by up to 1, in the
--- second halves of groups by 1 to 2.
+-- Returns boxes [B, D, 4] with moved sides. A side moves by a random multiple of half the box's
+-- length, times box_noise_scale: up to 1, in the second half of a group from 1 to 2.
 local function moved(c, boxes, n_groups, o)
   local n = boxes:size(1) / n_groups / 2
   local centres, extents = unpack(boxes:chunk(2, -1))
@@ -27,7 +27,7 @@ local function moved(c, boxes, n_groups, o)
   return torch.cat({ (first + last) / 2, last - first }, -1)
 end
 
--- Returns classes [B, D], some of which are others. Padding stays num_labels.
+-- Replaces some of the classes [B, D] with random ones. Padding stays num_labels.
 local function changed(c, classes, like, o)
   local shape = like:narrow(-1, 0, 1):squeeze(-1)
   local is_other = denoising.uniform(shape, o):lt(0.5 * c.label_noise_ratio)
@@ -36,8 +36,8 @@ local function changed(c, classes, like, o)
   return torch.where(is_other, others, classes)
 end
 
--- Which queries [D + Q, D + Q] see which: the others none of these, and these those of their group
--- and the others.
+-- Returns which queries see which, [D + Q, D + Q]. The D queries see those of their own group and
+-- the Q others; the others see only each other.
 local function seen(n_each, n_groups, n_others, device)
   local numbers = torch.cat({ torch.arange(n_groups, { device = device }):view { -1, 1 }
     :expand { n_groups, n_each }:reshape { -1 },

@@ -14,7 +14,7 @@ local function hidden_channels(c) return math.floor(c.encoder_hidden_dim * c.hid
 
 local function layer_name(k, i) return ("encoder.%d.layers.%d."):format(k - 1, i) end
 
--- The names of the layers between images: those to larger ones, and those back.
+-- The names of the layers from each image to the next larger one, and back to the smaller one.
 local directions = {
   up = { convolution = "lateral_convs.%d.", block = "fpn_blocks.%d.", side = 1 },
   down = { convolution = "downsample_convs.%d.", block = "pan_blocks.%d.", side = 3 },

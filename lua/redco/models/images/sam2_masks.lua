@@ -45,7 +45,7 @@ function masks.check(c)
   end
 end
 
--- The names of the layers of a feed-forward part with `depth` of them, at least two.
+-- Returns the names of the layers of a feed-forward part with `depth` layers, at least two.
 local function mlp_layers(depth)
   local names = { "proj_in" }
   for i = 0, depth - 3 do names[#names + 1] = "layers." .. i end
@@ -93,7 +93,7 @@ function masks.add_parameters(c, add, std)
     attention(layer .. "cross_attn_token_to_image", c.attention_downsample_rate)
     attention(layer .. "cross_attn_image_to_token", c.attention_downsample_rate)
     for k = 1, 4 do blocks.add_layer_norm(add, layer .. "layer_norm" .. k, size) end
-    -- As deep as the number of layers, as in transformers.
+    -- The depth is the number of transformer layers, as in transformers.
     add_mlp(add, layer .. "mlp", size, c.mlp_dim, size, c.num_hidden_layers, normal)
   end
   attention("transformer.final_attn_token_to_image", c.attention_downsample_rate)
@@ -127,7 +127,7 @@ local function new_layer(c, attend)
     local function norm(k, y)
       return blocks.layer_norm(params, layer .. "layer_norm" .. k, y, eps)
     end
-    if i == 0 then  -- its tokens are those that would be added
+    if i == 0 then  -- x is `tokens` itself, which other layers add
       x = attend(params, layer .. "self_attn", x, x, x, o)
     else
       x = x + attend(params, layer .. "self_attn", x + tokens, x + tokens, x, o)
@@ -177,8 +177,8 @@ local function enlarged(params, image, larger)
   return torch.gelu(twice(2, x:permute { 0, 3, 1, 2 }) + larger[1])
 end
 
--- Returns the first mask and its score where the mask hardly depends on the threshold, else those
--- of the other masks with the best score.
+-- Returns the first mask and its score if that mask hardly depends on the threshold, else the best
+-- of the other masks and its score.
 local function stable(c, logits, scores)
   local delta = c.dynamic_multimask_stability_delta
   local first, n = logits:narrow(1, 0, 1), c.num_multimask_outputs

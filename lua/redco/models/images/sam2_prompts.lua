@@ -6,9 +6,9 @@ local torch = require "redco.torch"
 
 local prompts = { model_type = "sam2_prompt_encoder" }
 
--- Labels of points: beside those of rows of point_embed, "no point" and padding, which is zero.
+-- Labels of points besides the rows of point_embed: "no point", and padding, which becomes zero.
 local no_point, padding = -1, -10
-local corners = { 2, 3 }  -- of boxes, rows of point_embed
+local corners = { 2, 3 }  -- rows of point_embed for the corners of boxes
 
 prompts.defaults = {
   hidden_size = 256,
@@ -58,8 +58,8 @@ function prompts.add_table(c, add, name)
   add(name, { 2, c.hidden_size / 2 }, blocks.normal(c.scale))
 end
 
--- Returns positions [..., size] of places [..., 2], columns and rows in parts of the image: sines
--- and cosines of random directions.
+-- Returns positions [..., size] of places [..., 2], column and row as fractions of the image: sines
+-- and cosines along random directions.
 local function positions_of(directions, places)
   local turned = torch.matmul((2 * places - 1):to(directions.dtype), directions) * (2 * math.pi)
   return torch.cat({ turned:sin(), turned:cos() }, -1)
@@ -77,7 +77,7 @@ function prompts.positions_of_image(c, directions)
   return positions_of(directions, places):permute { 2, 0, 1 }:unsqueeze(0)
 end
 
--- A row of "no point" behind x [B, P, N, size].
+-- Appends a row of "no point" to x [B, P, N, size].
 local function ended(x, none)
   return torch.cat({ x, none:view { 1, 1, 1, -1 }:expand { x:size(0), x:size(1), 1, -1 } }, 2)
 end
@@ -157,8 +157,8 @@ local function check_inputs(inputs, n_images)
   end
 end
 
--- Returns places [B, ..., 2] in images of the sizes [B, 2], height and width, as those in the
--- square that the model reads; without sizes they are in the square.
+-- Scales places [B, ..., 2] from images of `sizes` [B, 2], height and width, to the square that the
+-- model reads. Without sizes, they are already in the square.
 local function in_square(c, places, sizes)
   if not places or not sizes then return places end
   local scale = c.image_size / sizes:flip { 1 }:to(blocks.wide_dtype(places))

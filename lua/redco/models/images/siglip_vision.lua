@@ -19,8 +19,8 @@ local function add_head(c, add)
 end
 
 -- Returns the output [B, 1, size] of the head's attention. q, k and v have one weight, so the query
--- goes through it as a token before the others: a weight that is split between processes is then
--- used whole, as its heads are.
+-- passes through it as a token before the others. This uses the weight as a whole, also if it is
+-- split between processes by heads.
 local function attend(c, params, x, mask, o)
   local name = "head.attention."
   local batch, length, size = unpack(x.shape)
@@ -81,6 +81,6 @@ return function(row)
   end
 
   local family = tower.family(vision)
-  family.only = { vision_use_head = true }  -- as a model alone, it gives its features
+  family.only = { vision_use_head = true }  -- a model alone returns the features of its head
   return family
 end

@@ -3,8 +3,8 @@
 local fail = require "redco.fail"
 local torch = require "redco.torch"
 
--- Returns how many groups of images and of tokens there are: the rows, if each has its images, else
--- one. The layout is found with tensors without values.
+-- Returns the number of groups of images and of tokens: one for each row if rows have their own
+-- images, else one in all. The search for a layout has tensors without values.
 local function n_groups(model_type, is_image, counts, has_rows)
   local n_rows, n = is_image:size(0), counts:size(0)
   local is_planned = is_image:to_local().device == "meta"

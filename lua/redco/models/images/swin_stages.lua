@@ -28,8 +28,8 @@ function stages.check(c)
   end
 end
 
--- Calls f(layer, size, n_heads, i, n) for each layer, `i` and `n` being its number in its stage and
--- in all, and `merge(stage, size)` between stages.
+-- Calls f(layer, size, n_heads, i, n) for each layer: `i` is its number in the stage, `n` its
+-- number in the model. Calls merge(stage, size) between stages.
 local function each_layer(c, prefix, f, merge)
   local n = 0
   for stage, depth in ipairs(c.depths) do
@@ -72,7 +72,7 @@ local function to_windows(x, s)
     :reshape { -1, s * s, size }
 end
 
--- The other way.
+-- The inverse: [B * windows, s * s, C] -> [B, H, W, C]
 local function from_windows(x, s, height, width)
   local size = x:size(-1)
   return x:view { -1, height / s, width / s, s, s, size }:permute { 0, 1, 3, 2, 4, 5 }
@@ -88,7 +88,7 @@ local function places_of(s, device)
   return (distance(rows) * (2 * s - 1) + distance(columns)):view { -1 }
 end
 
--- The mask of shifted windows [windows, 1, s * s, s * s]: patches of other regions are far away.
+-- The mask of shifted windows [windows, 1, s * s, s * s], which hides patches of other regions.
 local function shifted_mask(height, width, s, shift, like)
   local function regions(n)
     local places = torch.arange(n, { device = like.device })
@@ -131,7 +131,7 @@ local function attend(c, params, layer, x, n_heads, shift, o)
   return y:narrow(1, 0, height):narrow(2, 0, width)
 end
 
--- Puts each square of four patches together.
+-- Merges each square of four patches into one patch.
 local function merged(params, name, x, o)
   x = padded(x, 2)
   local parts = {}

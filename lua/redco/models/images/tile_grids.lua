@@ -14,7 +14,7 @@ local grids = {}
 -- Python's int(round(x, 7)).
 local function whole(x) return math.floor(x + 5e-8) end
 
--- Returns the part of `size` features that is no padding, and how much is before it.
+-- Returns how many of `size` features are no padding, and how much padding is before them.
 local function without_padding(size, real)
   local padding = math.floor((size - whole(real)) / 2)
   return size - 2 * padding, padding
@@ -76,8 +76,8 @@ local function singles(images, n)
   return list
 end
 
--- Returns counts [n] and facts [n, K]. While a layout is found there are no values: then images
--- have the size of a tile.
+-- Returns counts [n] and facts [n, K]. The search for a layout has no values: it assumes that
+-- images have the size of a tile.
 local function facts_of(c, images, most)
   local sizes, n = images.image_sizes, images.pixel_values:size(0)
   if not sizes or sizes:dim() ~= 2 or sizes:size(0) ~= n or sizes:size(1) ~= 2 then
@@ -100,8 +100,8 @@ local function facts_of(c, images, most)
   return torch.tensor(counts, options), torch.tensor(facts, options)
 end
 
--- Returns the two places between which each of new_size places is when `size` are scaled, and the
--- weight of the second.
+-- For scaling from `size` to `new_size` places: returns the two old places on both sides of a new
+-- `place`, and the weight of the second.
 local function between(place, size, new_size)
   local at = ((place + 0.5) * (size:float() / new_size) - 0.5):clamp(0)
   local first = at:floor()

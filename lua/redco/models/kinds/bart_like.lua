@@ -62,7 +62,7 @@ local function embedding_of(row, c, side)
   return stack_of(row, side) .. "embed_tokens"
 end
 
--- Returns the key of the number of positions: both stacks have the same, unless each has its key.
+-- Returns the key of the number of positions: that of the stack, or else the common one.
 local function length_key(c, side)
   local key = ("max_%s_position_embeddings"):format(side)
   return c[key] and key or "max_position_embeddings"
@@ -130,8 +130,8 @@ local function encoder_mask_of(row, c, params, inputs)
   return row.near_attention(c).mask(inputs, dtype)
 end
 
--- Either stack: function(params, input_ids, o, mask of the encoder's tokens, memory, attention_mask
--- of the decoder's tokens).
+-- Returns either stack: function(params, input_ids, o, mask of the encoder's tokens, memory,
+-- attention_mask of the decoder's tokens).
 local function new_stack(row, c, side)
   local stack, embedding = stack_of(row, side), embedding_of(row, c, side)
   local near = side == "encoder" and row.near_attention and row.near_attention(c)

@@ -76,8 +76,8 @@ local function places_of(height, width, device)
   return torch.cat({ first, torch.cat({ all(n_rows - 2, n, 1), patches }, 1) }, 0):view { -1 }
 end
 
--- Returns what a table adds to the scores, [1, heads, T, T]. For images of another size than the
--- table's it is resized.
+-- Returns the bias of the scores from a table, [1, heads, T, T]. Resizes the table for images of
+-- another size than the table's.
 local function bias_of(c, weight, height, width, places)
   local old, n_heads = 2 * side_of(c) - 1, c.num_attention_heads
   local new_height, new_width = 2 * height - 1, 2 * width - 1
@@ -212,12 +212,12 @@ return function(row)
       drop_path_rate = 0.1,
       use_mean_pooling = true,
     },
-    -- Of classes that are not there.
+    -- Keys of classes that are not supported.
     optional = { "vocab_size", "out_indices", "out_features", "stage_names", "pool_scales",
       "use_auxiliary_head", "auxiliary_loss_weight", "auxiliary_channels", "auxiliary_num_convs",
       "auxiliary_concat_input", "semantic_loss_ignore_index", "add_fpn", "reshape_hidden_states",
       "segmentation_indices" },
-    -- Only training with masked images reads it.
+    -- Only training with masked images reads this parameter.
     buffers = { [mask] = true, [row.prefix .. "." .. mask] = true },
     new_if_missing = row.has_pooler and new_pooler "" or nil,
     ignored = { "%.relative_position_index$", "^lm_head%.", "^layernorm%.", "^pooler%." },

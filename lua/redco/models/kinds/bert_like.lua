@@ -43,17 +43,17 @@ local bert_defaults = {
   tie_word_embeddings = true,
 }
 
--- The facts of BERT, of which a family may have others.
+-- The facts of BERT. Other families may replace them.
 local bert = { keys = bert_keys, names = bert_names, defaults = bert_defaults,
   embedding_norm = "embeddings.LayerNorm", projection = "embeddings_project" }
 
--- Weights of other heads of transformers, and of old files, which are not read.
+-- Weights that are not read: those of transformers' other heads, and of old files.
 local ignored = { "position_ids$", "^pooler%.", "^cls%.", "^classifier%.", "^qa_outputs%.",
   "^lm_head%.", "^pre_classifier%.", "^vocab_[%l_]+%.", "^discriminator_predictions%.",
   "^generator_%l+%.", "^generator_lm_head%.", "^sequence_summary%." }
 
--- Positions of RoBERTa: tokens count from the one after the padding token; padding has its row. In
--- rows of several sequences they count in each.
+-- Positions of RoBERTa: tokens count from pad_token_id + 1, and padding has pad_token_id. In rows
+-- of several sequences, each sequence counts from there.
 local function positions_of_tokens(c, inputs)
   local ids = inputs.input_ids
   local is_token = ids:ne(c.pad_token_id):to "int64"
@@ -124,7 +124,7 @@ local function new_embeddings(c, facts)
   end
 end
 
--- Returns the names of the layers in their order. Those of several layers may be the same.
+-- Returns the names of the layers in their order. Layers with shared parameters have the same name.
 local function layers_of(c, facts)
   if facts.layers then return facts.layers(c) end
   local list = {}
@@ -171,7 +171,7 @@ local function add_parameters(c, facts, add)
   if facts.last_norm then blocks.add_layer_norm(add, prefix .. facts.last_norm, size) end
 end
 
--- Returns function(params, inputs, x) to what attention of all layers reads: the mask and angles.
+-- Returns function(params, inputs, x, o) -> the mask and angles that all layers' attention reads.
 local function new_mask(c, facts)
   local rope = facts.rotary and rotary.settings(c.model_type, c, rotary.size(c))
   local bias_of = facts.relative_bias and facts.relative_bias.new(c, facts.prefix .. ".")
@@ -202,7 +202,7 @@ local function new_forward(c, facts)
     local x = embed(params, inputs, o)
     local mask = mask_of(params, inputs, x, o)
     local function norm(name, y) return blocks.layer_norm(params, name, y, eps) end
-    -- y + f(y), with the norm after the sum, or before f if there is one after all layers.
+    -- y + f(y). The norm follows the sum, or precedes f if there is also one after all layers.
     local function added(name, y, keeps_output, f)
       local z = f(facts.last_norm and norm(name, y) or y)
       local sum = y + (keeps_output and z or drop(z))

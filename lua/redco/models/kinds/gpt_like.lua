@@ -11,19 +11,19 @@ local rotary = require "redco.models.layers.rotary"
 local shared = {
   width = nil, n_layers = nil, n_heads = nil,
   inner = nil,  -- the size of a feed-forward layer, by default 4 * width
-  positions = nil,  -- the key of their number
+  positions = nil,  -- the key of the number of positions
   rotary_size = nil,  -- how many elements of a head have rotary positions; nil if they are learned
   embedding_dropout = 0, attention_dropout = 0, residual_dropout = 0,
   attention = "attn",
-  -- add(linear), which adds the layers before the heads by linear(name, n_in, n_out, bias), and
-  -- split(linear, x), which returns q, k and v by linear(name, x), each [B, H, T, D].
+  -- { add, split }: add(linear) declares the layers before the heads with linear(name, n_in, n_out,
+  -- bias). split(linear, x) computes q, k and v with linear(name, x), each [B, H, T, D].
   heads = nil,
-  out = "out_proj", out_bias = nil,  -- false if it has none
+  out = "out_proj", out_bias = nil,  -- false if there is no bias
   mlp = { "fc_in", "fc_out" },
   attention_scale = nil,
   residual_init = 1,  -- a factor of the deviation of the layers at the end of a branch
   is_parallel = false,  -- whether attention and the feed-forward layer read the same, after ln_1
-  window = function() end,  -- of layer i, or nil
+  window = function() end,  -- the window of layer i, or nil
   head_bias = false,
 }
 

@@ -10,7 +10,7 @@ local squares = require "redco.models.images.patch_squares"
 
 local function without_head(c) return setmetatable({ vision_use_head = false }, { __index = c }) end
 
--- Tiles are seen whole, or are those of zeros at the end of a row.
+-- A mask may hide only whole tiles, the zeros at the end of a row.
 local function check_mask(c, mask)
   if not mask or mask:to_local().device == "meta" then return end
   mask = mask:flatten(1):ne(0)
@@ -45,7 +45,7 @@ local function new_tower(model_type)
   return setmetatable(tower, { __index = siglip })
 end
 
--- Returns the text in place of an image: its tiles row by row, then the whole, small.
+-- Returns the text in place of an image: its tiles row by row, then the whole image, scaled down.
 local function tiled(part, whole, around)
   return function(info)
     local list = {}

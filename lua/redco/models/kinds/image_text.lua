@@ -12,7 +12,7 @@ local tower = require "redco.models.kinds.tower"
 
 local prefix = "model."
 
--- The number of the image token, which families call by two names.
+-- The number of the image token. Families have one of two keys for it.
 local function image_token(c) return c.image_token_index or c.image_token_id end
 
 -- The prefixes of the parameters of the parts, unless the row has others.
@@ -33,7 +33,7 @@ local function part_of(family, kind, config)
     kind, model_type)
 end
 
--- The names that a decoder has by itself, and here.
+-- Converts the name that a decoder gives to a parameter to the name here.
 local function name_of_text(family, name)
   return name:find "^model%." and family.names.text .. name:sub(#prefix + 1) or name
 end
@@ -55,7 +55,7 @@ local function lacks_prefix(family, name)
   return true
 end
 
--- The names in older folders, and in those whose model of images has no prefix.
+-- Converts names from older folders, and from folders whose model of images has no prefix.
 local function current_name(family, name)
   local renamed = name:gsub("^language_model%.model%.", "model.language_model.")
     :gsub("^language_model%.lm_head%.", "lm_head."):gsub("^vision_tower%.", "model.vision_tower.")
@@ -75,7 +75,7 @@ local function file_name(name)
   return name:find "^lm_head%." and "language_model." .. name or name:sub(#prefix + 1)
 end
 
--- The text model's flag counts in version 4 of transformers, that of the whole in version 5.
+-- Version 4 of transformers reads the flag of the text model, version 5 that of the whole.
 local function complete_ties(family, c, given)
   local own, whole = given.text_config.tie_word_embeddings, given.tie_word_embeddings
   if whole == nil then whole = family.is_tied end
@@ -126,7 +126,7 @@ local function new_features(family, c)
   end
 end
 
--- Returns what the inputs say of the images, without the dimension of rows.
+-- Returns the inputs about images, without the dimension of rows.
 local function images_of(family, inputs)
   local images, pixels = {}, inputs.pixel_values
   local has_rows = pixels:dim() > family.image_dims
@@ -227,7 +227,7 @@ return function(row)
     end)
   end
 
-  -- Only the product: transformers leaves out what a decoder alone does to its logits.
+  -- transformers reads only the weight here, and omits what a decoder alone does to its logits.
   function family.head(c)
     local weight, bias = text_of(family, c).head(setmetatable(
       { tie_word_embeddings = c.tie_word_embeddings }, { __index = c.text_config }))

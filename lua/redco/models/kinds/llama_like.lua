@@ -19,29 +19,29 @@ local llama = {
   norms = { "input_layernorm", nil, "post_attention_layernorm", nil },
   first_norm = nil,  -- of the embeddings
   last_norm = "norm",
-  is_parallel = false,  -- whether attention and feed-forward layer read the same, the first norm's
+  is_parallel = false,  -- whether attention and the feed-forward layer both read the first norm
   qkv_bias = false,
   o_bias = false,
   o_name = "o_proj",
-  o_range = nil,  -- the deviation of its new weights, if not initializer_range
+  o_range = nil,  -- the deviation of new weights of `o_name`, if not initializer_range
   mlp_bias = false,
   head_bias = false,
   joins_qkv = false,  -- whether q, k and v are one projection
   joins_gate = false,  -- whether gate and up are one projection
-  joined_name = nil,  -- its name, if not gate_up_proj
+  joined_name = nil,  -- the name of that projection, if not gate_up_proj
   mlp_names = { "gate_proj", "up_proj", "down_proj" },  -- two, if no gate
   mlp_name = "mlp",
-  gate_scale = 1,  -- of what the gate's projection puts out
-  mlp_scale = 1,  -- of what the feed-forward layer puts out
-  experts = nil,  -- function(i): another feed-forward layer i, as a mixture of experts.lua
+  gate_scale = 1,  -- a factor of the output of the gate's projection
+  mlp_scale = 1,  -- a factor of the output of the feed-forward layer
+  experts = nil,  -- function(i): another feed-forward layer i, like a mixture of experts.lua
   activation = "hidden_act",  -- the key of the configuration, or the name
   inner = nil,  -- the size of the feed-forward layer, if not intermediate_size
   -- Norms of q and k: of each "head" with the same weights or its "own", or of the "projection".
   head_norms = nil,
-  head_norm = nil,  -- their kind, if another
+  head_norm = nil,  -- the kind of these norms, if not `norm`
   head_norm_names = { "q_norm", "k_norm" },
   turns_first = false,  -- whether norms of heads are after the positions
-  embedding_range = nil,  -- the deviation of new ones, if not initializer_range
+  embedding_range = nil,  -- the deviation of new embeddings, if not initializer_range
   embedding_scale = 1,
   rounds_embedding_scale = false,  -- to the dtype of the embeddings
   residual_scale = 1,
@@ -50,21 +50,21 @@ local llama = {
   has_sinks = false,  -- whether each head has one more score, which takes its share of attention
   logits_scale = 1,
   embedding_dropout = 0,
-  residual_dropouts = { 0, 0 },  -- of what attention and the feed-forward layer put out
-  clamp = nil,  -- the most that an element of q, k and v may be
-  window = function() end,  -- of layer i, or nil
-  reach = nil,  -- function(window): tokens attend to both sides, in a window at this distance
-  chunk = function() end,  -- how many tokens layer i attends within, or nil
+  residual_dropouts = { 0, 0 },  -- of the outputs of attention and the feed-forward layer
+  clamp = nil,  -- the largest absolute value of elements of q, k and v
+  window = function() end,  -- the window of layer i, or nil
+  reach = nil,  -- function(window): tokens see both sides, in a window up to this distance
+  chunk = function() end,  -- the length of the chunks within which layer i attends, or nil
   rope = function(_, whole) return whole end,  -- settings of the positions of layer i, or nil
   turn = rotary.turn_halves,  -- how pairs of a head are turned
   axes = nil,  -- which of several positions turns each pair (rotary.angles)
   -- function(inputs, o, x, rope): a factor of q by position, [B or 1, 1, T, 1], or nil
   query_scale = nil,
   attention = attention,
-  is_gated = false,  -- whether each head of q has a gate of what attention puts out
-  -- function(i, attention): what stands in place of attention in layer i, or nil. It has `name`,
-  -- add_parameters(name, linear, norm, add) and forward(params, name, x, angles, mask, o), where
-  -- mask.kept has the factors of masks.kept; so has `attention`.
+  is_gated = false,  -- whether each head of q has a gate for the output of attention
+  -- function(i, attention): the layer that replaces attention in layer i, or nil. It has the same
+  -- fields as `attention`: `name`, add_parameters(name, linear, norm, add) and forward(params,
+  -- name, x, angles, mask, o). mask.kept has the factors of masks.kept.
   mixer = function() end,
 }
 
@@ -81,7 +81,7 @@ local defaults = {
 local optional = { "num_key_value_heads", "head_dim", "rope_scaling", "rope_parameters",
   "original_max_position_embeddings", "is_causal" }
 
--- Returns a function of i: what mixes tokens in layer i, and whether it has a state.
+-- Returns function(i) -> the layer that mixes tokens in layer i, and whether it replaces attention.
 local function mixers_of(c, facts)
   local ordinary = { name = "self_attn", forward = facts.attention.new(c, facts) }
   function ordinary.add_parameters(...) facts.attention.add_parameters(c, facts, ...) end
@@ -91,7 +91,7 @@ local function mixers_of(c, facts)
   end
 end
 
--- Returns a function of i: the feed-forward layer of layer i.
+-- Returns function(i) -> the feed-forward layer of layer i.
 local function mlps_of(c, facts)
   local mlp
   return function(i)
@@ -211,7 +211,7 @@ local function check(c, n_experts, n_chosen)
   rotary.settings(c.model_type, c, rotary.size(c))
 end
 
--- The loss of the routers of mixtures and its factor, if the configuration has it.
+-- Returns a function of the routers' loss and its factor, if the configuration asks for the loss.
 local function router_loss(row, c)
   if not row.n_experts or not c.output_router_logits then return end
   return function(routers, attention_mask)

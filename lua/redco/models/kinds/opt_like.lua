@@ -66,7 +66,7 @@ local function new_positions(row, c, size)
   return function(_, inputs, o, x)
     local places = blocks.position_ids(inputs, o, inputs.input_ids) + position_offset
     local y = blocks.sinusoids_at(size, places, x)
-    -- The row of the padding token is zero, as in an embedding.
+    -- The position pad_token_id is zero, like the row of padding in an embedding.
     return c.pad_token_id and y:masked_fill(places:eq(c.pad_token_id):unsqueeze(-1), 0) or y
   end
 end

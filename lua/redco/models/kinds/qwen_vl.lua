@@ -10,7 +10,7 @@ local splice = require "redco.models.images.splice_varied"
 local torch = require "redco.torch"
 local tower = require "redco.models.images.grid_tower"
 
--- Keys of a decoder that transformers reads for any of them.
+-- Keys that transformers reads for any decoder.
 local text_keys = { "bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings",
   "use_cache" }
 
@@ -25,8 +25,9 @@ local function own_keys(text)
   return keys
 end
 
--- The first folders have the keys of the text model beside vision_config, later ones also in
--- text_config, which then counts. Returns the configuration with them only there.
+-- Early folders have the text model's keys beside vision_config. Later folders have them in
+-- text_config, too, which has precedence. Returns the configuration with these keys only in
+-- text_config.
 local function with_text_config(text, given)
   if given.hidden_size == nil then return given end
   local c, own, nulls = json.copy(given), {}, json.nulls(given)

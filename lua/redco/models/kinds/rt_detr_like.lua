@@ -15,9 +15,9 @@ local torch = require "redco.torch"
 
 local of_backbone, of_encoder = "model.backbone.model.", "model.encoder."
 local eps = 1e-5
-local box_side = 0.05  -- of the first guess of a place of the largest image
-local least = 1e-2  -- a guess that is nearer to the border of the image is none
-local far = 1e4  -- its logit, of which the sigmoid is 1
+local box_side = 0.05  -- the side of the first guesses of boxes in the largest image
+local least = 1e-2  -- guesses that are nearer to the border of the image do not count
+local far = 1e4  -- the logit of such guesses, whose sigmoid is 1
 
 local defaults = {
   initializer_range = 0.01,
@@ -111,7 +111,7 @@ local function add_parameters(facts, c, add)
     add(name .. ".0.weight", { n_out, n_in, 1, 1 }, normal)
     batch_norm.add(add, name .. ".1", n_out)
   end
-  -- At first a query is no class, and its box stays where it is.
+  -- In a new model, queries have no class, and boxes stay in their places.
   local prior = c.initializer_bias_prior_prob or 1 / (c.num_labels + 1)
   local function classes(name)
     blocks.add_linear(add, name, size, c.num_labels, xavier,
@@ -240,8 +240,8 @@ local function new_functions(facts, c)
     return torch.cat(rows, 1), sizes
   end
 
-  -- Returns the list of { logits, boxes } of the best places and of all layers, with `denoised` and
-  -- n_groups as detection.focal_loss has them, and the states of the queries; appends those of all
+  -- Returns the list of { logits, boxes } of the best places and of each layer, with `denoised` and
+  -- n_groups for detection.focal_loss, and the states of the queries. Appends the states in all
   -- layers to `kept`.
   local function run(params, inputs, o, kept)
     local memory, sizes = places_of(params, inputs, o)
@@ -319,7 +319,7 @@ return function(row)
     nullable = { "backbone_config", "eval_size", "anchor_image_size",
       "initializer_bias_prior_prob" },
     defaults = {},
-    -- The places of anchor_image_size are those of the images.
+    -- anchor_image_size has no effect, since the places are those of the images themselves.
     optional = { "backbone", "backbone_config", "backbone_kwargs", "use_timm_backbone", "id2label",
       "label2id", "num_labels", "problem_type", "use_pretrained_backbone", "eos_coefficient",
       "anchor_image_size", "eval_size",

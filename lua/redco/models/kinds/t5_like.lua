@@ -53,13 +53,13 @@ function common.complete_by_weights(family, given, weights)
   end
 end
 
--- Whether the output is scaled for the head, by default if that is the embedding.
+-- Whether the output is scaled for the head; by default, if the head is the embedding.
 local function has_scaled_output(c)
   if c.scale_decoder_outputs ~= nil then return c.scale_decoder_outputs end
   return c.tie_word_embeddings
 end
 
--- Returns the activation, and whether it is gated: by feed_forward_proj, if not given.
+-- Returns the activation, and whether it is gated. feed_forward_proj replaces missing keys.
 local function feed_forward_of(c)
   local gate = c.feed_forward_proj:match "^gated%-(.+)$"
   local activation = c.dense_act_fn
@@ -131,8 +131,8 @@ end
 
 function common.head(c) return c.tie_word_embeddings and "shared.weight" or "lm_head.weight" end
 
--- Either stack: function(params, input_ids, o, padding mask of the encoder's tokens, memory,
--- attention_mask of the stack's tokens).
+-- Returns either stack: function(params, input_ids, o, padding mask of the encoder's tokens,
+-- memory, attention_mask of the stack's tokens).
 local function new_stack(row, c, stack, n_layers)
   local near = stack == "encoder" and row.near_attention and row.near_attention(c)
   local name_of_activation, is_gated = feed_forward_of(c)
@@ -165,7 +165,7 @@ local function new_stack(row, c, stack, n_layers)
     return x + feed_forward(params, layers .. last .. ".DenseReluDense", norm(last), o)
   end
 
-  -- Returns a function of the number of a layer to its mask, with the biases by distance.
+  -- Returns function(i) -> the mask of layer i, with the biases by distance.
   local function new_mask(params, input_ids, x, o, padding, own_padding)
     if near then
       local mask = near.mask(params, "encoder.block.0.layer.0." .. near.name,

@@ -11,7 +11,7 @@ local tower = require "redco.models.kinds.tower"
 
 local kinds = { text_config = "text", vision_config = "image" }
 
--- Completes the configuration of a part. Old folders have other values for it in KIND_dict.
+-- Completes the configuration of a part. In old folders, KIND_dict overrides its values.
 local function complete_part(family, c, kind, is_file)
   local part, given, old = family[kinds[kind]], c[kind], c[kind .. "_dict"]
   given = given or {}
@@ -56,7 +56,7 @@ local function functions_of(family, c)
       functions.get_image_features(params, inputs, o))
   end
 
-  -- Of the texts if there are some, else of the images.
+  -- Returns the hidden states of the texts if there are texts, else those of the images.
   function functions.hidden_states(params, inputs, o)
     local kept = {}
     local run = inputs.input_ids and text or image

@@ -11,7 +11,7 @@ local torch = require "redco.torch"
 local vit = {
   tokens = { "cls_token" },  -- before the patches, with positions
   starts_with_zeros = false,  -- whether new tokens and positions are zeros
-  registers = nil,  -- the key of the number of tokens without positions between these and patches
+  registers = nil,  -- the key of the number of registers: tokens without positions, after `tokens`
   norms = { "layernorm_before", "layernorm_after" },
   -- The names of the feed-forward layer's projections, its inner size, and whether the first one is
   -- gate and up.
@@ -21,8 +21,9 @@ local vit = {
   has_layer_scale = false,
   -- Whether positions are interpolated to the size of the image: false, "plain" or "antialias".
   interpolates = false,
-  has_pooler = false,  -- behind the first token
-  -- What the classifier reads of [B, tokens, size] behind so many tokens, and how many times size.
+  has_pooler = false,  -- a layer that reads the first token
+  -- read(x, n): what the classifier reads of x [B, tokens, size], whose patches follow n tokens.
+  -- Its size is n_read * size.
   read = function(x) return x:select(1, 0) end,
   n_read = 1,
 }
@@ -81,7 +82,8 @@ local function add_encoder(c, facts, add)
   blocks.add_layer_norm(add, "layernorm", size)
 end
 
--- Returns the positions [1, tokens + rows * columns, size] of an image of so many patches.
+-- Returns the positions [1, tokens + rows * columns, size] of an image of n_rows x n_columns
+-- patches.
 local function positions_of(facts, positions, n_rows, n_columns)
   local n_tokens, size = #facts.tokens, positions:size(2)
   local n_patches = positions:size(1) - n_tokens
@@ -185,10 +187,10 @@ return function(row)
   row.check = check
   row.optional = { "encoder_stride", "pooler_output_size", "pooler_act",
     unpack(row.optional or {}) }
-  -- Only training with masked images reads it.
+  -- Only training with masked images reads this parameter.
   row.buffers = { [mask] = true, [row.prefix .. "." .. mask] = true }
   row.ignored = pooler and {} or { "^pooler%." }
-  -- Some folders lack it.
+  -- Some folders lack the pooler.
   row.new_if_missing = pooler and { [pooler .. ".weight"] = true, [pooler .. ".bias"] = true }
 
   function row.complete_model(c)

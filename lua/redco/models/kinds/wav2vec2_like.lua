@@ -48,7 +48,7 @@ local defaults = {
   eos_token_id = 2,
 }
 
--- Settings of training without labels, and of classes that are not there.
+-- Settings of training without labels, and of classes that are not supported.
 local optional = { "num_feat_extract_layers", "feat_quantizer_dropout",
   "num_codevectors_per_group", "num_codevector_groups", "contrastive_logits_temperature",
   "num_negatives", "codevector_dim", "proj_codevector_dim", "diversity_loss_weight", "tdnn_dim",
@@ -59,7 +59,7 @@ local optional = { "num_feat_extract_layers", "feat_quantizer_dropout",
 local wav2vec2 = {
   has_feature_norm = function() return true end,
   add_to_attention = function() end,
-  -- Returns a function(params, x, mask, o) that returns the attention of layer i to itself.
+  -- Returns function(params, x, mask, o) -> function(i, x), the attention of layer i to itself.
   new_attention = function(c)
     local attention = blocks.new_attention(c.num_attention_heads, { q = ".q_proj", k = ".k_proj",
       v = ".v_proj", out = ".out_proj" }, c.attention_dropout)

@@ -7,8 +7,8 @@ local near_blocks = require "redco.models.layers.near_blocks"
 local relative_bias = require "redco.models.layers.relative_bias"
 local torch = require "redco.torch"
 
--- Returns the number of the sum that each token is a part of, or -1 for padding: [B, T]; `kept` is
--- [B, T]. The tokens behind the last whole block are a part of its sum.
+-- Returns the number of the block whose sum contains each token, [B, T], or -1 for padding; `kept`
+-- is [B, T]. The sum of the last whole block also contains the tokens behind it.
 local function sums_of_tokens(kept, size)
   local places = torch.arange(kept:size(1), { device = kept.device })
   local numbers = places:div(size, { rounding_mode = "floor" })

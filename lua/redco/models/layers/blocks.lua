@@ -44,7 +44,7 @@ function blocks.normal_but_padding(c, std)
   if not row then return normal end
   return function(t, generator)
     normal(t, generator)
-    -- Not through a view of the row, because the table may be sharded by rows.
+    -- Does not use a view of the row, because the table may be sharded by rows.
     return torch.no_grad(function()
       return t:index_fill_(0, torch.tensor({ row }, { device = t.device }), 0)
     end)
@@ -309,7 +309,7 @@ function blocks.position_ids(inputs, options, x)
   if inputs.position_ids then return inputs.position_ids end
   local mask = inputs.attention_mask
   if not mask then return blocks.places(options, x) end
-  -- A new token has all padding before it.
+  -- All padding is before a new token.
   if blocks.place(options) then return blocks.places(options, x) - mask:eq(0):sum({ 1 }, true) end
   return mask:cumsum(1):sub(1):clamp(0):narrow(1, blocks.past(options), x:size(1))
 end

@@ -25,8 +25,8 @@ function attention.span_of(c)
   return c.position_buckets > 0 and c.position_buckets or most, most
 end
 
--- Returns the rows [T, T] of the embeddings of relative positions, for queries and keys. Distances
--- from the half of the buckets on share buckets, of growing width.
+-- Returns the rows [T, T] of the embeddings of relative positions, for queries and for keys.
+-- Distances beyond half of the buckets share buckets of growing width.
 local function rows_of(c, length, device)
   local span, most = attention.span_of(c)
   local places = torch.arange(length, { device = device })
@@ -43,8 +43,8 @@ local function rows_of(c, length, device)
   return (distance + span):clamp(0, 2 * span - 1), (span - distance):clamp(0, 2 * span - 1)
 end
 
--- How the first DeBERTa and the others project: names of the layers of relative positions, the
--- parameters of q, k and v, and function(params, name, x, n_heads, o) to these.
+-- The projections of later models and of the first DeBERTa (`joined`): names of the layers of
+-- relative positions, add_parameters for q, k and v, and `heads`, which computes q, k and v.
 local separate = { position_key = "pos_key_proj", position_query = "pos_query_proj" }
 
 function separate.add_parameters(size, name, linear)
@@ -98,7 +98,8 @@ function attention.new(c)
   local position_key = c.share_att_key and "key_proj" or own.position_key
   local position_query = c.share_att_key and "query_proj" or own.position_query
 
-  -- Products of x [B, H, T, D] with each relative position, then those of `rows` [T, T].
+  -- Multiplies x [B, H, T, D] with each relative position, then gathers the products at `rows`
+  -- [T, T].
   local function relative(params, name, x, positions, rows, o)
     local p = blocks.split_heads(blocks.linear(params, name, positions, o), n_heads)
     local all = x:matmul(p:transpose(-1, -2))

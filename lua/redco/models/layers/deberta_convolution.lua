@@ -33,7 +33,7 @@ function convolution.add_parameters(c, name, add)
   if not is_there(c) then return end
   local size, width = c.hidden_size, c.conv_kernel_size
   local n_in = size / (c.conv_groups or 1)
-  -- As PyTorch begins a convolution; transformers leaves it so.
+  -- PyTorch's own initialisation of convolutions, which transformers keeps.
   local function uniform(t, generator)
     local bound = (n_in * width) ^ -0.5
     return nn.init.uniform_(t, { a = -bound, b = bound, generator = generator })

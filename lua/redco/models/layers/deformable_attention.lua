@@ -14,7 +14,7 @@ local function xavier(t, generator)
   return nn.init.xavier_uniform_(t, { generator = generator })
 end
 
--- The points of a new layer stand on rays around the box, one for each head.
+-- In a new layer, the points of each head are on a ray from the centre of the box.
 local function rays(n_heads, n_levels, n_points)
   return function(t)
     local angles = torch.arange(n_heads):float() * (2 * math.pi / n_heads)
@@ -36,7 +36,7 @@ function deformable.add_parameters(add, name, size, n_heads, n_levels, n_points)
   blocks.add_linear(add, name .. "output_proj", size, size, xavier)
 end
 
--- Returns what points [B, Q, H, P, 2], in parts of an image, see of it: [B H, size, Q, P].
+-- Samples the image at points [B, Q, H, P, 2], fractions of the image: [B H, size, Q, P].
 local function seen(image, points)
   local grid = (points * 2 - 1):transpose(1, 2):flatten(0, 1)
   return torch.grid_sampler(image, grid, bilinear, zeros, false)

@@ -23,7 +23,7 @@ local function new_softmax_router(given)
   end
 end
 
--- Returns a function of a name to the list of the same name in all experts: "a.%d.b" -> a.0.b, ...
+-- Returns a function that lists a name's form in all experts: "a.%d.b" -> { a.0.b, ... }.
 local function new_names(n)
   local lists = {}
   return function(pattern)
@@ -36,9 +36,9 @@ local function new_names(n)
   end
 end
 
--- Returns { add_parameters, inner, out } of experts with a weight for each of gate, up and down, or
--- of up and down: `inner` computes what goes to the last layer of the experts `numbers`,
--- [N, k, inner], `out` that layer.
+-- Returns { add_parameters, inner, out } of experts with separate weights for gate, up and down, or
+-- for up and down. `inner` computes the input of the last layer for the experts `numbers`,
+-- [N, k, inner]; `out` applies the last layer.
 local function separate(c, given)
   local gate, up, down = unpack(given.names)
   if not down then gate, up, down = nil, gate, up end

@@ -15,7 +15,7 @@ function gemma.new_shared(c)
   local last = {}
   for i = 0, first - 1 do last[c.layer_types[i + 1]] = i end
   return function(i)
-    -- As in transformers: if no layer is left, none is shared.
+    -- As in transformers, no layer is shared if all layers would be.
     if first <= 0 or i < first then return nil end
     return last[c.layer_types[i + 1]] or fail("%s: no layer before the last %d has %s",
       c.model_type, c.num_kv_shared_layers, c.layer_types[i + 1])

@@ -33,7 +33,7 @@ local function of_best_groups(c, n_best, scores, rest)
   return groups:masked_fill(best:eq(0):unsqueeze(-1), rest):view(scores.shape)
 end
 
--- Returns a router as that of experts.lua.
+-- Returns a router like those of experts.lua.
 local function new_route(c, given)
   local rest = given.rest or ((ties.version(c) or 0) >= 5 and -math.huge or 0)
   return function(params, name, x)

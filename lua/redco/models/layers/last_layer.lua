@@ -14,7 +14,7 @@ return function(family, config)
 
   --- Returns its weight, its bias or nil, and its name.
   function layer.parameters(p)
-    -- Adapters may give a head that is an embedding a weight of its own.
+    -- Adapters may give a tied head its own weight.
     local name = p["lm_head.weight"] and "lm_head" or own_name
     local b = bias and p[bias]:reshape { -1 }
     return p[name .. ".weight"], b and is_buffer[bias] and b:detach() or b, name

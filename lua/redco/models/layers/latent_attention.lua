@@ -85,8 +85,8 @@ function attention.new(c, facts)
     return missing > 0 and heads:narrow(-1, 0, v_size) or heads
   end
 
-  -- Attends with the latents as keys and values of one head: kv_b_proj is applied to q and to what
-  -- is put out instead of to all tokens.
+  -- Attends with the latents as keys and values of one head: applies kv_b_proj to q and to the
+  -- output instead of to all tokens.
   local function with_latents(params, name, q, latent, k_turned, given, o)
     local weight = params[name .. ".kv_b_proj.weight"]:view { 1, n_heads, plain + v_size, rank }
     local of_k, of_v = unpack(weight:split({ plain, v_size }, 2))

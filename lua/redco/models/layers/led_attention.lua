@@ -9,8 +9,8 @@ local torch = require "redco.torch"
 
 local parts = { q = "query", k = "key", v = "value" }
 
--- Returns which tokens are global [B, T], and their places [B, G, T], 1 for each, or nil if there
--- are none. The layout is found with tensors without values.
+-- Returns which tokens are global [B, T], and the place of each as a one-hot row [B, G, T], or nil
+-- if there are none. The search for a layout has tensors without values.
 local function globals_of(given, kept, dtype)
   if not given then return end
   local is_global = given:ne(0):logical_and(kept)

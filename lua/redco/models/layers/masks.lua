@@ -25,8 +25,8 @@ local function seen_in_images(inputs, past)
   return torch.constant_pad_nd(seen:unsqueeze(1), { past, 0 }, 0)
 end
 
--- Returns [T, S], or with images [B, 1, T, S]: which tokens are not after the new ones, but for
--- those of the same image, and less than `window` before them.
+-- Returns which tokens the new ones see, [T, S], or with images [B, 1, T, S]: none after them,
+-- unless of the same image, and none that are `window` or more tokens before them.
 local function seen_before(inputs, length, past, window, device)
   local all = torch.ones({ length, past + length }, { dtype = "bool", device = device })
   local seen, of_images = all:tril(past), seen_in_images(inputs, past)
@@ -53,8 +53,8 @@ local function seen_in_segments(inputs)
   return seen:logical_and(seen_keys(mask)):logical_or(itself)
 end
 
--- Returns [B or 1, 1, T, S]: which tokens are in the chunk of the new ones, of `chunk` tokens each.
--- The first begins behind padding on the left, or with a sequence of a row.
+-- Returns [B or 1, 1, T, S]: which tokens are in the same chunk of `chunk` tokens as the new ones.
+-- The first chunk begins behind padding on the left, or with each sequence of a row.
 local function seen_in_chunks(inputs, chunk, length, past, device)
   local places, padding = inputs.segment_ids and inputs.position_ids, inputs.attention_mask
   if not places then

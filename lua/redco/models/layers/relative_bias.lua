@@ -8,7 +8,7 @@ local bias = {}
 -- others grow logarithmically up to `max_distance`.
 local function buckets_of(distance, n, max_distance)
   local n_exact = math.floor(n / 2)
-  -- In the order of transformers, so that bucket borders round alike.
+  -- In the same order of operations as transformers, so that bucket borders round alike.
   local far = (distance:clamp(1):float() / n_exact):log():div(math.log(max_distance / n_exact))
     :mul(n - n_exact):long():add(n_exact)
   return torch.where(distance:lt(n_exact), distance, far:clamp_max(n - 1))
@@ -21,8 +21,8 @@ function bias.buckets(distance, n, max_distance)
   return buckets_of(distance:abs(), half, max_distance) + distance:gt(0) * half
 end
 
--- Returns [H, T, S], where row t holds `of_distance` [H, T + S] from element T - 1 - t on. Rows
--- of T + S elements, read as rows of one element less, move by one element from row to row.
+-- Returns [H, T, S], where row t holds `of_distance` [H, T + S] from element T - 1 - t on. Reads
+-- rows of T + S elements as rows of one element less, so that each row moves by one element.
 local function shifted_rows(of_distance, T, S)
   local H = of_distance:size(0)
   return of_distance:unsqueeze(1):expand(H, T, T + S):reshape(H, -1)
@@ -33,7 +33,8 @@ end
 --- embedding `name` of `n` buckets. If it `is_causal`, it masks the future.
 function bias.new(n, max_distance, given)
   local past, length, is_causal = given.past or 0, given.length, given.is_causal
-  -- From the last query to the first key, to one more than from the first query to the last key.
+  -- The distance from the last query to the first key, up to that from the first query to the last
+  -- key, plus 1.
   local distance = torch.arange(1 - past - length, length + 1, { device = given.device })
   local bucket = is_causal and buckets_of((-distance):clamp(0), n, max_distance)
     or bias.buckets(distance, n, max_distance)

@@ -48,8 +48,8 @@ kinds.linear = { needs = { "factor" }, frequencies = function(r)
   return partly_divided(r, function() return 0 end)
 end }
 
--- The base grows when a text becomes longer than those of the training. Before, it may have a
--- `stretch`.
+-- The base grows when a text becomes longer than those of the training. For shorter texts, the base
+-- may have a `stretch`.
 kinds.dynamic = { needs = { "factor" }, same_as = function(r, length)
   return length > r.max_positions and length or 1
 end, frequencies = function(r, length)
@@ -90,7 +90,7 @@ kinds.yarn = { needs = { "factor" }, frequencies = function(r)
   return list, both and scale(r.mscale) / scale(r.mscale_all_dim) or scale(1)
 end }
 
--- The factor of cos and sin for a text that is so many times longer than those of the training.
+-- The factor of cos and sin for a text that is `factor` times longer than those of the training.
 local function longrope_scale(factor, context)
   return math.sqrt(1 + math.log(math.max(factor, 1)) / math.log(context))
 end
@@ -115,7 +115,7 @@ kinds.longrope = {
   end,
 }
 
--- The first pairs turn, a `share` of all, as they do without the others, which stay.
+-- Only the first pairs rotate, a `share` of all, with the same frequencies as if all rotated.
 kinds.proportional = {
   families = { gemma4_text = true }, needs = { "share" }, frequencies = function(r)
     local list = unscaled(r)
@@ -149,7 +149,8 @@ function rotary.complete(c)
     c.partial_rotary_factor = scaling.partial_rotary_factor or c.partial_rotary_factor
     scaling.partial_rotary_factor = nil
     scaling.rope_type, scaling.type = scaling.rope_type or scaling.type or "default", nil
-    -- There the key of the whole configuration counts before that of the positions.
+    -- For these kinds, version 5 prefers the key of the whole configuration to that of
+    -- rope_parameters.
     local reads_whole = scaling.rope_type == "llama3" or scaling.rope_type == "yarn"
     if reads_whole and c.original_max_position_embeddings then
       scaling.original_max_position_embeddings = c.original_max_position_embeddings
@@ -157,7 +158,7 @@ function rotary.complete(c)
       c.original_max_position_embeddings = c.original_max_position_embeddings
         or scaling.original_max_position_embeddings
       scaling.original_max_position_embeddings = nil
-      -- There `factor` counts before the ratio of the two lengths.
+      -- Version 5 prefers `factor` to the ratio of the two lengths.
       local context = c.original_max_position_embeddings or c.max_position_embeddings
       if is_positive(scaling.factor) and is_positive(context) then
         scaling.attention_factor = scaling.attention_factor

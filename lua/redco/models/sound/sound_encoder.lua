@@ -145,7 +145,7 @@ local function new_convolutions(c)
   end
 end
 
--- Adds to frames x [B, T, size] their convolution, whose weight is scaled by place of the kernel.
+-- Adds to frames x [B, T, size] their convolution, with a weight normalised per kernel place.
 local function new_positions(c)
   local activation = blocks.activation(c.model_type, c.feat_extract_activation)
   local kernel = c.num_conv_pos_embeddings

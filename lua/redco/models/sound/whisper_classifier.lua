@@ -56,15 +56,15 @@ return function(whisper)
     end })
   end
 
-  -- The encoder's output, or the mean of all layers with trained weights, if the configuration has
-  -- it.
+  -- Returns the encoder's output, or with use_weighted_layer_sum the mean of all layers with
+  -- trained weights.
   function result.new_forward(c)
     local encode = whisper.new_encoder(c)
     return function(params, inputs, o)
       local kept = c.use_weighted_layer_sum and {} or nil
       local x = encode(with_prefix(params), inputs, o, kept)
       if kept then
-        kept[#kept] = x  -- behind the last norm
+        kept[#kept] = x  -- after the last norm
         local weights = params.layer_weights:softmax(-1):view { -1, 1, 1 }
         x = (torch.stack(kept, 1) * weights):sum { 1 }
       end

@@ -11,7 +11,7 @@ local function log_of_uniform(t, generator)
   return torch.no_grad(function() return t:uniform_(0.01, 16, { generator = generator }):log_() end)
 end
 
--- x / |x|, as Qwen has it.
+-- x / |x|, with Qwen's epsilon.
 local function normalised(x)
   return x * (x * x):sum({ -1 }, true):add(1e-6):rsqrt()
 end

@@ -41,7 +41,7 @@ function hybrid.check(c)
   blocks.check_multiple(c, "mamba_n_heads", "mamba_n_groups")
 end
 
--- Returns an end of time_step_limit, which version 5 writes as {"__float__": "Infinity"}.
+-- Returns a bound of time_step_limit. Version 5 writes infinity as {"__float__": "Infinity"}.
 local function number(c, value)
   if type(value) == "table" and value.__float__ == "Infinity" then return math.huge end
   return type(value) == "number" and value

@@ -13,8 +13,8 @@ local function log_of_numbers(t)
   end)
 end
 
--- Normalises y [..., G, size] of groups, in float32 at least. Not by LibTorch's norm, because the
--- groups may be split.
+-- Normalises the groups of y [..., G, size], in float32 at least. Does not use LibTorch's norm,
+-- because the groups may be split.
 local function normalised(y, eps)
   return y * torch.rsqrt((y * y):mean({ -1 }, true) + eps)
 end

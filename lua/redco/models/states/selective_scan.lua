@@ -23,7 +23,7 @@ end
 return function(x, dt, a, b, c, state)
   local dtype, length = blocks.wide_dtype(x), x:size(1)
   x, dt, a, b, c = x:to(dtype), dt:to(dtype), a:to(dtype), b:to(dtype), c:to(dtype)
-  -- All chunks make a step together, then the state passes from chunk to chunk.
+  -- First all chunks advance together, token by token. Then the state passes from chunk to chunk.
   local size = math.ceil(math.sqrt(length))
   local n = math.ceil(length / size)
   local decay = chunks.split(dt, n, size):unsqueeze(-1) * a  -- [B, n, L, D, N]

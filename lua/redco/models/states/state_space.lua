@@ -44,7 +44,7 @@ return function(x, dt, a, b, c, state)
   c = chunks.split(c, n, size):permute { 0, 3, 1, 2, 4 }
   local sums = chunks.split(decay, n, size):permute { 0, 3, 4, 1, 2 }:cumsum(-1)  -- [B, G, R, n, L]
 
-  -- The sum for each token over those of its chunk.
+  -- For each token, the sum over the tokens of its chunk.
   local scores = c:matmul(b:transpose(-1, -2)):unsqueeze(2)
   local y = (scores * chunks.decays(sums)):matmul(x):permute { 0, 3, 4, 1, 2, 5 }
 

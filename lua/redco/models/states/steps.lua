@@ -69,7 +69,7 @@ end
 --- Returns the facts of mamba_layer.lua.
 function steps.facts(c)
   return {
-    -- As in transformers, the size in a file counts.
+    -- As in transformers, intermediate_size has precedence if a file has it.
     name = "mixer", inner = c.intermediate_size or math.floor(c.expand * c.hidden_size),
     rank = steps.rank(c, "time_step_rank"), n_states = c.state_size, kernel = c.conv_kernel,
     conv_bias = c.use_conv_bias, bias = c.use_bias, activation = c.hidden_act,

@@ -13,7 +13,7 @@ local generate_options = arguments("model.generate with CTC", {}, {})
 local function loss_of(c, logits, labels, lengths)
   local is_label = labels:ge(0):logical_and(labels:ne(c.pad_token_id))
   local log_probs = logits:to(blocks.wide_dtype(logits)):log_softmax(-1):transpose(0, 1)
-  -- Labels stand first in their rows.
+  -- Moves the labels to the front of their rows.
   local order = is_label:logical_not():to "int64":argsort { stable = true, dim = 1 }
   return nn.ctc_loss(log_probs, labels:clamp_min(0):gather(1, order), lengths, is_label:sum(1),
     { blank = c.pad_token_id, zero_infinity = c.ctc_zero_infinity })

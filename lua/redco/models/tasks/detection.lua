@@ -52,8 +52,8 @@ local function check_labels(c, logits, inputs)
   end
 end
 
--- Returns the costs [B, N, Q] of an object in a query, by those of its class [B, Q, N]. What is no
--- number costs nothing: then the loss is none either.
+-- Returns the costs [B, N, Q] of an object in a query; `by_class` [B, Q, N] are the costs of its
+-- class. Replaces NaN and infinity with 0: the loss then is not finite either.
 local function costs_with(weights, by_class, boxes, known_boxes)
   local a = boxes:unsqueeze(2):expand { -1, -1, by_class:size(2), -1 }
   local b = known_boxes:unsqueeze(1)
@@ -62,7 +62,7 @@ local function costs_with(weights, by_class, boxes, known_boxes)
   return costs:transpose(1, 2):nan_to_num(0, 0, 0)
 end
 
--- Returns the scores [B, Q, C] of queries as those of the classes of objects, [B, Q, N].
+-- Gathers from the scores [B, Q, C] of queries those of the objects' classes, [B, Q, N].
 local function of_objects(scores, labels)
   return scores:gather(2, labels:clamp_min(0):unsqueeze(1):expand { -1, scores:size(1), -1 })
 end
@@ -72,7 +72,7 @@ local function costs_of(c, logits, boxes, labels, known_boxes)
     -of_objects(logits:softmax(-1), labels), boxes, known_boxes)
 end
 
--- Costs of classes that are yes or no each (Lin et al., 2017).
+-- Returns costs for classes with independent yes-or-no scores (Lin et al., 2017).
 local function focal_costs_of(c, logits, boxes, labels, known_boxes)
   local p = of_objects(logits:sigmoid(), labels)
   local alpha, gamma = c.matcher_alpha, c.matcher_gamma
@@ -107,11 +107,11 @@ local function assigned(c, costs, labels, n_queries)
   return queries, has_query, classes
 end
 
--- Returns these as tensors [B, N], [B, N] and [B, Q]; queries count from 0. find_costs(c, logits,
--- boxes, labels, known boxes) returns costs [B, N, Q].
+-- Returns the results of `assigned` as tensors [B, N], [B, N] and [B, Q]; queries count from 0.
+-- find_costs(c, logits, boxes, labels, known boxes) returns costs [B, N, Q].
 local function matches(c, logits, boxes, inputs, find_costs)
   local device, labels, n_queries = logits.device, inputs.labels, logits:size(1)
-  if logits:to_local().device == "meta" then  -- the layout is found with tensors without values
+  if logits:to_local().device == "meta" then  -- the search for a layout has no values
     local none = torch.zeros_like(labels)
     return none, none:eq(0), torch.zeros({ labels:size(0), n_queries },
       { dtype = "int64", device = device })
@@ -125,8 +125,8 @@ local function matches(c, logits, boxes, inputs, find_costs)
     torch.tensor(classes, { dtype = "int64", device = device })
 end
 
--- Returns the boxes of objects' queries, and those of the objects, both [B, N, 4]. Where there is
--- padding both are the same box, so that it adds 0 to the loss.
+-- Returns the boxes of objects' queries, and those of the objects, both [B, N, 4]. For padding,
+-- both are the same box, which adds 0 to the loss.
 local function matched(boxes, known_boxes, queries, has_query)
   local is_padding = has_query:logical_not():unsqueeze(-1)
   return boxes:gather(1, queries:unsqueeze(-1):expand { -1, -1, 4 }):masked_fill(is_padding, 0.5),
@@ -152,8 +152,9 @@ function detection.loss(c, found, inputs)
   return loss + distances * c.bbox_loss_coefficient + shapes * c.giou_loss_coefficient
 end
 
--- The loss of one pair of logits [B, Q, C] and boxes [B, Q, 4]: a class is as certain as its box
--- fits (Zhang et al., 2021). The others are the results of `matches`, and the boxes of objects.
+-- The loss of one pair of logits [B, Q, C] and boxes [B, Q, 4]. The target score of a class is the
+-- overlap of the query's box with the object's (Zhang et al., 2021). The other arguments are the
+-- results of `matches`, and the boxes of objects.
 local function varifocal_loss(c, logits, boxes, queries, has_query, classes, known_boxes)
   local own, target = matched(boxes, known_boxes, queries, has_query)
   local score, is_class, weights
@@ -193,7 +194,8 @@ function detection.focal_loss(c, list, inputs)
   return sum / inputs.labels:ge(0):sum():clamp_min(1)
 end
 
--- Returns scores and classes [B, Q], and the query of each, or nil if they stand in their order.
+-- Returns scores and classes [B, Q], and the query of each, or nil if they are in the order of the
+-- queries.
 local function best(logits, is_focal)
   if not is_focal then
     return logits:softmax(-1):narrow(2, 0, logits:size(2) - 1):max(-1)

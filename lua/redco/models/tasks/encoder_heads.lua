@@ -24,8 +24,8 @@ end
 
 local function has_bias(c, step) return step.bias == nil or c[step.bias] end
 
--- Returns the hidden states [B, size] of the last end token of each row: NaN without one, since the
--- first token would be wrong.
+-- Returns the hidden states [B, size] of the last end token of each row, or NaN if a row has none:
+-- the first token would be wrong.
 local function of_end(x, inputs, c)
   if type(c.eos_token_id) ~= "number" then
     fail("%s: eos_token_id is %s, expected a token, whose place in the inputs is read",

@@ -50,9 +50,9 @@ function tasks.complete_labels(c)
   end
 end
 
--- Returns the hidden states [B, size] of the last token of each row that is no padding. In a
--- decoder that reads the encoder's tokens shifted right, it stands one place further, if there is
--- one.
+-- Returns the hidden states [B, size] of the last token of each row that is no padding. If a
+-- decoder reads the encoder's tokens shifted right, the token is one place further, unless the row
+-- ends.
 local function of_last_token(hidden, inputs, c)
   local ids, length = inputs.input_ids, hidden:size(1)
   if not c.pad_token_id then
@@ -68,11 +68,10 @@ local function of_last_token(hidden, inputs, c)
   return hidden:gather(1, last:view { -1, 1, 1 }:expand { -1, 1, hidden:size(2) }):squeeze(1)
 end
 
--- For each task: the number of outputs, what a loss needs of the inputs, the loss, what is read of
--- the hidden states (all if nil), whether the head is behind a dropout, whether inputs are [batch,
--- choices, length], whether the only output is no dimension of the logits, whether there is one
--- output for a whole row, and whether there is no head. Without a loss it is that of a language
--- model.
+-- For each task: n_outputs; `needs`, the inputs of the loss; `loss`, by default that of a language
+-- model; `read`, what the head reads of the hidden states, by default all; has_dropout, before the
+-- head; has_choices, for inputs [batch, choices, length]; is_single, if the only output is no
+-- dimension of the logits; is_of_row, if a whole row has one output; is_headless.
 local kinds = {
   sequence_classification = {
     n_outputs = "num_labels", needs = { "labels" }, loss = losses.of_classes, read = of_last_token,
@@ -202,7 +201,7 @@ end
 -- Sets the keys of the configuration, and the inputs.
 local function set_keys(result, family, kind, general)
   if general.has_encoder_only then
-    -- transformers says of such a model that it is no encoder-decoder.
+    -- For such a model, transformers writes that it is no encoder-decoder.
     result.only = {}
     for key, value in pairs(family.only) do
       if key ~= "is_encoder_decoder" then result.only[key] = value end
@@ -218,7 +217,7 @@ local function set_keys(result, family, kind, general)
   function result.complete(c, is_file) complete(family, c, is_file) end
 end
 
--- Sets what computes: the model of the family, what the head reads of it, and the loss.
+-- Sets the functions: the model of the family, the input of the head, and the loss.
 local function set_functions(result, family, kind, general, row_for)
   local function with_own_names(params)
     return setmetatable({}, {

@@ -19,8 +19,8 @@ local function cooled(t, temperature)
   return t and temperature ~= 1 and t / temperature or t
 end
 
--- Returns function(inputs, o) -> labels. Decoders predict the next token; the labels of others are
--- those of the same place.
+-- Returns function(inputs, o) -> labels. Decoders predict the next token; the labels of other
+-- models are for the same place.
 local function new_labels(model, family, config)
   local is_checked = model.is_encoder_decoder  -- whether labels were compared with the inputs
   return function(inputs, o)
@@ -48,8 +48,8 @@ local function loss_of(layer, p, hidden, labels, o)
   return nn.linear_cross_entropy(hidden, weight, labels, settings)
 end
 
--- Returns f(hidden, labels) [B, T], in which `f` computes logits. If there are many, it is called
--- for a few places at a time by call(f, ...), so that not all logits are held.
+-- Returns f(hidden, labels) [B, T]; `f` computes logits. If there are many, call(f, ...) computes
+-- them for a few places at a time, so that memory never holds all logits.
 local function by_places(layer, p, hidden, labels, o, f, call)
   local length, vocab_size = hidden:size(1), layer.parameters(p):size(0)
   local n = math.max(1, math.floor(2 ^ 24 / (hidden:size(0) * vocab_size)))

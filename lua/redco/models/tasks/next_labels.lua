@@ -5,7 +5,7 @@ local warn = require "redco.warn"
 
 local next_labels = {}
 
--- The columns after the first of x [B, T], and `last` as the last one.
+-- Moves the columns of x [B, T] to the left, with `last` as the last column.
 local function moved(x, last)
   return torch.cat({ x:narrow(1, 1, x:size(1) - 1), torch.full_like(x:narrow(1, 0, 1), last) }, 1)
 end

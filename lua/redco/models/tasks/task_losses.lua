@@ -9,7 +9,7 @@ local losses = {}
 
 local function is_integer(t) return t.dtype == "int64" or t.dtype == "int32" end
 
--- Returns the loss by a function of wide logits and labels, and the number of labels.
+-- Returns the loss f(logits, labels), both in a wide dtype, and the number of labels.
 local function mean_loss(f, logits, labels)
   local dtype = blocks.wide_dtype(logits)
   logits, labels = logits:to(dtype), labels:to(dtype):reshape(logits.shape)
@@ -77,7 +77,7 @@ function losses.of_spans(logits, inputs, _, o)
   return (first + loss(1, inputs.end_positions)) / 2, count
 end
 
--- Of ELECTRA's discriminator: 1 where a token was replaced. Padding is ignored.
+-- The loss of ELECTRA's discriminator: labels are 1 for replaced tokens. Ignores padding.
 function losses.of_replaced_tokens(logits, inputs)
   local dtype = blocks.wide_dtype(logits)
   local labels, mask = inputs.labels:to(dtype), inputs.attention_mask

@@ -9,7 +9,7 @@ local without_position = require "redco.without_position"
 local Calls = {}
 Calls.__index = Calls
 
--- The seed of a call, of 32 bits, as a generator reads them: those of a sample differ.
+-- The seed of a call. A generator reads 32 bits; the seeds of the calls of a sample differ.
 local function seed_of(item)
   return (item.sample.seed + item.place * 2246822519) % 2 ^ 32
 end

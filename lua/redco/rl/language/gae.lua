@@ -11,7 +11,7 @@ local options = arguments(where,
   { "rewards", "values", "labels" })
 
 -- Divides the distances of values from their mean by their standard deviation. `mean_after` is the
--- mean then, by default the one before.
+-- mean of the result, by default that of the values.
 local function whitened(values, mask, count, mean_after)
   local mean = (values * mask):sum() / count
   local variance = ((values - mean):square() * mask):sum() / (count - 1)
@@ -26,7 +26,7 @@ local function of_tokens(o)
   local n, length = values:size(0), values:size(1)
   local none = torch.zeros({ n }, { dtype = mask.dtype, device = values.device })
   local columns, last, next_value = {}, none, none
-  -- Tokens that do not count, such as those of tools, are no steps.
+  -- Tokens that do not count, such as the tokens of tools, are skipped.
   for t = length - 1, 0, -1 do
     local is_step, value = is_counted:select(1, t), values:select(1, t)
     local delta = rewards:select(1, t) + o.gamma * next_value - value

@@ -11,20 +11,20 @@ local where = "rl.language.loss"
 local function mean_ratio(log_ratio, _, counts) return log_ratio:sum(1, true) / counts end
 local function whole_ratio(log_ratio) return log_ratio:sum(1, true) end
 
--- The objective of PPO, clipped where the ratio makes it better.
+-- The objective of PPO, clipped if the ratio would make it better.
 local function clipped(ratio, a, o)
   local near = ratio:clamp(1 - o.epsilon, 1 + o.epsilon_high)
   if o.delta then ratio = ratio:clamp_max(o.delta) end
   return -torch.minimum(ratio * a, near * a)
 end
 
--- The ratio is a constant weight, as far as epsilon_high.
+-- The ratio is a constant weight, at most epsilon_high.
 local function weighted(ratio, a, o)
   return -ratio:clamp_max(o.epsilon_high):detach() * a * o.logps
 end
 
--- Half the squared error of values, which count no further than cliprange_value from the old ones
--- where that makes the error larger.
+-- Half the squared error of values. Values are limited to cliprange_value around the old ones if
+-- this makes the error larger.
 local function value_terms(o)
   local old, c = o.old_values:detach(), o.cliprange_value
   local returns = o.returns:detach()
@@ -124,7 +124,7 @@ local function of_sequences(values, mask)
   return values:size(1) == 1 and values or (values * mask):sum(1, true) / mask:sum(1, true):clamp(1)
 end
 
--- How many ratios are outside of the clip range and have no gradient.
+-- Counts the ratios that are outside of the clip range and have no gradient.
 local function clip_metrics(o, ratio, mask)
   local dtype, a = mask.dtype, o.advantages
   if o.loss_type == "cispo" then
@@ -143,7 +143,7 @@ local function clip_metrics(o, ratio, mask)
   }
 end
 
--- `found` has kl, weight, policy_terms, value_terms and is_clipped_value as far as they are known.
+-- `found` has those of kl, weight, policy_terms, value_terms and is_clipped_value that are known.
 local function metrics_of(o, log_ratio, ratio, found, mask)
   local metrics = clip_metrics(o, ratio, mask)
   metrics.kl = found.kl and counted(found.kl, mask)

@@ -56,7 +56,7 @@ function rewards.within(seconds, f, ...)
   local ends = native.seconds() + seconds
   local function hook()
     if native.seconds() > ends and debug.getinfo(2, "f").func ~= rewards.within then
-      debug.sethook(hook, "", 1)  -- so that a loop of pcall ends, too
+      debug.sethook(hook, "", 1)  -- so that a loop around pcall ends, too
       error(("it ran longer than reward_seconds, %g s"):format(seconds), 2)
     end
   end

@@ -8,7 +8,7 @@ local function aligned(sample, length, values, filler)
   local list, first = {}, #sample.prompt - 1
   for at = 1, length do list[at] = filler end
   for i, value in ipairs(values) do
-    if sample.logprobs[i] then list[first + i] = value end  -- tools have written others
+    if sample.logprobs[i] then list[first + i] = value end  -- tools wrote the other tokens
   end
   return list
 end

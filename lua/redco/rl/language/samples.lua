@@ -42,7 +42,7 @@ function samples.prompt_of(self, example, i)
     or table.concat(tokens, " ")
 end
 
--- A generator reads 32 bits of a seed; those of the turns of a sample differ.
+-- A generator reads 32 bits of a seed; the seeds of the turns of a sample differ.
 local function seed_of(sample)
   return (sample.seed + (sample.n_turns - 1) * 2654435761) % 2 ^ 32
 end
@@ -77,8 +77,8 @@ local function end_turn(self, sample, row)
   return false
 end
 
--- Appends the answers of tools to a sample. Returns whether there is room for another turn. Without
--- it the answers are dropped.
+-- Appends the answers of tools to a sample. Returns whether there is room for another turn. If not,
+-- drops the answers.
 local function add_answers(self, sample)
   local between = tools.tokens_between(self, where, sample.messages)
   if #sample.tokens + #between >= self.max_completion_length then
@@ -154,8 +154,8 @@ function samples.judge(self, list)
   end
 end
 
--- Returns the mean, the least and the greatest of a list, and the standard deviation of its numbers
--- as a sample: 0s without numbers.
+-- Returns the mean, the least and the greatest number of a list, and its sample standard deviation;
+-- zeros for an empty list.
 local function statistics(list)
   local n, sum, least, greatest, squares = #list, 0, math.huge, -math.huge, 0
   if n == 0 then return 0, 0, 0, 0 end

@@ -55,7 +55,8 @@ function tools.message(self, text)
   return message
 end
 
--- Returns the text of a tool's answer to a call. Raises an error for results that are no answer.
+-- Returns the text of a tool's answer to a call. Raises an error for results that are not an
+-- answer.
 local function text_of(value)
   if type(value) == "table" then return native.json_encode("its result", value) end
   if type(value) == "string" then return value end
