@@ -8,9 +8,9 @@
 
 namespace redco {
 
-/// What `make` returns for this key, which says all that it depends on. It is kept in a file of the
-/// folder for later calls, also those of other processes. No folder (""), one that cannot be
-/// written, and a damaged file cost a call of `make`.
+/// Returns the result of `make` for this key, which names all that the result depends on. A file of
+/// the folder keeps it for later calls, also those of other processes. Without a folder (""), with
+/// one that cannot be written, or with a damaged file, `make` is called again.
 REDCO_API std::string kept_code(const std::string& folder, std::string_view key,
                                 const std::function<std::string()>& make);
 

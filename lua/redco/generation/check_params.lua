@@ -2,8 +2,8 @@
 local fail = require "redco.fail"
 local native = require "redco.native"
 
---- Raises an error unless `params` is a table with a name of the model's parameters. It may lack
---- others: adapters that are merged into quantized weights leave out the types of these.
+--- Raises an error unless `params` is a table with at least one of the model's parameters. Others
+--- may be missing: adapters that are merged into quantized weights leave out their types.
 return function(where, model, params)
   if type(params) == "table" then
     local own = model.params or params

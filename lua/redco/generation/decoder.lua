@@ -149,8 +149,8 @@ local function check_cache(self, cache)
   end
 end
 
---- Returns the scores after the prompt. Reserves room for max_length tokens. `cache`, or nil, has
---- its first tokens.
+--- Returns the scores after the prompt. Reserves room for max_length tokens. `cache`, if given,
+--- already holds the first tokens of the prompt.
 function Decoder:start(max_length, cache)
   if cache then check_cache(self, cache) end
   self.cache = cache or new_cache(max_length)

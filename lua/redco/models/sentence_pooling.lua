@@ -162,8 +162,8 @@ end
 
 local sentence_pooling = {}
 
---- Returns what the folder says about sentences, the family with its layers, and the weights (or
---- nil) with theirs.
+--- Returns the folder's settings for sentences, the family with the layers that they add, and the
+--- weights (or nil) with the weights of these layers.
 function sentence_pooling.open(family, weights, dir)
   local found = read(dir)
   if not found and weights and family.is_colbert then found = of_colbert(weights) end

@@ -99,8 +99,8 @@ local function has_window(pattern, i)
   return flag
 end
 
---- The window, by default `default`, 0 for none, and the layers that have it: unless the file says
---- otherwise every one but the last of each `period`.
+--- Returns fields for the window (`default` if the file has none; 0 means no window) and for the
+--- layers that have it: all but the last of each `period`, unless the file says otherwise.
 function fields.windows(default, period)
   local key = "attention.sliding_window_pattern"
   return {

@@ -1,5 +1,5 @@
---- What SAM 2 (Ravi et al., 2024) reads beside an image: points, boxes and masks. Shapes: B images,
---- P objects of each, N points of each object.
+--- The prompts that SAM 2 (Ravi et al., 2024) reads beside an image: points, boxes and masks.
+--- Shapes: B images, P objects in each image, N points for each object.
 local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local torch = require "redco.torch"

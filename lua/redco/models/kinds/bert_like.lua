@@ -230,16 +230,15 @@ local function current_name(name)
   return (name:gsub("%.gamma$", ".weight"):gsub("%.beta$", ".bias"))
 end
 
---- Returns a family. facts: model_type, models, remarks, class (the begin of the names of its
---- classes), prefix, tasks but that of the model without a head, pooler (the layers that the latter
---- has), and where it differs from BERT:
+--- Returns a family. facts: model_type, models, remarks, class (how the names of its classes
+--- begin), prefix, tasks (without that of the model without a head), pooler (the pooling layers of
+--- the model without a head), and the differences to BERT:
 ---   keys, names, defaults, more (further defaults), only, optional, aliases, ignored, complete,
 ---   check
----   embedding_size: a key; embedding_norm (or false), projection: names of what is behind the
----   embeddings;
----   always_projects: whether also embeddings of the model's size are projected
----   first_task: a function of the configuration to the number of rows of ERNIE's embedding of
----   tasks, or nil
+---   embedding_size: a key
+---   embedding_norm (or false), projection: names of the layers behind the embeddings
+---   always_projects: whether embeddings of the model's size are projected, too
+---   first_task(c): the number of rows of ERNIE's embedding of tasks, or nil
 ---   may_lack_types: whether type_vocab_size may be 0
 ---   positions_of_tokens: RoBERTa's; rotary: such positions, and q, k and v in one projection
 ---   relative_bias: has add_parameters and new

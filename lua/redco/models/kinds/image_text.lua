@@ -168,17 +168,17 @@ end
 ---   image_inputs: names of inputs about the images beside pixel_values
 ---   image_dims: how many dimensions pixel_values of a list of images have; 4, or 5 if an image is
 ---     [tiles, 3, height, width]: then the features [n, F, size] are those of all tiles
----   new_splice(c): function(params, x, is_image, features, images), in place of splice.features;
----     `images` has the inputs of the images without the dimension of rows, and n_real (splice.lua)
+---   new_splice(c): function(params, x, is_image, features, images) that replaces splice.features;
+---     `images` has the inputs about images, without the dimension of rows, and n_real (splice.lua)
 ---   settle(kind, config): changes the given configuration of a part
 ---   add_own_parameters(c, add): parameters of no part
----   read(c, given, inputs, is_image, images, o): adds to `given`, the inputs of the decoder;
----     `images` is nil in a call without pixel_values
----   with_parts(config): the configuration with its parts, of one that has their keys elsewhere
+---   read(c, given, inputs, is_image, images, o): adds inputs of the decoder to `given`; `images`
+---     is nil in a call without pixel_values
+---   with_parts(config): the configuration with its parts, from one that has their keys elsewhere
 ---
---- pixel_values are [n, ...], of the images or tiles in the order of their tokens, or [B, k, ...]:
---- each row has its own. In a row with fewer than k images the last ones are zeros. So a batch can
---- be split over processes by its rows, whatever their numbers of images.
+--- pixel_values have one of two shapes. [n, ...]: images or tiles in the order of their tokens.
+--- [B, k, ...]: the images of each row; zeros follow if a row has fewer than k. A batch of this
+--- shape can be split over processes by rows.
 return function(row)
   local family = {
     base_model_prefix = "model", reads_images = true, nullable = { "text_config", "vision_config" },

@@ -1,4 +1,4 @@
---- What Mamba's configurations share: how steps are initialised, the keys, and the facts of layers.
+--- Shared parts of Mamba's configurations: how steps are initialised, keys, and facts of layers.
 local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local nn = require "redco.nn"
