@@ -112,6 +112,17 @@ add_attention("queries and keys with norms", qkvo, function(p, x)
   return nn.linear(p.o, attend(heads(q), heads(k), heads(nn.linear(p.v, x))))
 end, { { "q_norm.weight", 0 }, { "k_norm.weight", 0 }, unpack(qkvo_rules) })
 
+-- As in gated delta networks: a norm of each head's output, then the projection.
+add_attention("a norm of each head", function()
+  local p = qkvo()
+  p.head_norm = { weight = torch.ones { head_dim } }
+  return p
+end, function(p, x)
+  local y = nn.attention(heads(nn.linear(p.q, x)), heads(nn.linear(p.k, x)),
+    heads(nn.linear(p.v, x)), { causal = true })
+  return nn.linear(p.o, merged(nn.rms_norm(p.head_norm, y)))
+end, qkvo_rules)
+
 -- Rotary positions as in the first LLaMA's own code.
 add_attention("complex rotary positions", qkvo, function(p, x)
   local angles = torch.arange(length):unsqueeze(1) * torch.arange(head_dim / 2):mul(-0.5):exp()

@@ -277,6 +277,18 @@ test("the reason for what stays whole is the one that holds", function()
   end
 end)
 
+test("a norm of each head leaves its heads split, with nothing to search", function()
+  local torch = redco.torch
+  local decisions = deployer:get_sharding_rules(
+    { up = torch.zeros { 64, 16 }, z = torch.zeros { 16, 64 } }, function(p)
+      local y = torch.linear(torch.zeros { 2, 8, 16 }, p.up):view { 2, 8, 4, 16 }
+      return torch.linear(torch.rms_norm(y, { 16 }):view { 2, 8, 64 }, p.z):sum()
+    end, {}, 2)
+  expect_layout(decisions, { up = 0, z = 1 })
+  local reason = reason_of(decisions, "z")
+  assert(reason == "its input is split: split along its inputs", reason)
+end)
+
 test("rules come first, and what is left is decided beside them", function()
   local decisions = decide("llama", sizes, 2,
     { { "lm_head.weight", "replicate" }, { "layers.1.mlp.up_proj.weight", 0 } })

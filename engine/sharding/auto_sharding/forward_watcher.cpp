@@ -82,6 +82,14 @@ bool splits_a_head(const Call& call, const TensorArgument& argument) {
   return call.op.facts.has_heads && now.is_sharded() && now.dim + 1 == argument.tensor.dim();
 }
 
+// Whether a norm of the argument needs sums over this split of it: heads with norms of their
+// elements need none.
+bool splits_norm(const Call& call, const TensorArgument& argument, const Placement& target) {
+  if (!call.op.facts.normalizes) return false;
+  const auto n = int64_t(call.find("normalized_shape")->toIntVector().size());
+  return target.dim >= argument.tensor.dim() - n;
+}
+
 constexpr const char* one_holds_shortest =
     "split along its outputs, each of the parts fused in it; the shortest are on one rank each, "
     "and "
@@ -200,7 +208,8 @@ void ForwardWatcher::after(const Call& call, const CallPlan& plan,
     if (now.is_partial() && target.is_replicated()) own.summed = own.split;
     if (!now.is_replicated() && !target.is_replicated())
       made.split.insert(own.split.begin(), own.split.end());
-    if (target.is_sharded() && (call.op.facts.normalizes || (own.of_norm && is_elementwise)))
+    if (target.is_sharded() &&
+        (splits_norm(call, argument, target) || (own.of_norm && is_elementwise)))
       made.of_norm = true;
     if (now.is_sharded()) continue;
     const std::set<int>& summed = now.is_partial() ? own.split : own.summed;
