@@ -156,11 +156,4 @@ std::map<std::string, Placement> decide_experts(const Tree& params, int64_t n_ex
   return placements;
 }
 
-std::vector<ShardingRule> as_rules(const std::vector<ShardingDecision>& decisions) {
-  std::vector<ShardingRule> rules;
-  for (const ShardingDecision& decision : decisions)
-    if (decision.placement.is_sharded()) rules.push_back({decision.name, decision.placement});
-  return rules;
-}
-
 }  // namespace redco
