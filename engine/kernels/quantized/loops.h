@@ -16,11 +16,15 @@ REDCO_INLINE float sum(const Floats& lanes) {
   return parts[0];
 }
 
-// Computes a few outputs at a time, so that one does not wait for another. The last of them may be
-// computed more than once.
+// How far ahead of the computation bytes are fetched. On a Xeon with one core busy, this makes
+// products of weights that are in no cache 1.3 to 2 times as fast.
+constexpr int prefetched_bytes = 4096;
+
+// Computes two outputs at a time, so that one does not wait for the other. The last of them may be
+// computed twice.
 template <class Type>
 void multiply(const std::byte* blocks, const float* x, float* y, int64_t n_blocks, int64_t n_out) {
-  constexpr int n = Type::size > 64 ? 2 : 4;
+  constexpr int n = 2;
   for (int64_t out = 0; out < n_out; out += n) {
     Floats sums[n] = {};
     const Byte* rows[n];
@@ -28,11 +32,15 @@ void multiply(const std::byte* blocks, const float* x, float* y, int64_t n_block
       rows[k] = reinterpret_cast<const Byte*>(blocks) +
                 std::min(out + k, n_out - 1) * n_blocks * Type::bytes;
     for (int64_t i = 0; i < n_blocks; ++i) {
-#pragma GCC unroll 4
-      for (int k = 0; k < n; ++k)
-        Type::decode(rows[k] + i * Type::bytes, [&](int at, const Floats& w) REDCO_LAMBDA {
+#pragma GCC unroll 2
+      for (int k = 0; k < n; ++k) {
+        const Byte* block = rows[k] + i * Type::bytes;
+        for (int at = 0; at < Type::bytes; at += 64)
+          __builtin_prefetch(block + prefetched_bytes + at);
+        Type::decode(block, [&](int at, const Floats& w) REDCO_LAMBDA {
           sums[k] = add_product(sums[k], w, load(x + i * Type::size + at));
         });
+      }
     }
     for (int k = 0; k < n; ++k) y[std::min(out + k, n_out - 1)] = sum(sums[k]);
   }
