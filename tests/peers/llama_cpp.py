@@ -1,4 +1,5 @@
 """llama.cpp's converter, vocabularies and library, from the source of its Python package."""
+import fcntl
 import os
 import pathlib
 import subprocess
@@ -15,7 +16,10 @@ def made(name, make):
     cache = pathlib.Path(os.environ.get("REDCO_CACHE") or pathlib.Path(
         os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "redco"))
     place = cache / "peers" / name
-    if not place.exists():
+    with open(f"{place}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several tests may want it
+        if place.exists():
+            return place
         with tempfile.TemporaryDirectory(dir=cache / "peers") as part:
             make(pathlib.Path(part))
             (pathlib.Path(part) / "kept").rename(place)
