@@ -82,15 +82,6 @@ def check_types(folder, kind, tool, problems):
                             "that of llama.cpp")
 
 
-def logits_by_llama_cpp(tool, path, ids, adapter="-"):
-    """None if llama.cpp does not open the file."""
-    done = subprocess.run([tool, "logits", path, f"{path}.logits", adapter, *map(str, ids)],
-                          capture_output=True, text=True)
-    if done.returncode:
-        return None
-    return torch.from_numpy(numpy.fromfile(f"{path}.logits", numpy.float32)).view(len(ids), -1)
-
-
 def check_logits(folder, kind, tool, ids, problems):
     """Returns whether llama.cpp has this model."""
     def compare(a, b, most, what):
@@ -98,8 +89,8 @@ def check_logits(folder, kind, tool, ids, problems):
         if not difference < most:
             problems.append(f"{folder}: {what} differ by {difference:.1e}")
 
-    theirs = logits_by_llama_cpp(tool, f"{folder}.gguf", ids)
-    made = logits_by_llama_cpp(tool, f"{folder}.own.gguf", ids)
+    theirs = llama_cpp.logits(tool, f"{folder}.gguf", ids)
+    made = llama_cpp.logits(tool, f"{folder}.own.gguf", ids)
     if made is None:
         if theirs is not None:
             problems.append(f"{folder}: llama.cpp does not open the file")
@@ -114,7 +105,7 @@ def check_logits(folder, kind, tool, ids, problems):
         # llama.cpp rounds the inputs of products with blocks to eight bits.
         compare(made, own, 1e-3 if kind == "f32" else 0.25, "llama.cpp's logits")
         if kind == "f32":
-            made = logits_by_llama_cpp(tool, f"{folder}.own.gguf", ids, f"{folder}.adapter.gguf")
+            made = llama_cpp.logits(tool, f"{folder}.own.gguf", ids, f"{folder}.adapter.gguf")
             if made is None:
                 problems.append(f"{folder}: llama.cpp does not open the adapter")
             else:

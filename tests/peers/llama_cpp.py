@@ -42,6 +42,17 @@ def tool(out):
     return program
 
 
+def logits(tool, path, ids, adapter="-"):
+    """Those of each token of `ids`, or None if llama.cpp does not open the file."""
+    done = subprocess.run([tool, "logits", path, f"{path}.logits", adapter, *map(str, ids)],
+                          capture_output=True, text=True)
+    if done.returncode:
+        return None
+    import numpy  # not every test that downloads llama.cpp has these
+    import torch
+    return torch.from_numpy(numpy.fromfile(f"{path}.logits", numpy.float32)).view(len(ids), -1)
+
+
 def build(part):
     """Builds llama.cpp's library for the CPU: some minutes."""
     download(part, kept=("",))

@@ -329,8 +329,7 @@ class CallAtExperts {
     return list;
   }
 
-  // Returns the sums of products for all experts. This rank has those of its own experts, from its
-  // own rows.
+  // Returns the sums of products for all experts. `own` has those of this rank's experts and rows.
   c10::List<at::Tensor> of_all_experts(const std::vector<at::Tensor>& own,
                                        const CallPlan& plan) const {
     c10::List<at::Tensor> all;

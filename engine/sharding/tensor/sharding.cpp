@@ -84,8 +84,8 @@ Geometry geometry_of_copy(const at::Tensor& tensor) {
   return dense_geometry(tensor.sizes(), at::infer_dense_strides(tensor.sizes(), tensor.strides()));
 }
 
-// Returns this rank's part under `target`, in memory of its own. With shared memory a write to one
-// tensor would change the other in some layouts only, unseen by autograd.
+// Returns a copy of this rank's part under `target`. If it shared memory with `tensor`, a write to
+// one would change the other in some layouts only, and autograd would not know.
 at::Tensor own_part(const at::Tensor& tensor, const Placements& target, const Geometry& geometry,
                     const Mesh& mesh) {
   ShardedTensorImpl* impl = fresh_impl(tensor);

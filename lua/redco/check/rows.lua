@@ -28,8 +28,8 @@ local function end_of(ids, labels, pad, is_shared)
   while last > 0 and is_padding(last) do last = last - 1 end
   local length = #ids - last
   if length == 0 or n ~= pad and length < 2 then return #ids end
-  -- The first padding token may end the text. Then it is the label of its own position or, if the
-  -- loss does not shift labels, of the position before.
+  -- If the token of the end also pads, the first padding token ends the text where it is a label:
+  -- at the same position or, if the loss does not shift labels, at the position before.
   local is_end = n ~= pad
     or is_shared and (not labels or labels[last] == pad or labels[last + 1] == pad)
   return is_end and last + 1 or last
