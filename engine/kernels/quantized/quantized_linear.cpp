@@ -172,7 +172,7 @@ at::Tensor product_of_few_rows(const at::Tensor& x, const at::Tensor& blocks,
           few_rows_linear(x_data, weights.data(), y_data + out, rows, n_in, n_out, true, 0, n);
         }
       });
-  return y.narrow(0, 0, x.size(0));
+  return rows > x.size(0) ? y.narrow(0, 0, x.size(0)) : y;
 }
 
 // The rows of a weight [out, n, bytes] that are dequantized together.
@@ -196,14 +196,14 @@ bool quantized::may_be_few_rows(const at::Tensor& x) {
 
 at::Tensor quantized::multiplied(const at::Tensor& x, const at::Tensor& blocks,
                                  c10::string_view type_name, bool is_few_rows) {
-  at::Tensor y = at::empty({x.size(0), blocks.size(0)}, x.options());
-  if (y.is_meta() || y.numel() == 0) return y;
-  if (blocks.size(1) == 0) return y.zero_();
+  const int64_t n_rows = x.size(0), n_out = blocks.size(0);
+  if (x.is_meta() || x.numel() == 0 || n_out == 0) return at::zeros({n_rows, n_out}, x.options());
   require_cpu(blocks);
   const BlockType& type = known_type(std::string(type_name));
-  const at::Tensor rows = x.reshape({x.size(0), -1});
-  if (is_few_rows && x.size(0) <= most_rows)
+  const at::Tensor rows = x.reshape({n_rows, -1});
+  if (is_few_rows && n_rows <= most_rows)
     return product_of_few_rows(rows.to(at::kFloat), blocks, type).to(x.scalar_type());
+  at::Tensor y = at::empty({n_rows, n_out}, x.options());
   for_each_tile(blocks, type, x.scalar_type(), [&](int64_t out, int64_t n, const at::Tensor& tile) {
     y.narrow(1, out, n).copy_(at::mm(rows, tile.t()));
   });
