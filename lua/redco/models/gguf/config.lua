@@ -41,7 +41,7 @@ end
 
 -- Returns the size of the vocabulary, by default the number of tokens or of the embedding's rows.
 local function vocab_size_of(file, r)
-  local n_tokens = #(file.metadata["tokenizer.ggml.tokens"] or {})
+  local n_tokens = #(r.metadata["tokenizer.ggml.tokens"] or {})
   local embedding = "token_embd.weight"
   if n_tokens == 0 and r.has(embedding) then n_tokens = file:shape(embedding)[1] end
   return r.count("vocab_size", n_tokens)
@@ -71,7 +71,7 @@ function config.read(file, architecture, row)
   if row.context then c[row.context] = r.count "context_length" end
   c[row.eps[2]] = r.fraction(row.eps[1])
   set_heads(file, r, row, c)
-  tokens.set(file.metadata, c)
+  tokens.set(r.metadata, c)
   for _, field in ipairs(row.fields) do field.read(r, c) end
   r.refuse_others()
   return c, row

@@ -16,7 +16,8 @@ function gguf.is_named(path) return path:find "%.gguf$" ~= nil end
 --- native.open_weights, with Hugging Face's names. It converts a tensor at each access.
 function gguf.open(path)
   local file = native.open_gguf(path)
-  local architecture = file.metadata["general.architecture"]
+  local metadata = file.metadata
+  local architecture = metadata["general.architecture"]
   local row = rows[architecture]
   if not row then
     local names = {}
@@ -26,7 +27,7 @@ function gguf.open(path)
       architecture == nil and "missing" or ("'%s'"):format(tostring(architecture)),
       listed(names, #names))
   end
-  local tokens = file.metadata["tokenizer.ggml.tokens"]
+  local tokens = metadata["tokenizer.ggml.tokens"]
   if tokens ~= nil and type(tokens) ~= "table" then
     fail("%s: tokenizer.ggml.tokens is a %s, expected a list", path, type(tokens))
   end

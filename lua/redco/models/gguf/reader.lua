@@ -45,7 +45,9 @@ local function decimal(x) return tonumber(("%.7g"):format(x)) end
 
 --- Returns an object with functions that read a key. A key without a default is required.
 return function(file, architecture)
-  local r, is_read, has = { path = file.path, decimal = decimal }, {}, {}
+  -- Each access to `file.metadata` copies all of it.
+  local metadata = file.metadata
+  local r, is_read, has = { path = file.path, decimal = decimal, metadata = metadata }, {}, {}
   for _, tensor in ipairs(file:keys()) do has[tensor] = true end
 
   --- Returns whether the file has a tensor.
@@ -57,7 +59,7 @@ return function(file, architecture)
   --- Returns the value of a key as it is, or nil.
   function r.value(key)
     is_read[key] = true
-    return file.metadata[r.name(key)]
+    return metadata[r.name(key)]
   end
 
   local function typed(key, default, kind)
@@ -89,7 +91,7 @@ return function(file, architecture)
   --- Raises an error for a key that changes results and was not read.
   function r.refuse_others()
     for key, value_without_effect in pairs(neutral) do
-      local value = file.metadata[r.name(key)]
+      local value = metadata[r.name(key)]
       local has_effect = value ~= nil and value ~= value_without_effect
         and not (value == 0 and value_without_effect == 1)
         and not (value == 1 and key:find "^expert_")
