@@ -5,6 +5,8 @@
 
 #include <redco/detail/kept_results.h>
 
+#include <ATen/core/dispatch/Dispatcher.h>
+
 #include <atomic>
 #include <iterator>
 #include <utility>
