@@ -7,7 +7,7 @@
 #include <bit>
 
 struct CudaIndex {
-  int x = 0;
+  int x = 0, y = 0;
 };
 inline CudaIndex blockIdx, threadIdx, blockDim{1}, gridDim{1};
 

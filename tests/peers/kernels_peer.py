@@ -42,6 +42,12 @@ BOUNDS = {
     "open_uniform": (0, 0, 128), "normal_float": (0, 0, 128), "integers": (8, 0, 128),
     "short_integers": (0, 0, 128),
 }
+TABLES = ["iq4_nl", "iq4_xs", "mxfp4", "nf4", "fp4"]
+for blocks in TABLES + ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
+                        "int8", "int4", "fp8"]:
+    BOUNDS[f"multiply_{blocks}"] = (32, 128, 32)
+    for dtype in "float", "bfloat16", "half":
+        BOUNDS[f"decode_{blocks}_{dtype}"] = (0, 32 if blocks in TABLES else 8, 128)
 
 
 def source_of(path):

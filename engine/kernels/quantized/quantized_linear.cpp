@@ -3,6 +3,7 @@
 #include "../few_rows.h"
 #include "../training_kernels.h"
 #include "kernels.h"
+#include "on_gpu.h"
 #include "products.h"
 
 #include <redco/autocast.h>
@@ -38,8 +39,8 @@ constexpr int64_t most_rows = 16;
 // Elements that are dequantized at a time: they stay in a cache of the second level.
 constexpr int64_t few_rows_elements = 1 << 14;
 // Elements that are dequantized for a library product, which packs its argument: enough of them
-// that packing takes no longer than for a whole weight.
-constexpr int64_t tile_elements = 1 << 22;
+// that packing takes no longer than for a whole weight. A GPU gets enough to do.
+constexpr int64_t tile_elements = 1 << 22, tile_elements_of_gpu = 1 << 26;
 
 const BlockType& known_type(const std::string& type) {
   kernels_of(type);  // throws
@@ -63,8 +64,9 @@ const std::byte* bytes_of(const at::Tensor& blocks) {
   return reinterpret_cast<const std::byte*>(blocks.const_data_ptr<uint8_t>());
 }
 
-void require_cpu(const at::Tensor& blocks) {
-  require(blocks.is_cpu(), "quantized weights are computed with on CPUs only, these are on ",
+void require_kernels(const at::Tensor& blocks) {
+  require(blocks.is_cpu() || blocks.is_cuda(),
+          "quantized weights are computed with on CPUs and NVIDIA's GPUs, these are on ",
           blocks.device(), ": dequantize them before you move them");
 }
 
@@ -94,8 +96,13 @@ at::Tensor dequantize_blocks(const at::Tensor& blocks, c10::string_view type_nam
   sizes.back() = type.size;
   at::Tensor result = at::empty(sizes, blocks.options().dtype(dtype));
   if (result.is_meta() || result.numel() == 0) return result;
-  require_cpu(blocks);
+  require_kernels(blocks);
   const at::Tensor packed = blocks.contiguous();
+  if (blocks.is_cuda()) {
+    if (dtype == at::kDouble) return dequantize_blocks(blocks, type_name, at::kFloat).to(dtype);
+    decode_on_gpu(packed, type, result);
+    return result;
+  }
   const std::byte* from = bytes_of(packed);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "dequantize", [&] {
     auto* to = result.mutable_data_ptr<scalar_t>();
@@ -110,6 +117,11 @@ at::Tensor dequantize_blocks(const at::Tensor& blocks, c10::string_view type_nam
 // x [..., n size], importance [n size] -> [..., n, bytes]
 at::Tensor quantize_rows(const at::Tensor& x, c10::string_view type_name,
                          const std::optional<at::Tensor>& importance) {
+  if (x.is_cuda()) {
+    std::optional<at::Tensor> on_cpu;
+    if (importance) on_cpu = importance->cpu();
+    return quantize_rows(x.cpu(), type_name, on_cpu).to(x.device());
+  }
   const std::string name(type_name);
   const BlockType& type = known_type(name);
   std::vector<int64_t> sizes = x.sizes().vec();
@@ -117,7 +129,7 @@ at::Tensor quantize_rows(const at::Tensor& x, c10::string_view type_name,
   sizes.push_back(type.bytes);
   at::Tensor blocks = at::empty(sizes, x.options().dtype(at::kByte));
   if (blocks.is_meta() || blocks.numel() == 0) return blocks;
-  require_cpu(x);
+  require(x.is_cpu(), "quantize: expected a tensor on a CPU or a GPU, got one on ", x.device());
   const Encode encode = encoder_of(name);
   const at::Tensor values = x.to(at::kFloat).contiguous();
   const auto* from = values.const_data_ptr<float>();
@@ -145,6 +157,7 @@ at::Tensor quantize_rows(const at::Tensor& x, c10::string_view type_name,
 // x [rows, n size] of float32, at most `most_rows`; blocks [out, n, bytes].
 at::Tensor product_of_few_rows(const at::Tensor& x, const at::Tensor& blocks,
                                const BlockType& type) {
+  if (x.is_cuda()) return multiply_on_gpu(x, blocks.contiguous(), type);
   const int64_t n_out = blocks.size(0), n_blocks = blocks.size(1), n_in = x.size(1);
   const int64_t rows = few_rows_padded(x.size(0));
   at::Tensor from = x.contiguous(), y = at::empty({rows, n_out}, x.options());
@@ -180,7 +193,8 @@ template <class Function>
 void for_each_tile(const at::Tensor& blocks, const BlockType& type, at::ScalarType dtype,
                    const Function& function) {
   const int64_t n_in = blocks.size(1) * type.size;
-  const int64_t n_at_once = std::max<int64_t>(64, tile_elements / n_in);
+  const int64_t n_at_once =
+      std::max<int64_t>(64, (blocks.is_cuda() ? tile_elements_of_gpu : tile_elements) / n_in);
   for (int64_t out = 0; out < blocks.size(0); out += n_at_once) {
     const int64_t n = std::min(n_at_once, blocks.size(0) - out);
     function(out, n, dequantize_blocks(blocks.narrow(0, out, n), type.name, dtype).view({n, n_in}));
@@ -198,7 +212,7 @@ at::Tensor quantized::multiplied(const at::Tensor& x, const at::Tensor& blocks,
                                  c10::string_view type_name, bool is_few_rows) {
   const int64_t n_rows = x.size(0), n_out = blocks.size(0);
   if (x.is_meta() || x.numel() == 0 || n_out == 0) return at::zeros({n_rows, n_out}, x.options());
-  require_cpu(blocks);
+  require_kernels(blocks);
   const BlockType& type = known_type(std::string(type_name));
   const at::Tensor rows = x.reshape({n_rows, -1});
   if (is_few_rows && n_rows <= most_rows)
@@ -218,7 +232,7 @@ at::Tensor quantized::multiplied_transposed(const at::Tensor& grad, const at::Te
   at::Tensor sum = at::zeros({rows, n_blocks * type.size},
                              is_narrow ? grad.options().dtype(at::kFloat) : grad.options());
   if (!sum.is_meta() && sum.numel() > 0 && blocks.size(0) > 0) {
-    require_cpu(blocks);
+    require_kernels(blocks);
     for_each_tile(blocks, type, grad.scalar_type(),
                   [&](int64_t out, int64_t n, const at::Tensor& tile) {
                     sum.add_(at::mm(grad.narrow(1, out, n), tile));
