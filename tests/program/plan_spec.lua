@@ -45,6 +45,33 @@ local function fails(code, parts, ...)
   expect_has(err, unpack(parts))
 end
 
+test("adapters on 8 B parameters of four bits fit on a card of 24 GB: docs/quantized.md", function()
+  assert(os.execute(("mkdir -p '%s/eight'"):format(program.folder)) == 0)
+  program.write("eight/config.json", [[{ "model_type": "llama", "vocab_size": 128256,
+    "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192 }]])
+  program.write("qlora.lua", [[
+    local redco = require "redco"
+    local model = redco.models.from_pretrained("eight", { quantize = "nf4", dtype = "bfloat16" })
+    local params = redco.lora.add(model.params, { r = 16, target_modules = {
+      "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj" } })
+    local ids = redco.torch.zeros({ 1024 }, { dtype = "int64" })
+    redco.Trainer {
+      deployer = redco.Deployer { seed = 1 }, params = params, loss_fn = model.loss_fn,
+      optimizer = redco.lora.freeze_base(redco.optim.adamw { learning_rate = 1e-4 }),
+      compute_dtype = "bfloat16", recompute = "blocks", collate_fn = redco.data.default_collate,
+    }:fit { train_examples = { { input_ids = ids, labels = ids } }, per_device_batch_size = 1,
+      n_epochs = 1 }
+  ]])
+  local code, _, err = plan("--servers", "1x RTX-4090-24G:1", "--json", "plan.json", "qlora.lua")
+  if code ~= 0 then error(err) end
+  local total = {}
+  for _, layout in ipairs(data.json(program.folder .. "/plan.json").layouts) do
+    total[layout.recompute] = layout.memory.total / 2 ^ 30
+  end
+  expect_equal(("%.1f %.1f"):format(total.none, total.blocks), "12.6 9.4")
+end)
+
 test("a mixture of experts, with the metrics of its loss_fn", function()
   program.write("mixture.lua", [[
     local redco = require "redco"
