@@ -45,12 +45,21 @@ static std::string out_of_memory_text(std::string text) {
          "the memory";
 }
 
+// Whether an operator needed the values of a tensor of the device meta.
+static bool needs_values(std::string_view text) {
+  return text.find("attempted to run this operator with Meta tensors") != text.npos ||
+         text.find("Cannot copy out of meta tensor") != text.npos;
+}
+
 std::string text_of(const std::exception& error) {
   if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error)) {
     static const bool trace = std::getenv("REDCO_TRACE") != nullptr;
     if (trace) return torch_error->what();
     std::string text = torch_error->what_without_backtrace();
     if (is_out_of_memory(error)) return out_of_memory_text(text);
+    if (needs_values(text))
+      return "a tensor of the device meta has no values. Functions of a script run on such tensors "
+             "while a layout is chosen or a step is planned, and must not keep them";
     // LibTorch appends pages about registered backends to the error of a missing kernel.
     return text.substr(0, text.find(". This could be because the operator doesn't exist for this"));
   }

@@ -382,4 +382,12 @@ test("data_ptr reaches the elements", function()
   expect_error(function() return complex:data_ptr() end, "complex64")
 end)
 
+test("tensors of the device meta have no values", function()
+  local t = torch.zeros({ 2 }, { device = "meta" })
+  for _, read in ipairs { "tolist", "cpu", "nonzero" } do
+    expect_error(function() print(t[read](t)) end, "tensor_spec.lua:", "has no values")
+  end
+  expect_error(function() print(t[0]:item()) end, "tensor_spec.lua:", "has no values")
+end)
+
 testing.finish()
