@@ -271,6 +271,25 @@ test("experts that are layers open adapters of version 5, where they are stacks"
   end
 end)
 
+test("Granite's experts open adapters of version 5, where they have other names", function()
+  local model = new_model "granitemoe"
+  local params = adapted(model.params, { target_parameters = granite })
+  lora.save_pretrained(scratch .. "/version_4", params)
+  local tensors = {}
+  for name, tensor in pairs(torch.load(scratch .. "/version_4/adapter_model.safetensors")) do
+    name = name:gsub("input_linear", "experts.base_layer"):gsub("output_linear", "experts")
+    tensors[name] = tensor
+  end
+  local config = redco.data.json(scratch .. "/version_4/adapter_config.json")
+  config.target_parameters = { gates, down }
+  native.save_weights(scratch .. "/version_5", tensors, { stem = "adapter_model",
+    texts = { ["adapter_config.json"] = native.json_encode("", config) } })
+  local opened = lora.from_pretrained(scratch .. "/version_5", model.params)
+  for name, leaf in pairs(params) do
+    if torch.is_tensor(leaf) then testing.expect_equal(opened[name] == leaf, true) end
+  end
+end)
+
 test("damaged folders", function()
   local model = new_model "gpt_oss"
   lora.save_pretrained(scratch .. "/whole",

@@ -54,6 +54,12 @@ square_gpt_oss = transformers.GptOssConfig(**{**experts, "intermediate_size": 32
 llama4 = transformers.Llama4TextConfig(**{**experts, "num_experts_per_tok": 1}, head_dim=8,
                                        intermediate_size_mlp=40, interleave_moe_layer_step=2)
 GATES, DOWN = "experts.gate_up_proj", "experts.down_proj"
+is_current = int(transformers.__version__.split(".")[0]) >= 5
+# The names of version 5 of transformers, by those of version 4, which are redco-lua's.
+renamed = {
+    "query": "q_proj", "input_linear.weight": GATES, "output_linear.weight": DOWN,
+    "layers.0.block_sparse_moe.input_linear.weight": f"layers.0.block_sparse_moe.{GATES}",
+} if is_current else {}
 
 CLASSES = transformers.AutoModelForSequenceClassification
 TOKENS = transformers.AutoModelForTokenClassification
@@ -132,9 +138,10 @@ cases = {
 # where redco-lua keeps it tied.
 ours = [name for name in cases if name not in ("tied_embedding", "tied_both")]
 # With version 4 of transformers peft exchanges rows and columns of the experts of gpt-oss, which
-# redco-lua reads only.
-is_current = int(transformers.__version__.split(".")[0]) >= 5
-unread = [] if is_current else [name for name in cases if name.startswith("gpt_oss")]
+# redco-lua reads only. With version 5 it does not open adapters of version 4 where layers were
+# renamed, not even its own.
+read_only = ("vit", "granite") if is_current else ("gpt_oss",)
+unread = [name for name in cases if name.startswith(read_only)]
 
 failures = 0
 
@@ -175,12 +182,16 @@ def quietly(function, *arguments):
 def write_peft(folder, name):
     config, cls, task_type, targets, modules, others = cases[name]
     config.name_or_path = ""
+    given = dict(others)
+    if "target_parameters" in given:
+        given["target_parameters"] = [renamed.get(own, own) for own in others["target_parameters"]]
+    of_peft = [renamed.get(own, own) for own in targets] if config is vit else targets
     base = cls.from_config(config)
     if cls in (CLASSES, TOKENS):
         base.config.num_labels = 2
     base.save_pretrained(folder / "base")
-    lora = LoraConfig(r=4, lora_alpha=8, task_type=task_type, target_modules=targets,
-                      modules_to_save=modules, **others)
+    lora = LoraConfig(r=4, lora_alpha=8, task_type=task_type, target_modules=of_peft,
+                      modules_to_save=modules, **given)
     model = get_peft_model(cls.from_pretrained(folder / "base"), lora)
     for parameter in model.parameters():
         if parameter.requires_grad:

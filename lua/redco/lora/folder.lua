@@ -6,7 +6,6 @@ local choose = require "redco.lora.choose"
 local data = require "redco.data"
 local fail = require "redco.fail"
 local initial = require "redco.lora.initial"
-local layered_stacks = require "redco.lora.layered_stacks"
 local layers = require "redco.lora.layers"
 local native = require "redco.native"
 local ordered_table = require "redco.ordered_table"
@@ -15,6 +14,7 @@ local stacks = require "redco.lora.stacks"
 local tied = require "redco.lora.tied"
 local torch = require "redco.torch"
 local version_4_name = require "redco.lora.version_5"
+local version_5_stacks = require "redco.lora.version_5_stacks"
 
 local folder = {}
 
@@ -312,7 +312,7 @@ function folder.load(dir, params)
   tied.open(params, stored, whole, config.ensure_weight_tying)
   local all, of_conv1d = layers.of(params), false
   local with_stacks = layers.with_stacks(params)
-  for _, stack in ipairs(layered_stacks(all)) do with_stacks[#with_stacks + 1] = stack end
+  for _, stack in ipairs(version_5_stacks(with_stacks)) do with_stacks[#with_stacks + 1] = stack end
   local names = stacks.names_of_targets(with_stacks, config.target_parameters)
   place_stacks(names, stored, path, config, weights)
   stored = rename(stored, all)

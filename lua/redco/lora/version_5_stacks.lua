@@ -1,5 +1,5 @@
---- Experts that are layers here and stacks in version 5 of transformers, whose folders of adapters
---- have one adapter for each matrix of a stack.
+--- The stacks of experts in version 5 of transformers, whose folders of adapters have one adapter
+--- for each matrix of a stack. Here they are layers, or stacks with the names of version 4.
 local native = require "redco.native"
 
 -- The layers of an expert whose concatenated rows are the rows of a stack's matrix.
@@ -58,9 +58,21 @@ local function by_module(all)
   return modules
 end
 
---- Returns the stacks that the experts of a list of layers would be.
+-- The names of stacks, by those of version 4: Granite's.
+local renamed = {
+  ["input_linear.weight"] = "experts.gate_up_proj",
+  ["output_linear.weight"] = "experts.down_proj",
+}
+
+--- Returns the stacks that the experts of a list of layers and stacks are in version 5.
 return function(all)
   local found = {}
+  for _, layer in ipairs(all) do
+    local module, last = layer.parameter:match "^(.*%.)([%w_]+%.weight)$"
+    if renamed[last] then
+      found[#found + 1] = setmetatable({ parameter = module .. renamed[last] }, { __index = layer })
+    end
+  end
   for module, layers in pairs(by_module(all)) do
     for last, kinds in pairs(members) do
       local own = {}
