@@ -3,13 +3,13 @@
 // themselves.
 #include "argument_checks.h"
 
+#include "untransformed.h"
+
 #include <redco/error.h>
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/function_schema.h>
-#include <ATen/functorch/BatchedTensorImpl.h>
-#include <ATen/functorch/TensorWrapper.h>
 #include <ATen/ops/_validate_sparse_compressed_tensor_args.h>
 #include <ATen/ops/_validate_sparse_coo_tensor_args.h>
 #include <ATen/ops/all.h>
@@ -68,15 +68,8 @@ class Call {
 };
 
 // Returns the elements if they are in plain CPU memory. Of a vmap batch it returns all elements.
-std::optional<at::Tensor> elements(at::Tensor tensor) {
-  while (tensor.defined()) {
-    if (auto* batched = at::functorch::maybeGetBatchedImpl(tensor))
-      tensor = batched->value();
-    else if (auto* wrapper = at::functorch::maybeGetTensorWrapper(tensor))
-      tensor = wrapper->value();
-    else
-      break;
-  }
+std::optional<at::Tensor> elements(const at::Tensor& given) {
+  const at::Tensor tensor = untransformed(given);
   bool plain = tensor.defined() && tensor.device().is_cpu() && tensor.has_storage() &&
                tensor.layout() == at::kStrided && tensor.numel() > 0 &&
                !tensor.key_set().has(c10::DispatchKey::Fake);

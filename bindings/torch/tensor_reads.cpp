@@ -4,6 +4,7 @@
 
 #include "state/tensor.h"
 #include "state/values.h"
+#include "untransformed.h"
 
 #include <redco/error.h>
 
@@ -93,7 +94,10 @@ std::optional<uint32_t> version_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-void TensorReads::note(const at::Tensor& tensor) {
+void TensorReads::note(const at::Tensor& given) {
+  // A weak reference to a tensor of a transform would keep the inner tensor with its graph, which
+  // leads back to the checkpoint.
+  const at::Tensor tensor = untransformed(given);
   auto version = version_of(tensor);
   if (!version) return;
   const Impl* impl = tensor.unsafeGetTensorImpl();
@@ -115,8 +119,9 @@ void TensorReads::begin_second_run() {
   changed_.reset();
 }
 
-void TensorReads::compare(const at::Tensor& tensor) {
-  if (changed_.defined() || !tensor.defined()) return;
+void TensorReads::compare(const at::Tensor& given) {
+  if (changed_.defined() || !given.defined()) return;
+  const at::Tensor tensor = untransformed(given);
   auto found = reads_.find(tensor.unsafeGetTensorImpl());
   if (found == reads_.end() || std::exchange(found->second.is_compared, true)) return;
   if (version_of(tensor) == found->second.version) return;

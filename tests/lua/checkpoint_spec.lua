@@ -483,6 +483,16 @@ test("a checkpoint whose result is dropped is freed", function()
   end
   for _ = 1, 5 do collectgarbage() end
   expect_equal(kept[1], nil)
+  do
+    local argument = { x = torch.ones({ 3, 4 }, { requires_grad = true }) }
+    kept[1] = argument
+    local never = redco.checkpoint(function(a)
+      return redco.vmap(function(row) return row:softmax(0):pow(2):sum() end)(a.x)
+    end, argument)
+    assert(never.requires_grad)
+  end
+  for _ = 1, 5 do collectgarbage() end
+  expect_equal(kept[1], nil)
 end)
 
 testing.finish()
