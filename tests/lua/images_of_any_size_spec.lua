@@ -49,7 +49,7 @@ end)
 
 local function rows(list) return torch.tensor(list, { dtype = "int64" }) end
 
-local names = { "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe" }
+local names = { "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe" }
 
 -- Two texts, of two images and of one, with 2, 6 and 1 features.
 local ids = rows {
@@ -245,6 +245,8 @@ test("what does not fit is named", function()
   unknown("qwen2_5_vl", "vision_config", { window_size = 3 }, "window_size is 3", "at least")
   unknown("qwen2_5_vl", "vision_config", { num_heads = 8 }, "2 elements, expected a multiple of 4")
   unknown("qwen3_vl", "vision_config", { deepstack_visual_indexes = { 2 } }, "below depth, 2")
+  unknown("qwen3_5", "vision_config", { deepstack_visual_indexes = { 1 } },
+    "deepstack_visual_indexes have 1, expected no numbers")
   unknown("qwen2_vl", "text_config", { rope_scaling = { mrope_section = { 2, 1, 2 } } },
     "mrope_section has 5 pairs, expected those of a head, 4")
 end)

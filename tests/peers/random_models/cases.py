@@ -1,4 +1,5 @@
 """Writes cases."""
+import contextlib
 import copy
 import json
 
@@ -12,7 +13,7 @@ from .families import HAVE_POOLER, HEADLESS, OBJECTS, OF_TEXTS, PAIRED, is_gener
 from .generation import fit, generated, new_generations, processed, prompts_of
 from .images_with_text import image_token
 from .inputs import new_inputs
-from .mends import mend
+from .mends import mend, states_in_double
 from .models import new_model, with_pooling
 from .native_images import as_first
 from .reference import in_double, reference, with_positions
@@ -146,7 +147,9 @@ def write_case(folder, seed, family):
     # CLIP makes its mask in this type, and DETR the weights of classes.
     if family in PAIRED or family in OF_TEXTS or family in OBJECTS:
         torch.set_default_dtype(torch.float64)
-    noise.update(reference(copy.deepcopy(model).double(), in_double(batch), family))
+    has_delta_net = family.startswith(("qwen3_next", "qwen3_5"))
+    with states_in_double() if has_delta_net else contextlib.nullcontext():
+        noise.update(reference(copy.deepcopy(model).double(), in_double(batch), family))
     torch.set_default_dtype(torch.float32)
     known = {key: value for key, value in with_positions(inputs, model, family).items()
              if "." not in key and key != "labels" and "_positions" not in key}

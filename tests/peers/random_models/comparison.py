@@ -36,6 +36,8 @@ def difference(name, ours, theirs, in_double, inputs, case):
     bound = 1e-6 if name.startswith("scores") else 5e-4 if name.startswith("grad") else 2e-4
     if name.startswith("after"):  # of parameters near 1, and of biases that begin at 0.4 or less
         scale = max(scale, 1)
+        # Rounding in Gated DeltaNet behind images grows in these three steps of 0.02.
+        bound = 0.06 if case["family"] in ("qwen3_5", "qwen3_5_moe") else bound
     noise = 0
     if in_double is not None:  # NaN where transformers' attention rounds -inf to float32
         noise = (in_double - theirs).nan_to_num(0).abs().max().item()

@@ -1,4 +1,5 @@
 """Mends what hinders the comparison in versions of transformers."""
+import contextlib
 import itertools
 
 import torch
@@ -15,6 +16,24 @@ def weights_in_double():
             moe = kind.moe
             kind.moe = (lambda self, x, numbers, weights, moe=moe:
                         moe(self, x, numbers, weights.to(x.dtype)))
+
+
+@contextlib.contextmanager
+def states_in_double():
+    """Gated DeltaNet computes in float32, also in a model of float64."""
+    to, to_float, softmax = torch.Tensor.to, torch.Tensor.float, torch.nn.functional.softmax
+
+    def kept(self, *given, **options):
+        if self.dtype == torch.float64:
+            given = [torch.float64 if value is torch.float32 else value for value in given]
+        return to(self, *given, **options)
+    torch.Tensor.to = kept
+    torch.Tensor.float = lambda self: self if self.dtype == torch.float64 else to_float(self)
+    torch.nn.functional.softmax = lambda x, dim, **_: softmax(x, dim)
+    try:
+        yield
+    finally:
+        torch.Tensor.to, torch.Tensor.float, torch.nn.functional.softmax = to, to_float, softmax
 
 
 class Router(torch.nn.Linear):

@@ -4,7 +4,7 @@ import torch
 from .decoders import like_llama, rope_scaling, with_newer_name
 from .draw import ACTIVATIONS
 from .images_with_text import INPUTS, counts_of, image_token, of_images, some_pixels, with_type
-from .states import IS_OLD
+from .states import IS_OLD, qwen3_5 as qwen3_5_text, qwen3_5_moe as qwen3_5_moe_text
 
 
 def text_of(draw, model_type, **more):
@@ -87,6 +87,37 @@ def qwen3_vl_moe(draw):
     return dict(config, text_config=text)
 
 
+def with_turns(draw, config, model_type):
+    """A decoder whose pairs alternate between three positions."""
+    pairs = int(config["head_dim"] * config.get("partial_rotary_factor", 1)) // 2
+    rows = draw.randint(0, pairs // 3)
+    rope = with_newer_name(config.pop("rope_scaling")) or dict(rope_type="default")
+    for key in "rope_theta", "partial_rotary_factor":
+        if key in config:
+            rope[key] = config.pop(key)
+    rope["mrope_section"] = [pairs - 2 * rows, rows, rows]
+    return dict(with_type(config, model_type), rope_parameters=rope)
+
+
+def without_features_in_layers(draw, text):
+    vision, size = tower(draw, out_hidden_size=text["hidden_size"],
+                         intermediate_size=draw.randint(3, 30))
+    vision["num_position_embeddings"] = draw.randint(1, 4) ** 2
+    return whole(draw, text, dict(vision, hidden_size=size))
+
+
+@of_images
+def qwen3_5(draw):
+    return without_features_in_layers(draw, with_turns(draw, qwen3_5_text(draw), "qwen3_5_text"))
+
+
+@of_images
+def qwen3_5_moe(draw):
+    text = with_turns(draw, qwen3_5_moe_text(draw), "qwen3_5_moe_text")
+    text["output_router_logits"] = False  # transformers then fails to generate from padded rows
+    return without_features_in_layers(draw, text)
+
+
 def rows_with_grids(draw, config, ids, counts):
     """The rows with image tokens, and the grids of each."""
     vision, token = config["vision_config"], image_token(config)
@@ -143,7 +174,8 @@ def with_grids(draw, config, ids):
     return dict(padded(draw, rows, usual), pixel_values=pixels, image_grid_thw=grids)
 
 
-INPUTS.update(dict.fromkeys(["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"], with_grids))
+INPUTS.update(dict.fromkeys(["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5",
+                             "qwen3_5_moe"], with_grids))
 
 
 def of_library(inputs, model):

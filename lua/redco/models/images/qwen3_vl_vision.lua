@@ -1,4 +1,4 @@
---- The model of images of Qwen3-VL, with experts or without.
+--- The model of images of Qwen3-VL and Qwen3.5, with experts or without.
 local fail = require "redco.fail"
 local norms = require "redco.models.layers.norms"
 
@@ -43,7 +43,26 @@ function vision.tower(c)
   return { size = c.hidden_size, inner = c.intermediate_size, out = c.out_hidden_size,
     norm = norms.layer, mlp = { "mlp.linear_fc1", "mlp.linear_fc2" },
     merger = { "norm", "linear_fc1", "linear_fc2" }, has_patch_bias = true, side = side_of(c),
-    window = 1, is_full = function() return true end, deep = c.deepstack_visual_indexes }
+    window = 1, is_full = function() return true end, deep = c.deepstack_visual_indexes or {} }
+end
+
+--- Completes the row of a model of Qwen3.5 for qwen_vl.lua. Its decoder reads features once.
+function vision.row_of_qwen3_5(row)
+  row.vision, row.tower = vision.new(), vision.tower
+  row.vision.defaults.deepstack_visual_indexes = nil
+  row.vision.optional = { "deepstack_visual_indexes" }
+  function row.vision.check(c)
+    if c.deepstack_visual_indexes and #c.deepstack_visual_indexes > 0 then
+      fail("%s: deepstack_visual_indexes have %d, expected no numbers", c.model_type,
+        c.deepstack_visual_indexes[1])
+    end
+  end
+  row.ignored = { "%.rotary_pos_emb%.inv_freq$", "^mtp%." }
+  -- States have no rows of several sequences.
+  row.inputs = { "input_ids", "attention_mask", "position_ids", "pixel_values" }
+  row.defaults = { image_token_id = 248056, video_token_id = 248057,
+    vision_start_token_id = 248053, vision_end_token_id = 248054 }
+  return row
 end
 
 return vision

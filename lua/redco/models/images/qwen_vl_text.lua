@@ -1,10 +1,11 @@
---- The decoders of Qwen-VL: Qwen2 and Qwen3 with positions of time, row and column. Texts alone
+--- The decoders of Qwen-VL: Qwen2, Qwen3 and Qwen3.5 with positions of time, row and column. Texts alone
 --- have one position, so such a decoder alone is a Qwen2 or Qwen3, but for that with experts.
 local experts = require "redco.models.layers.experts"
 local fail = require "redco.fail"
 local json = require "redco.models.json"
 local new_family = require "redco.models.kinds.llama_like"
 local qwen2 = require "redco.models.families.qwen2"
+local qwen3_5 = require "redco.models.states.qwen3_5_rows"
 local rotary = require "redco.models.layers.rotary"
 local sparse_layers = require "redco.models.layers.sparse_layers"
 local windows = require "redco.models.layers.windows"
@@ -37,14 +38,17 @@ local parts = { default = { 16, 24, 24 }, axes = function(section)
 end }
 
 -- Pairs alternate between time, rows and columns. The remaining pairs rotate with time.
-local turns = { default = { 24, 20, 20 }, axes = function(section, n_pairs)
+local function axes_of_turns(section, n_pairs)
   local axes = {}
   for i = 0, n_pairs - 1 do
     local axis = i % 3
     axes[i + 1] = i < 3 * section[axis + 1] and axis or 0
   end
   return axes
-end }
+end
+
+local turns = { default = { 24, 20, 20 }, axes = axes_of_turns }
+local turns_of_qwen3_5 = { default = { 11, 11, 10 }, axes = axes_of_turns }
 
 local types = {}
 
@@ -52,7 +56,7 @@ local types = {}
 local function add(row, order, alone)
   local facts = row.facts
   function row.facts(c)
-    local all, n_pairs = facts(c), rotary.head_dim(c) / 2
+    local all, n_pairs = facts(c), rotary.size(c) / 2
     all.axes = order.axes(c.rope_scaling.mrope_section, n_pairs)
     if #all.axes ~= n_pairs then
       fail("%s: mrope_section has %d pairs, expected those of a head, %d", c.model_type, #all.axes,
@@ -167,5 +171,8 @@ add({
       experts = sparse_layers(c, mixture) }
   end,
 }, turns)
+
+add(qwen3_5.dense(), turns_of_qwen3_5)
+add(qwen3_5.mixture(), turns_of_qwen3_5)
 
 return types

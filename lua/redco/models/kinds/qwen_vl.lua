@@ -84,13 +84,15 @@ end
 --- Returns a family. A row has the fields of one of image_text.lua, and
 ---   text: the family of the decoder
 ---   tower(vision_config): the facts of grid_tower.lua
----   vision: defaults of vision_config, and check(c)
+---   vision: defaults of vision_config, its optional keys, and check(c)
+---   defaults: the numbers of special tokens, if not those of Qwen2-VL
 ---   file_name: as that of a family, if files have other names
 return function(row)
   local text, vision = row.text, row.vision
   local check = vision.check
   vision.model_type, vision.prefix = row.model_type, ""
-  vision.optional = { "in_chans", "rope_parameters", "spatial_patch_size" }
+  vision.optional = { "in_chans", "rope_parameters", "spatial_patch_size",
+    unpack(vision.optional or {}) }
   function vision.add_parameters(c, add) tower.add_parameters(c, row.tower(c), add) end
   function vision.new_tower(c) return tower.new(c, row.tower(c)) end
   function vision.check(c)
@@ -106,7 +108,7 @@ return function(row)
   row.parts = { text_config = text.model_type, vision_config = vision.model_type }
   row.decoder, row.tower_of_images = text, vision
   row.image_inputs, row.image_dims = { "image_grid_thw" }, 3
-  row.defaults = { image_token_id = 151655, video_token_id = 151656,
+  row.defaults = row.defaults or { image_token_id = 151655, video_token_id = 151656,
     vision_start_token_id = 151652, vision_end_token_id = 151653 }
   row.read = new_read(row)
   function row.router_loss(c) return text.router_loss(c.text_config) end
