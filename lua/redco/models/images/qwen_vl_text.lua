@@ -1,5 +1,6 @@
---- The decoders of Qwen-VL: Qwen2, Qwen3 and Qwen3.5 with positions of time, row and column. Texts alone
---- have one position, so such a decoder alone is a Qwen2 or Qwen3, but for that with experts.
+--- The decoders of Qwen-VL: Qwen2, Qwen3 and Qwen3.5 with positions of time, row and column. Texts
+--- alone have one position, so such a decoder alone is a Qwen2, Qwen3 or Qwen3.5, but for Qwen3's
+--- with experts.
 local experts = require "redco.models.layers.experts"
 local fail = require "redco.fail"
 local json = require "redco.models.json"
