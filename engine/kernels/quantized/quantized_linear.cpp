@@ -22,6 +22,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace redco {
@@ -217,9 +218,15 @@ at::Tensor quantized::multiplied(const at::Tensor& x, const at::Tensor& blocks,
   const at::Tensor rows = x.reshape({n_rows, -1});
   if (is_few_rows && n_rows <= most_rows)
     return product_of_few_rows(rows.to(at::kFloat), blocks, type).to(x.scalar_type());
-  at::Tensor y = at::empty({n_rows, n_out}, x.options());
+  at::Tensor y;
   for_each_tile(blocks, type, x.scalar_type(), [&](int64_t out, int64_t n, const at::Tensor& tile) {
-    y.narrow(1, out, n).copy_(at::mm(rows, tile.t()));
+    at::Tensor part = at::mm(rows, tile.t());
+    if (n == n_out) {
+      y = std::move(part);
+      return;
+    }
+    if (!y.defined()) y = at::empty({n_rows, n_out}, x.options());
+    y.narrow(1, out, n).copy_(part);
   });
   return y;
 }
