@@ -24,6 +24,8 @@ for _family in {*DECODERS} - {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}:
     del DECODERS[_family]  # which a newer version of the library has
 for _family in {*ENCODERS} - {*modeling_auto.MODEL_MAPPING_NAMES}:
     del ENCODERS[_family]
+for _family in {*IMAGE_TEXT} - {*modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES}:
+    del IMAGE_TEXT[_family]
 
 # The draw and the class of each, with the names that AutoModel has.
 GENERATORS = {**modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
