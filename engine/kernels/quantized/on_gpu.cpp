@@ -4,8 +4,6 @@
 
 #include "../cuda_kernels.h"
 
-#include <redco/error.h>
-
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 

@@ -91,6 +91,8 @@ void decode_as(const BlockType& type, const std::byte* blocks, float* to, int64_
 // blocks [..., n, bytes] -> [..., n, size]
 at::Tensor dequantize_blocks(const at::Tensor& blocks, c10::string_view type_name,
                              at::ScalarType dtype) {
+  if (blocks.is_cuda() && dtype == at::kDouble)  // which has no kernel there
+    return dequantize_blocks(blocks, type_name, at::kFloat).to(dtype);
   const std::string name(type_name);
   const BlockType& type = known_type(name);
   std::vector<int64_t> sizes = blocks.sizes().vec();
@@ -100,7 +102,6 @@ at::Tensor dequantize_blocks(const at::Tensor& blocks, c10::string_view type_nam
   require_kernels(blocks);
   const at::Tensor packed = blocks.contiguous();
   if (blocks.is_cuda()) {
-    if (dtype == at::kDouble) return dequantize_blocks(blocks, type_name, at::kFloat).to(dtype);
     decode_on_gpu(packed, type, result);
     return result;
   }
