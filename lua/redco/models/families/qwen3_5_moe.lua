@@ -3,9 +3,8 @@
 local new_family = require "redco.models.kinds.qwen_vl"
 local rows = require "redco.models.states.qwen3_5_rows"
 local texts = require "redco.models.images.qwen_vl_text"
-local vision = require "redco.models.images.qwen3_vl_vision"
 
-return new_family(vision.row_of_qwen3_5 {
+return new_family(rows.with_images {
   model_type = "qwen3_5_moe",
   models = "Qwen3.5 35B-A3B and others",
   remarks = "states and experts",

@@ -38,31 +38,26 @@ function vision.new()
   }
 end
 
+--- Returns the same of Qwen3.5, whose decoder reads features once.
+function vision.of_qwen3_5()
+  local own = vision.new()
+  own.defaults.deepstack_visual_indexes = nil
+  own.optional = { "deepstack_visual_indexes" }
+  function own.check(c)
+    local indexes = c.deepstack_visual_indexes or {}
+    if #indexes > 0 then
+      fail("%s: deepstack_visual_indexes have %d, expected no numbers", c.model_type, indexes[1])
+    end
+  end
+  return own
+end
+
 --- Returns the facts of grid_tower.lua.
 function vision.tower(c)
   return { size = c.hidden_size, inner = c.intermediate_size, out = c.out_hidden_size,
     norm = norms.layer, mlp = { "mlp.linear_fc1", "mlp.linear_fc2" },
     merger = { "norm", "linear_fc1", "linear_fc2" }, has_patch_bias = true, side = side_of(c),
     window = 1, is_full = function() return true end, deep = c.deepstack_visual_indexes or {} }
-end
-
---- Completes the row of a model of Qwen3.5 for qwen_vl.lua. Its decoder reads features once.
-function vision.row_of_qwen3_5(row)
-  row.vision, row.tower = vision.new(), vision.tower
-  row.vision.defaults.deepstack_visual_indexes = nil
-  row.vision.optional = { "deepstack_visual_indexes" }
-  function row.vision.check(c)
-    if c.deepstack_visual_indexes and #c.deepstack_visual_indexes > 0 then
-      fail("%s: deepstack_visual_indexes have %d, expected no numbers", c.model_type,
-        c.deepstack_visual_indexes[1])
-    end
-  end
-  row.ignored = { "%.rotary_pos_emb%.inv_freq$", "^mtp%." }
-  -- States have no rows of several sequences.
-  row.inputs = { "input_ids", "attention_mask", "position_ids", "pixel_values" }
-  row.defaults = { image_token_id = 248056, video_token_id = 248057,
-    vision_start_token_id = 248053, vision_end_token_id = 248054 }
-  return row
 end
 
 return vision

@@ -1,11 +1,13 @@
---- The decoders of Qwen3.5 (Qwen Team, 2026), alone and of its models of images: Qwen3-Next with
---- more projections. Each function returns a new row of llama_like.lua.
+--- The rows of the families of Qwen3.5 (Qwen Team, 2026), whose decoders are Qwen3-Next with more
+--- projections.
 local experts = require "redco.models.layers.experts"
 local linear_layers = require "redco.models.states.linear_layers"
 local tasks = require "redco.models.tasks"
+local vision = require "redco.models.images.qwen3_vl_vision"
 
 local rows = {}
 
+--- Returns a new row of llama_like.lua.
 function rows.dense()
   return linear_layers.row({
     model_type = "qwen3_5_text",
@@ -37,6 +39,7 @@ function rows.are_stacked(weights)
   end
 end
 
+--- The same with experts.
 function rows.mixture()
   return linear_layers.row({
     model_type = "qwen3_5_moe_text",
@@ -67,6 +70,17 @@ function rows.mixture()
     local mixture = experts.with_shared(c, true)
     facts.experts = function() return mixture end
   end)
+end
+
+--- Completes a row of qwen_vl.lua.
+function rows.with_images(row)
+  row.vision, row.tower = vision.of_qwen3_5(), vision.tower
+  row.ignored = { "%.rotary_pos_emb%.inv_freq$", "^mtp%." }
+  -- States have no rows of several sequences.
+  row.inputs = { "input_ids", "attention_mask", "position_ids", "pixel_values" }
+  row.defaults = { image_token_id = 248056, video_token_id = 248057,
+    vision_start_token_id = 248053, vision_end_token_id = 248054 }
+  return row
 end
 
 return rows
