@@ -156,31 +156,34 @@ do
   end
 end
 
-for _, loss in ipairs(cases) do
+-- Without REDCO_TEST_FULL=1 each loss is tried on half of the layouts.
+for l, loss in ipairs(cases) do
   local first = redco.Deployer { seed = 1, verbose = false }
   local expected = first:alone(function()
     return run(redco.Deployer { seed = 1, verbose = false }, loss, 1)
   end)[1]
   for i, options in ipairs(layouts) do
-    options.seed, options.verbose = 1, false
-    local deployer = redco.Deployer(options)
-    local n_micro = i % 2 + 1
-    testing.test(("%s on %s, %d micro-batches"):format(loss.loss_type,
-      name_of(deployer, options), n_micro), function()
-      local found = run(deployer, loss, n_micro, i % 2)
-      testing.expect_equal(found.texts, expected.texts)
-      for step, row in ipairs(expected.metrics) do
-        for k, value in ipairs(row) do
-          local own = found.metrics[step][k]
-          assert(math.abs(own - value) <= 1e-6 * math.max(1, math.abs(value)),
-            ("step %d: %s is %.12g, not %.12g"):format(step, names[k], own, value))
+    if (l + math.floor(i / 2)) % 2 == 0 or testing.is_full then
+      options.seed, options.verbose = 1, false
+      local deployer = redco.Deployer(options)
+      local n_micro = i % 2 + 1
+      testing.test(("%s on %s, %d micro-batches"):format(loss.loss_type,
+        name_of(deployer, options), n_micro), function()
+        local found = run(deployer, loss, n_micro, i % 2)
+        testing.expect_equal(found.texts, expected.texts)
+        for step, row in ipairs(expected.metrics) do
+          for k, value in ipairs(row) do
+            local own = found.metrics[step][k]
+            assert(math.abs(own - value) <= 1e-6 * math.max(1, math.abs(value)),
+              ("step %d: %s is %.12g, not %.12g"):format(step, names[k], own, value))
+          end
         end
-      end
-      for name, tensor in pairs(expected.params) do
-        local difference = (found.params[name] - tensor):abs():max():item()
-        assert(difference <= 1e-7, ("%s differs by %.2g"):format(name, difference))
-      end
-    end)
+        for name, tensor in pairs(expected.params) do
+          local difference = (found.params[name] - tensor):abs():max():item()
+          assert(difference <= 1e-7, ("%s differs by %.2g"):format(name, difference))
+        end
+      end)
+    end
   end
 end
 
