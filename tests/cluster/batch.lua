@@ -54,10 +54,10 @@ for _, name in ipairs { "llama", "gpt2", "gemma2", "qwen2", "falcon_h1", "qwen3_
     assert(n < n_all)
   end)
   local tries_all = name == "llama" or testing.is_full
-  for i, options in ipairs { { n_model_shards = 1 }, { n_model_shards = 2, zero = 3 },
+  for number, options in ipairs { { n_model_shards = 1 }, { n_model_shards = 2, zero = 3 },
     { n_model_shards = 1, zero = 3 }, { n_model_shards = 2 },
     { n_model_shards = 2, sequence_parallel = true } } do
-    if i > 2 and not tries_all then break end
+    if number > 2 and not tries_all then break end
     options.seed, options.verbose = 1, false
     local deployer = redco.Deployer(options)
     local layout = ("%dx%d with zero %d%s"):format(deployer.mesh.dp, deployer.mesh.mp,
