@@ -89,6 +89,12 @@ local delta_net = { linear_key_head_dim = 4, linear_value_head_dim = 4, linear_n
   linear_num_value_heads = 4, full_attention_interval = 2, partial_rotary_factor = 0.5 }
 local gte = merged(encoder, { pad_token_id = 0, num_attention_heads = 4 })
 
+local gemma4_text = merged(with_head_size, { num_hidden_layers = 3, global_head_dim = 12,
+  layer_types = { "sliding_attention", "full_attention", "full_attention" },
+  num_kv_shared_layers = 1, sliding_window = 3, vocab_size_per_layer_input = 32,
+  hidden_size_per_layer_input = 4, attention_k_eq_v = true, enable_moe_block = true,
+  num_experts = 4, top_k_experts = 2, moe_intermediate_size = 8 })
+
 local configs = {
   albert = merged(encoder, { embedding_size = 8, inner_group_num = 1, num_hidden_groups = 1 }),
   apertus = grouped,
@@ -162,11 +168,13 @@ local configs = {
     num_kv_shared_layers = 1, sliding_window = 3, vocab_size_per_layer_input = 30,
     hidden_size_per_layer_input = 4, laurel_rank = 4, altup_num_inputs = 3,
     activation_sparsity_pattern = 0.5 }),
-  gemma4_text = merged(with_head_size, { num_hidden_layers = 3, global_head_dim = 12,
-    layer_types = { "sliding_attention", "full_attention", "full_attention" },
-    num_kv_shared_layers = 1, sliding_window = 3, vocab_size_per_layer_input = 32,
-    hidden_size_per_layer_input = 4, attention_k_eq_v = true, enable_moe_block = true,
-    num_experts = 4, top_k_experts = 2, moe_intermediate_size = 8 }),
+  gemma4 = { image_token_id = 31, video_token_id = 30, audio_token_id = 29,
+    text_config = merged(gemma4_text, { vocab_size = 32 }),
+    vision_config = { hidden_size = 16, intermediate_size = 24, num_hidden_layers = 2,
+      num_attention_heads = 2, num_key_value_heads = 1, head_dim = 8, pooling_kernel_size = 2,
+      patch_size = 2, position_embedding_size = 8, use_clipped_linears = true,
+      standardize = true, rms_norm_eps = 1e-2 } },
+  gemma4_text = gemma4_text,
   glm = merged(with_head_size, { pad_token_id = 0 }),
   glm4 = merged(with_head_size, { pad_token_id = 0 }),
   glm4_moe = merged(with_head_size, mixture),
@@ -463,6 +471,13 @@ local function images_of_sizes(n, n_pixels, numbers)
   return { pixel_values = numbers(16, n_pixels) * is_real, image_grid_thw = sides }, is_image
 end
 
+-- Returns the columns and rows of 16 patches of each image, and -1 for those that fill up.
+local function places_of(sides)
+  local number, width = torch.arange(16):unsqueeze(0), sides:narrow(1, 2, 1)
+  local places = torch.stack({ number % width, number:div(width, { rounding_mode = "floor" }) }, -1)
+  return places:masked_fill(number:ge(sides:prod(1, true)):unsqueeze(-1), -1)
+end
+
 --- Returns the inputs of a loss: four rows.
 function tiny.inputs(name, model)
   local model_type, task = name:match "^[^.]+", model.family.task
@@ -512,6 +527,9 @@ function tiny.inputs(name, model)
       inputs.image_sizes = torch.full({ n_rows, 2 }, 8, { dtype = "int64" })
     elseif reads(model, "image_grid_thw") then
       inputs, is_image = images_of_sizes(n, 12, numbers)
+    elseif reads(model, "image_position_ids") then
+      inputs, is_image = images_of_sizes(n, 12, numbers)
+      inputs.image_position_ids, inputs.image_grid_thw = places_of(inputs.image_grid_thw), nil
     end
     is_image = is_image or torch.ones({ n_rows, n }, { dtype = "bool" })
     local function words(n_words) return tokens(n_words):clamp(nil, 30) end

@@ -13,7 +13,12 @@ for i = 1, redco.data.json(folder .. "/cases.json").n do
     maps = {}
     for k = 1, #images do maps[k] = given["map" .. k] end
   end
-  local pixels, _, labels = data.image_processor(case)(images, maps)
+  local pixels, infos, labels = data.image_processor(case)(images, maps)
   local found = torch.is_tensor(pixels) and { pixel_values = pixels, labels = labels } or pixels
+  if infos[1].num_soft_tokens_per_image then
+    local counts = {}
+    for k, info in ipairs(infos) do counts[k] = info.num_soft_tokens_per_image end
+    found.num_soft_tokens_per_image = torch.tensor(counts)
+  end
   torch.save(found, case .. "/found.safetensors")
 end

@@ -60,6 +60,11 @@ PROCESSORS = {
                                                max_num_patches=draw.randint(2, 40)),
 }
 
+if hasattr(transformers, "Gemma4ImageProcessor"):  # in version 5
+    PROCESSORS["Gemma4ImageProcessor"] = lambda draw: dict(
+        patch_size=draw.randint(2, 5), max_soft_tokens=draw.choice([70, 140]),
+        pooling_kernel_size=draw.randint(1, 3))
+
 
 def named(name):
     """A class of transformers; in version 5 that which uses Pillow."""

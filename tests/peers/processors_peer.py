@@ -171,11 +171,28 @@ def qwen_vl(draw, tokenizer):
         image_token="<image>", image_token_id=token, video_token="<film>", video_token_id=-1), "<image>"
 
 
+def gemma4(draw, tokenizer):
+    patch, pool = draw.randint(2, 4), draw.randint(1, 3)
+    images = named("Gemma4ImageProcessor")(
+        patch_size=patch, pooling_kernel_size=pool, max_soft_tokens=draw.choice([70, 140]),
+        do_normalize=draw.random() < 0.5, **colours(draw))
+    tokens = dict(image_token="<image>", boi_token="<img>", eoi_token="</img>")
+    ids = {name + "_id": tokenizer.convert_tokens_to_ids(token) for name, token in tokens.items()}
+    config = dict(model_type="gemma4", **ids, vision_config=dict(
+        patch_size=patch, pooling_kernel_size=pool))
+    return config, bare(
+        transformers.Gemma4Processor, image_processor=images, tokenizer=tokenizer, **tokens,
+        image_token_id=ids["image_token_id"], video_token="<film>", video_token_id=-1,
+        audio_token="<sound>", audio_token_id=-1, boa_token="<", eoa_token=">"), "<image>"
+
+
 KINDS = {make.__name__: make for make in (idefics3, internvl, mistral3, pixtral, paligemma,
                                           llava_next, llava_onevision, qwen_vl)}
+if hasattr(transformers, "Gemma4Processor"):  # in version 5
+    KINDS["gemma4"] = gemma4
 
 
-BARE = (internvl, llava_onevision, qwen_vl)  # these are not complete
+BARE = (internvl, llava_onevision, qwen_vl, gemma4)  # these are not complete
 
 
 def some_texts(draw, word, counts):
@@ -198,7 +215,7 @@ def write_case(folder, seed, kinds, source):
     tokenizer = new_tokenizer(source)
     tokenizer.save_pretrained(folder)
     config, processor, word = make(draw, tokenizer)
-    config.setdefault("image_token_id" if make in (idefics3, qwen_vl) else "image_token_index",
+    config.setdefault("image_token_id" if make in (idefics3, qwen_vl, gemma4) else "image_token_index",
                       tokenizer.convert_tokens_to_ids(word))
     if make is internvl:
         config.pop("image_token_index")
@@ -212,7 +229,7 @@ def write_case(folder, seed, kinds, source):
     counts = [draw.randint(0, 2) for _ in range(draw.randint(1, 3))]
     if sum(counts) == 0:
         counts[0] = 1
-    is_listed = draw.random() < 0.5
+    is_listed = draw.random() < 0.5 or make is gemma4
     has_words = make is not paligemma or draw.random() < 0.6
     if not has_words or make is paligemma and 0 in counts and IS_NEW:
         # Version 5 puts the token of the beginning behind six letters of a text without images.
@@ -223,7 +240,7 @@ def write_case(folder, seed, kinds, source):
     images = [generator.integers(0, 256, (draw.randint(35, 65), draw.randint(35, 65), 3), np.uint8)
               for _ in range(sum(counts))]
     given = [Image.fromarray(image) for image in images]
-    if is_listed and make in (idefics3, llava_onevision):
+    if is_listed and make in (idefics3, llava_onevision, gemma4):
         rest = iter(given)
         given = [[next(rest) for _ in range(count)] for count in counts]
     options = dict(padding=True)

@@ -268,9 +268,11 @@ pan and scan, and these:
 - Siglip2ImageProcessor returns a table with pixel_values [batch, patches, 3 * patch_size *
   patch_size], pixel_attention_mask [batch, patches], and spatial_shapes [batch, 2], the rows and
   columns of patches.
+- Gemma4ImageProcessor returns a table with pixel_values [batch, patches, 3 * patch_size *
+  patch_size] and image_position_ids [batch, patches, 2], the column and row of each patch, or -1.
 
 `infos` has a table for each image: n_tiles; `rows` and `columns` of tiles; image_sizes, {height,
-width}; image_grid_thw, {1, rows, columns} of patches.
+width}; image_grid_thw, {1, rows, columns} of patches; num_soft_tokens_per_image of Gemma 4.
 
 With a SegformerImageProcessor `maps` are the classes of the pixels of each image, integers [height,
 width]; the third result has them at the size of the batch, int64 [batch, height, width]. With

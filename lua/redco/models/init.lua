@@ -29,12 +29,13 @@ local models = {
 
 local model_types = native.embedded_modules "redco.models.families."
 
--- Whether only the text model of a folder is read: with a task, or if the family of the whole is
--- unknown.
+-- Whether only the text model of a folder is read: with a task, if it has no model of images, or if
+-- the family of the whole is unknown.
 local function reads_text_part(config, task)
   local family = families[config.model_type]
-  if family and not (task and family.reads_images) then return false end
-  return text_part.has_family(config)
+  local is_text = family and family.reads_images
+    and (task or family.may_lack_images and not config.vision_config)
+  return (not family or is_text) and text_part.has_family(config)
 end
 
 -- Returns the type with which an unknown name begins, or one that looks like it, or nil.

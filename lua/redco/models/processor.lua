@@ -40,13 +40,13 @@ local function flat(images)
   return list, #counts > 0 and not torch.is_tensor(images) and counts or nil
 end
 
--- Returns t [n, ...] as [rows, most, ...]: `counts` of each row, and zeros behind them.
-local function in_rows(t, counts)
+-- Returns t [n, ...] as [rows, most, ...]: `counts` of each row, and `fill` behind them.
+local function in_rows(t, counts, fill)
   local rows, first, most, pads = {}, 0, math.max(unpack(counts)), {}
   for i = 1, 2 * t:dim() - 1 do pads[i] = 0 end
   for i, count in ipairs(counts) do
     pads[2 * t:dim()] = most - count
-    rows[i], first = torch.constant_pad_nd(t:narrow(0, first, count), pads), first + count
+    rows[i], first = torch.constant_pad_nd(t:narrow(0, first, count), pads, fill), first + count
   end
   return torch.stack(rows)
 end
@@ -65,18 +65,26 @@ local function units_of(counts, infos, n)
   return units
 end
 
+-- What stands for missing images in place of zeros.
+local fills = { image_position_ids = -1 }
+
 -- Adds the inputs about images to a batch. If a text does not have exactly one image or tile, each
 -- text gets a row of them. `own` are the lengths of lists of images, or nil.
-local function add_images(family, batch, pixels, infos, counts, own)
+local function add_images(family, batch, images, infos, counts, own)
+  local pixels = images.pixel_values
   local units, has_rows = units_of(counts, infos, pixels:size(0)), family.has_rows
   for _, n in ipairs(units) do has_rows = has_rows or n ~= 1 end
-  local function put(name, t) batch[name] = has_rows and in_rows(t, units) or t end
+  local function put(name, t)
+    batch[name] = has_rows and in_rows(t, units, fills[name] or 0) or t
+  end
   put("pixel_values", pixels)
   for _, name in ipairs(family.image_inputs) do
     if name == "pixel_attention_mask" then
       put(name, torch.ones({ pixels:size(0), pixels:size(2), pixels:size(3) }, { dtype = "int64" }))
     elseif name == "batch_num_images" then
       batch[name] = own and torch.tensor(own, { dtype = "int64" })
+    elseif images[name] then
+      put(name, images[name])
     elseif infos[1][name] then
       local rows = {}
       for i, info in ipairs(infos) do rows[i] = info[name] end
@@ -154,16 +162,17 @@ tiles if it is alone in its list, or if there are no lists.]], function(dir)
     if images and total ~= #list then
       fail("models.processor: the texts have '%s' %d times for %d images", word, total, #list)
     end
-    local pixels, infos
+    local prepared, infos
     if #list > 0 then
-      pixels, infos = prepare(list, nil, own and singles(own))
+      prepared, infos = prepare(list, nil, own and singles(own))
       texts = expanded(texts, infos)
     end
     local batch = tokens(texts, o)
     if family.has_answers then
       batch.labels = batch.input_ids:masked_fill(batch.token_type_ids:eq(0), -100)
     end
-    if pixels then add_images(family, batch, pixels, infos, counts, own) end
+    if torch.is_tensor(prepared) then prepared = { pixel_values = prepared } end
+    if prepared then add_images(family, batch, prepared, infos, counts, own) end
     return batch
   end
 end)

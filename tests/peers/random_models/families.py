@@ -7,7 +7,7 @@ from transformers.models.auto import modeling_auto
 
 # These fill the tables of draw.
 from . import (decoders, encoder_decoders, encoders, mixtures, native_images,  # noqa: F401
-               states, tiles, variants)
+               placed_patches, states, tiles, variants)
 from .draw import DECODERS, ENCODER_DECODERS, ENCODERS
 from .encoder_decoders import whisper_classes
 from .encoders import electra, xlnet

@@ -5,7 +5,8 @@ import functools
 import torch
 import transformers
 
-from .native_images import of_library, padded_on_the_left
+from .native_images import padded_on_the_left
+from .placed_patches import of_library
 from .states import IS_OLD, STATES
 
 
@@ -123,7 +124,8 @@ def prompts_of(inputs, is_encoder_decoder, pad_token_id):
     prompts = {key: value.clone() for key, value in inputs.items()
                if key in ("input_ids", "attention_mask", "pixel_values", "input_features",
                            "token_type_ids", "image_sizes", "pixel_attention_mask",
-                           "batch_num_images", "image_grid_thw", "global_attention_mask")}
+                           "batch_num_images", "image_grid_thw", "image_position_ids",
+                           "global_attention_mask")}
     if is_encoder_decoder:
         for key in ("decoder_input_ids", "decoder_attention_mask"):
             if key in inputs:

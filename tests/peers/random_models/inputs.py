@@ -225,7 +225,7 @@ def new_inputs(draw, config, vocab_size, family):
         if padding_leaks(family, config, rows):
             ids, pad = inputs["input_ids"], config.get("pad_token_id", -1)
             ids[ids == pad] = (pad + 1) % vocab_size
-        elif has_mask and "image_grid_thw" not in inputs:
+        elif has_mask and "image_grid_thw" not in inputs and "image_position_ids" not in inputs:
             # DeBERTa reads the arbitrary state of padding if that is first; others count it.
             is_counted = family.startswith("falcon.") and not takes_positions(family)
             sides = ["left", "right"][family.startswith("deberta") or is_counted:]

@@ -7,7 +7,7 @@ import transformers
 from .families import (CLASSIFIERS, ENCODER_DECODERS, ENCODERS, HEADLESS, IMAGE_TEXT, OBJECTS,
                        OF_SAMPLES, OF_TEXTS, PAIRED, is_encoder, takes_positions)
 from .masks import masks_of
-from .native_images import of_library
+from .placed_patches import of_library
 from .objects import as_lists
 
 STEPS = 3
@@ -81,6 +81,8 @@ def with_positions(inputs, model, family):
     mask = inputs.get("attention_mask")
     if "image_grid_thw" in inputs:  # which counts otherwise
         return of_library(inputs, model)
+    if "image_position_ids" in inputs:
+        inputs = of_library(inputs, model)
     if mask is None or is_encoder(family) or family in PAIRED or family in OF_TEXTS or \
             family.partition(".")[0] in {"opt", "bloom", *ENCODER_DECODERS} or \
             not takes_positions(family):

@@ -17,9 +17,9 @@ local windows = require "redco.models.layers.windows"
 local gemma4 = {
   model_type = "gemma4_text",
   models = "Gemma 4 E2B, E4B, 31B, 26B-A4B",
-  remarks = "of folders with images and sound only the text model is read",
   architecture = "Gemma4ForCausalLM",
   base_model_prefix = "model",
+  takes_features = true,
   inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids" },
   tasks = { features = tasks.features "Gemma4Text" },
   defaults = {
@@ -252,10 +252,15 @@ function gemma4.new_forward(c)
   return function(params, inputs, o)
     local x = layers.scaled(blocks.embedding(params, "model.embed_tokens", inputs.input_ids,
       padding_row), c.hidden_size)
+    if inputs.spliced then x = inputs.spliced(x) end
     local of_layers = own > 0
       and layers.inputs_of_layers(c, params, inputs.input_ids, x, padding_row, o)
-    local mask_of = masks.by_window(inputs, o, x,
-      { reach = reach, plain_dropout = c.attention_dropout })
+    local given = { reach = reach, plain_dropout = c.attention_dropout }
+    local mask_near = masks.by_window(inputs, o, x, given)
+    -- Without a window the tokens of an image do not see those after them.
+    local mask_all = inputs.image_spans and masks.by_window(
+      setmetatable({ image_spans = false }, { __index = inputs }), o, x, given) or mask_near
+    local function mask_of(width) return (width and mask_near or mask_all)(width) end
     local shared, routers = {}, { numbers = {} }
 
     local function apply_layer(i, y, own_input, turn, mask, keys)

@@ -1,6 +1,6 @@
 --- Decoders that also read images, as Hugging Face's classes `...ForConditionalGeneration`:
 --- features of a model of images, projected, stand in the rows of a decoder in place of image
---- tokens. The decoder is one of llama_like.lua, the model of images a tower (tower.lua).
+--- tokens. The decoder is a family that `takes_features`, the model of images a tower (tower.lua).
 local blocks = require "redco.models.layers.blocks"
 local complete_config = require "redco.models.config"
 local fail = require "redco.fail"
@@ -27,7 +27,7 @@ local function part_of(family, kind, config)
   local decoder = kind == "text_config" and family.decoder
   if decoder and decoder.model_type == model_type then return decoder end
   local found = families[model_type]
-  local part = found and (kind == "text_config" and found.is_llama_like and found or
+  local part = found and (kind == "text_config" and found.takes_features and found or
     kind == "vision_config" and found.tower)
   return part or fail("%s: its %s has model_type '%s', which is not supported", family.model_type,
     kind, model_type)
@@ -147,6 +147,7 @@ end
 ---     has_name(name): whether a parameter is the tower's
 ---   names: the prefixes of the parameters, { text = ..., image = ..., projector = ... }, if others
 ---     than LLaVA's; then files have these names, too
+---   may_lack_images: whether a folder without vision_config has only the text model
 ---   default_parts: their configurations where the whole has none
 ---   is_tied: the default of tie_word_embeddings in version 5 of transformers, and is_tied_by_text:
 ---     whether true in text_config is enough there

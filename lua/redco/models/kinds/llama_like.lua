@@ -224,7 +224,7 @@ end
 --- experts there are and are chosen (by default num_experts_per_tok).
 return function(row)
   local family = {
-    base_model_prefix = "model", is_llama_like = true,
+    base_model_prefix = "model", takes_features = true,
     defaults = {}, optional = { unpack(optional) },
     inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids" },
     -- Buffers that old checkpoints store among the weights.
