@@ -63,7 +63,8 @@ JUSTIFIED = re.compile("|".join([
     "expected a whole number from", "expected a table", "expected the number of a token",
     r"numbers, expected head_dim / 2", "pixel_values are ", "unknown problem_type",
     "is not a multiple of", "numbers, expected num_", "attend to both sides generates no text",
-    "_config has model_type", "tokens are more than the model's max_position_embeddings",
+    "squares of .* patches do not give", "_config has model_type",
+    "tokens are more than the model's max_position_embeddings",
     "projection_size .* differs from vision_config", r"_token_id is '.*', expected a number",
 ]))
 
