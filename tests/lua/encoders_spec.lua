@@ -14,7 +14,7 @@ local names = { distilbert = { hidden_size = "dim", intermediate_size = "hidden_
 local adapted = { deberta = "in_proj", ["deberta-v2"] = "query_proj", distilbert = "q_lin",
   gte = "qkv_proj", modernbert = "Wqkv", mpnet = "q", new = "qkv_proj", nomic_bert = "Wqkv" }
 local model_types = { "albert", "bert", "camembert", "data2vec-text", "deberta", "deberta-v2",
-  "distilbert", "electra", "ernie", "gte", "megatron-bert", "modernbert", "mpnet", "new",
+  "distilbert", "electra", "ernie", "esm", "gte", "megatron-bert", "modernbert", "mpnet", "new",
   "nomic_bert", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl" }
 
 local function new(model_type, task, changes)
@@ -441,6 +441,39 @@ test("masks of another shape are refused", function()
   expect_error(function()
     model(model.params, { input_ids = ids, token_type_ids = ids:narrow(1, 0, 2) })
   end, "token_type_ids is [2, 2], expected [2, 5]")
+end)
+
+local esm = { position_embedding_type = "rotary", token_dropout = true, mask_token_id = 4 }
+
+test("ESM counts masked tokens by sequence", function()
+  local model = new("esm", nil, esm)
+  local function logits(list, segments, positions)
+    return model(model.params, { input_ids = torch.tensor { list },
+      segment_ids = segments and torch.tensor { segments },
+      position_ids = positions and torch.tensor { positions } })
+  end
+  local both = logits({ 3, 4, 5, 6, 4, 4, 7 }, { 1, 1, 1, 2, 2, 2, 2 }, { 0, 1, 2, 0, 1, 2, 3 })
+  expect_close(both:narrow(1, 0, 3), logits { 3, 4, 5 }, 1e-5, 1e-6)
+  expect_close(both:narrow(1, 3, 4), logits { 6, 4, 4, 7 }, 1e-5, 1e-6)
+end)
+
+test("ESM turns positions by the frequencies of its file", function()
+  local dir, name = testing.folder() .. "/esm", "esm.rotary_embeddings.inv_freq"
+  local model = new("esm", nil, esm)
+  model.save_pretrained(dir)
+  local inputs = { input_ids = ids }
+  local expected = model(model.params, inputs)
+  expect_close(redco.models.from_pretrained(dir)(model.params, inputs), expected, 0, 0)
+  local weights = torch.load(dir .. "/model.safetensors")
+  weights[name] = torch.tensor { 1, 0.5 }
+  os.remove(dir .. "/model.safetensors")
+  torch.save(weights, dir .. "/model.safetensors")
+  local other = redco.models.from_pretrained(dir)
+  local found = other(other.params, inputs)
+  assert((found - expected):abs():max():item() > 1e-6)
+  other.save_pretrained(dir .. "/again")
+  local again = redco.models.from_pretrained(dir .. "/again", { dtype = "float32" })
+  expect_close(again(again.params, inputs), found, 0, 0)
 end)
 
 testing.finish()

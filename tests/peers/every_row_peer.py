@@ -47,7 +47,8 @@ INCIDENTAL = {"rope_parameters", "rope_scaling", "rope_theta", "layer_types", "a
               "use_bidirectional_attention", "num_local_experts", "dilation"}
 # The names of parameters that are computed, not used, or those of others.
 NOT_IN_FILES = ["embed_positions.weight", "shared_embedding.positional_embedding",
-                "encoder.pooler.dense.weight", "encoder.pooler.dense.bias"]
+                "encoder.pooler.dense.weight", "encoder.pooler.dense.bias",
+                "contact_head.regression.weight", "contact_head.regression.bias"]
 # Nemotron's norms add one to their weights, which the library starts at one all the same. It draws
 # norms of images in RT-DETR as if they were layers, and in version 4 those of Falcon-H1 and its D;
 # there it does not initialise SAM 2's encoder alone, nor MegatronBERT's row of padding. Version 5
@@ -63,6 +64,7 @@ LEFT = "pos_conv_embed"
 UNFIT = dict.fromkeys(["mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h"], [".out_proj"])
 UNFIT["wavlm"] = ["q_proj", "k_proj", "v_proj", "out_proj"]
 UNFIT["ernie4_5_moe"] = [".gate"]  # a router, which redco-lua refuses by name
+UNFIT["esm"] = ["contact_head.regression"]  # which redco-lua lacks
 UNFIT["vision-encoder-decoder"] = [".pooler.dense"]  # which the library makes and captions lack
 UNADAPTED = {"zamba2"}  # version 4 names shared weights by patterns, which peft takes for names
 if IS_NEW:

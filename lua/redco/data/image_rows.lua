@@ -1,4 +1,5 @@
---- Images as rows of patches, as SigLIP 2 and Gemma 4 read them, and maps of labels at another size.
+--- Images as rows of patches, as SigLIP 2 and Gemma 4 read them, and maps of labels at another
+--- size.
 local fail = require "redco.fail"
 local torch = require "redco.torch"
 

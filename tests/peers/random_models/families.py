@@ -136,7 +136,7 @@ HEADLESS.update({f"{_family}.features": (_draw, modeling_auto.MODEL_MAPPING_NAME
 FAMILIES.update(HEADLESS)
 HAVE_POOLER = {f"{_family}.features" for _family in (
     "bert", "ernie", "megatron-bert", "roberta", "xlm-roberta", "camembert", "data2vec-text",
-    "roberta-prelayernorm", "xlm-roberta-xl", "mpnet", "albert")}
+    "roberta-prelayernorm", "xlm-roberta-xl", "mpnet", "albert", "esm")}
 ATTENTION = dict.fromkeys(["gemma2", "paligemma", "t5gemma", "vaultgemma"], "eager")  # soft caps
 
 

@@ -23,12 +23,13 @@ def is_shared(model, name):
 
 def used(model):
     """The parameters, without those that the library makes with every ViT and that captions don't
-    use, and without the token of masked images."""
+    use, without the token of masked images, and without ESM's head of contacts."""
     return [(name, parameter) for name, parameter in model.named_parameters()
             if ("pooler" not in name or model.config.model_type in ENCODERS
                 or model.config.model_type.startswith("clap")
                 or name.startswith("pooler") or "pooler.layernorm" in name)
             and not name.endswith("mask_token") and not is_shared(model, name)
+            and "contact_head" not in name
             and parameter.requires_grad]
 
 
@@ -48,9 +49,9 @@ def names_in_files(names, model_type):
 def as_in_files(model, tensors):
     """The parameters by the names that they have in files: version 5 stacks those of experts, and
     has two biases of a head that is not tied, of which it uses the decoder's. EXAONE's are LLaMA's,
-    as which redco-lua saves it."""
+    as which redco-lua saves it; ESM's norms have their old names in files."""
     model_type = model.config.model_type
-    if not transformers.__version__.startswith("5.") or model_type == "exaone":
+    if not transformers.__version__.startswith("5.") or model_type in ("exaone", "esm"):
         return dict(zip(names_in_files(tensors, model_type), tensors.values()))
     tensors = dict(tensors)
     for name, other in model.all_tied_weights_keys.items():  # which may be the first of the two

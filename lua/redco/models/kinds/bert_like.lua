@@ -65,8 +65,17 @@ local function positions_of_tokens(c, inputs)
   return n * is_token + c.pad_token_id
 end
 
+local is_rotary = encoder_layer.is_rotary
+
+-- Returns the name of the norm behind the embeddings, or nil.
+local function embedding_norm_of(c, facts)
+  local name = facts.embedding_norm
+  if type(name) == "function" then name = name(c) end
+  return name and facts.prefix .. "." .. name
+end
+
 local function check_length(c, facts, ids)
-  if facts.rotary then return end
+  if is_rotary(c, facts) then return end
   local most = c.max_position_embeddings - (facts.positions_of_tokens and c.pad_token_id + 1 or 0)
   if ids:size(1) > most then
     fail("%s: %d tokens are more than the model's %d positions (max_position_embeddings is %d)",
@@ -89,6 +98,8 @@ local function new_embeddings(c, facts)
   local eps = c.layer_norm_eps or facts.eps
   local _, is_projected = embedded_size(c, facts)
   local n_tasks = facts.first_task and facts.first_task(c)
+  local has_positions, norm = not is_rotary(c, facts), embedding_norm_of(c, facts)
+  local scaled = facts.new_scale and facts.new_scale(c)
 
   local function positions(params, inputs, ids)
     local weight = params[name .. "position_embeddings.weight"]
@@ -110,15 +121,17 @@ local function new_embeddings(c, facts)
     local ids = inputs.input_ids
     check_length(c, facts, ids)
     local x = blocks.embedding(params, name .. "word_embeddings", ids, padding_row)
+    if scaled then x = scaled(x, inputs) end
     if has_types(c) then x = x + types(params, inputs) end
-    if not facts.rotary then x = x + positions(params, inputs, ids) end
+    if has_positions then x = x + positions(params, inputs, ids) end
     if n_tasks then
       x = x + params[name .. "task_type_embeddings.weight"]:narrow(0, 0, 1):unsqueeze(0)
     end
-    if facts.embedding_norm then
-      x = blocks.layer_norm(params, facts.prefix .. "." .. facts.embedding_norm, x, eps)
+    if norm then x = blocks.layer_norm(params, norm, x, eps) end
+    if facts.hides_padding and inputs.attention_mask then
+      x = x * inputs.attention_mask:unsqueeze(-1):to(x.dtype)
     end
-    x = blocks.dropout(x, c[facts.keys.dropout], o)
+    if not facts.keeps_embeddings then x = blocks.dropout(x, c[facts.keys.dropout], o) end
     return is_projected and blocks.linear(params, facts.prefix .. "." .. facts.projection, x, o)
       or x
   end
@@ -141,7 +154,7 @@ local function add_parameters(c, facts, add)
     blocks.add_linear(add, name, n_in, n_out, normal, bias)
   end
   add(prefix .. "embeddings.word_embeddings.weight", { c.vocab_size, embedded }, with_padding)
-  if not facts.rotary then
+  if not is_rotary(c, facts) then
     add(prefix .. "embeddings.position_embeddings.weight", { c.max_position_embeddings, embedded },
       facts.positions_of_tokens and with_padding or normal)
   end
@@ -153,9 +166,8 @@ local function add_parameters(c, facts, add)
   if n_tasks then
     add(prefix .. "embeddings.task_type_embeddings.weight", { n_tasks, embedded }, normal)
   end
-  if facts.embedding_norm then
-    blocks.add_layer_norm(add, prefix .. facts.embedding_norm, embedded)
-  end
+  local norm = embedding_norm_of(c, facts)
+  if norm then blocks.add_layer_norm(add, norm, embedded) end
   if is_projected then linear(prefix .. facts.projection, embedded, size) end
   local bias = facts.relative_bias
   if bias then bias.add_parameters(c, prefix, add, normal) end
@@ -169,11 +181,12 @@ local function add_parameters(c, facts, add)
     end
   end
   if facts.last_norm then blocks.add_layer_norm(add, prefix .. facts.last_norm, size) end
+  if facts.add_more then facts.add_more(c, prefix, add) end
 end
 
 -- Returns function(params, inputs, x, o) -> the mask and angles that all layers' attention reads.
 local function new_mask(c, facts)
-  local rope = facts.rotary and rotary.settings(c.model_type, c, rotary.size(c))
+  local rope = is_rotary(c, facts) and rotary.settings(c.model_type, c, rotary.size(c))
   local bias_of = facts.relative_bias and facts.relative_bias.new(c, facts.prefix .. ".")
   return function(params, inputs, x, o)
     local mask = masks.both_sides(inputs, x)
@@ -236,17 +249,21 @@ end
 ---   keys, names, defaults, more (further defaults), only, optional, aliases, ignored, complete,
 ---   check
 ---   embedding_size: a key
----   embedding_norm (or false), projection: names of the layers behind the embeddings
+---   embedding_norm (a name, false, or a function of the configuration), projection: names of the
+---     layers behind the embeddings
 ---   always_projects: whether embeddings of the model's size are projected, too
 ---   first_task(c): the number of rows of ERNIE's embedding of tasks, or nil
 ---   may_lack_types: whether type_vocab_size may be 0
----   positions_of_tokens: RoBERTa's; rotary: such positions, and q, k and v in one projection
+---   positions_of_tokens: RoBERTa's; rotary: such positions, or a function of the configuration
+---   new_scale(c): function(x, inputs) -> x, which changes the embeddings of words, or nil
+---   hides_padding: whether padding begins as zeros
+---   add_more(c, prefix, add): parameters that no layer reads
 ---   relative_bias: has add_parameters and new
 ---   last_norm: the name of a norm after all layers; those of layers are then before their parts
 ---   layers: a function of the configuration to their names
 ---   without_bias: a set of names of linear layers
 ---   eps, if it is no key
----   keeps_attention, keeps_feed_forward: no dropout of the output
+---   keeps_embeddings, keeps_attention, keeps_feed_forward: no dropout of the output
 ---   drops_inner: dropout within the feed-forward layer
 local function new_family(facts)
   facts = setmetatable(facts, { __index = bert })
@@ -267,7 +284,7 @@ local function new_family(facts)
     optional = { unpack(facts.optional or {}) },
     aliases = facts.aliases,
     only = { is_decoder = false, add_cross_attention = false,
-      position_embedding_type = "absolute" },
+      position_embedding_type = not defaults.position_embedding_type and "absolute" or nil },
     ignored = { ("^%s%%.pooler%%."):format(facts.prefix), unpack(ignored) },
     inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids",
       defaults.type_vocab_size and "token_type_ids" or nil },
@@ -287,7 +304,8 @@ local function new_family(facts)
       fail("%s: type_vocab_size is 0", c.model_type)
     end
     local pad = c.pad_token_id
-    if facts.positions_of_tokens and not (pad and pad >= 0 and pad < c.max_position_embeddings) then
+    local counts = facts.positions_of_tokens and not is_rotary(c, facts)
+    if counts and not (pad and pad >= 0 and pad < c.max_position_embeddings) then
       fail("%s: pad_token_id is %s, expected a token below max_position_embeddings (%d): positions "
         .. "count from it", c.model_type, pad, c.max_position_embeddings)
     end

@@ -20,13 +20,29 @@ function layer.add_parameters(c, facts, name, linear)
   add("down", "", inner, size)
 end
 
--- Attention with rotary positions, whose q, k and v are one projection.
+--- Whether positions turn queries and keys.
+function layer.is_rotary(c, facts)
+  if type(facts.rotary) == "function" then return facts.rotary(c) end
+  return facts.rotary
+end
+
+-- Attention with rotary positions; q, k and v are one projection or three.
 local function new_rotary_attention(c, facts)
   local keys, names = facts.keys, facts.names
   local size = c[keys.size]
   local sizes, n_heads = { size, size, size }, c[keys.heads]
+
+  local function projected(params, name, x, o)
+    if names.qkv then return blocks.linear(params, name .. names.qkv, x, o):split(sizes, -1) end
+    local parts = {}
+    for k, part in ipairs { "q", "k", "v" } do
+      parts[k] = blocks.linear(params, name .. names[part], x, o)
+    end
+    return parts
+  end
+
   return function(params, name, x, mask, o)
-    local parts = blocks.linear(params, name .. names.qkv, x, o):split(sizes, -1)
+    local parts = projected(params, name, x, o)
     for k = 1, 3 do parts[k] = blocks.split_heads(parts[k], n_heads) end
     for k = 1, 2 do parts[k] = rotary.turn_halves(parts[k], unpack(mask.angles)) end
     local y = blocks.attention(parts[1], parts[2], parts[3],
@@ -38,7 +54,7 @@ end
 --- Returns function(params, name, x, mask, o) -> [B, T, size]. `mask` has the mask [B, 1 or H, 1 or
 --- T, T], or nil, and the angles of rotary positions.
 function layer.new_attention(c, facts)
-  if facts.rotary then return new_rotary_attention(c, facts) end
+  if layer.is_rotary(c, facts) then return new_rotary_attention(c, facts) end
   local keys = facts.keys
   return blocks.new_attention(c[keys.heads], facts.names, c[keys.attention_dropout]).to_itself
 end

@@ -171,6 +171,9 @@ function rotary.complete(c)
   c.rope_scaling, c.rope_parameters = scaling.rope_type ~= "default" and scaling or nil, nil
 end
 
+--- Returns the radians per position for each pair of a head of `size` elements.
+rotary.unscaled = frequencies
+
 --- Returns the number of elements of a head.
 function rotary.head_dim(c)
   return c.head_dim or math.floor(c.hidden_size / c.num_attention_heads)
@@ -218,6 +221,7 @@ function rotary.settings(family, c, size)
     r[key == "type" and "rope_type" or key] = value
   end
   r.size, r.theta, r.max_positions = size, c.rope_theta, c.max_position_embeddings
+  r.unscaled = c.rope_frequencies  -- of a file, if they are rounded otherwise
   -- transformers reads the length of the training texts in two places: longrope in the
   -- configuration itself, the other kinds in rope_scaling.
   r.model_context = c.original_max_position_embeddings
