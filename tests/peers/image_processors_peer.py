@@ -13,6 +13,9 @@ import numpy
 import transformers
 from safetensors.numpy import load_file, save_file
 
+sys.dont_write_bytecode = True
+import with_pillow  # noqa: E402
+
 PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
 SEED = int(sys.argv[4]) if len(sys.argv) > 4 else 1
 ROUNDS = 6
@@ -41,6 +44,13 @@ def cropped_box(draw):
                 crop_size={key: draw.randint(4, value) for key, value in size.items()})
 
 
+def canvas(draw):
+    side = draw.randint(4, 40)
+    return dict(size=dict(height=side, width=side), max_patches=draw.randint(1, 20),
+                resize_to_max_canvas=draw.random() < 0.5, resample=draw.choice([2, 3]),
+                do_rescale=True, do_normalize=True)
+
+
 PROCESSORS = {
     "ViTImageProcessor": box,
     "DeiTImageProcessor": cropped_box,
@@ -59,6 +69,8 @@ PROCESSORS = {
     "Siglip2ImageProcessor": lambda draw: dict(patch_size=draw.randint(2, 9),
                                                max_num_patches=draw.randint(2, 40)),
 }
+if hasattr(transformers, "Llama4ImageProcessor"):  # of version 5
+    PROCESSORS["Llama4ImageProcessor"] = canvas
 
 if hasattr(transformers, "Gemma4ImageProcessor"):  # in version 5
     PROCESSORS["Gemma4ImageProcessor"] = lambda draw: dict(
@@ -77,7 +89,8 @@ def write_case(folder, name, draw):
     processor = named(name)(**({} if draw.random() < 0.2 else given))
     processor.save_pretrained(folder)
     noise = numpy.random.default_rng(draw.randrange(2 ** 31))
-    images = [noise.integers(256, size=(draw.randint(10, 90), draw.randint(10, 90), 3),
+    least, most = (1, 300) if name == "Llama4ImageProcessor" else (10, 90)
+    images = [noise.integers(256, size=(draw.randint(least, most), draw.randint(least, most), 3),
                              dtype=numpy.uint8) for _ in range(draw.randint(1, 3))]
     tensors = {f"image{i}": image.transpose(2, 0, 1).copy() for i, image in enumerate(images, 1)}
     options = {}
@@ -88,12 +101,16 @@ def write_case(folder, name, draw):
     save_file(tensors, folder / "given.safetensors")
     # Numbers of channels are clear in arrays that end with them.
     out = processor(images, input_data_format="channels_last", **options)
+    if name == "Llama4ImageProcessor":  # of tiles in bfloat16, which NumPy does not have
+        return dict(pixel_values=numpy.concatenate(
+            [tiles.float().numpy() for tiles in out["pixel_values"]]))
     return {key: numpy.stack([numpy.asarray(each) for each in value])
             for key, value in out.items()}
 
 
 def main():
     wrong, expected = [], []
+    with_pillow.patch()
     with tempfile.TemporaryDirectory() as name:
         root = pathlib.Path(name)
         for seed in range(SEED, SEED + ROUNDS):

@@ -257,6 +257,7 @@ pan and scan, and these:
 
 - Idefics3ImageProcessor, SmolVLMImageProcessor and GotOcr2ImageProcessor, of InternVL, cut images
   into tiles. The batch has the tiles of one image behind those of the other.
+- Llama4ImageProcessor does so, and rounds colours to bfloat16, as transformers does.
 - LlavaNextImageProcessor and LlavaOnevisionImageProcessor do so, too; the result is [images, most
   tiles, 3, height, width] with zeros for missing tiles.
 - PixtralImageProcessor keeps the sizes of images; zeros fill the batch at the right and at the
@@ -279,8 +280,8 @@ width]; the third result has them at the size of the batch, int64 [batch, height
 do_reduce_labels class 1 becomes 0 and so on, and 0 becomes 255, which is none.
 
 Other processors, and keys that stand for other steps, raise an error. The result equals Pillow's bit
-for bit. A processor whose name ends in Fast gives the result of the slow one, and Sam2ImageProcessor, which
-has no slow one in transformers, that of Pillow.]],
+for bit. A processor whose name ends in Fast gives the result of the slow one. Sam2ImageProcessor and
+Llama4ImageProcessor, which have no slow one in transformers, give that of Pillow.]],
 function(config, changes)
   local where = "image_processor"
   if type(config) == "string" then
@@ -307,7 +308,13 @@ function(config, changes)
 
   local cut = processor.cut or function(image) return { resized_and_cropped(image) }, {} end
 
+  local is_narrow = processor.dtype and o.do_rescale and o.do_normalize
+  if is_narrow then mean, std = mean:to(processor.dtype), std:to(processor.dtype) end
+
   local function rescaled(image)
+    if is_narrow then
+      return ((image:to(processor.dtype) * o.rescale_factor - mean) / std):float()
+    end
     if o.do_rescale then image = image:double() * o.rescale_factor end
     image = image:float()
     return o.do_normalize and (image - mean) / std or image

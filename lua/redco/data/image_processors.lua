@@ -10,6 +10,8 @@
 ---   reads_maps: whether they read maps of labels
 ---   complete(o): changes the options when they are read
 ---   has_longest: whether `size` may be {longest_edge}
+---   dtype: in which it rescales and normalises, if in another than float32
+local fail = require "redco.fail"
 local padding = require "redco.data.image_padding"
 local patches = require "redco.data.image_patches"
 local rows = require "redco.data.image_rows"
@@ -53,6 +55,16 @@ local function complete_convnext(o)
   end
 end
 
+-- The number of tiles is that of a canvas to which images are resized.
+local function check_llama4(o)
+  if not o.do_resize or o.size.height ~= o.size.width then
+    fail "image_processor: a Llama4ImageProcessor needs do_resize = true and a square size"
+  end
+  if o.max_patches < 1 or o.max_patches % 1 ~= 0 then
+    fail("image_processor: max_patches is %s, expected a whole number from 1", o.max_patches)
+  end
+end
+
 local processors = {
   ViTImageProcessor = {},
   DeiTImageProcessor = { crops = true, defaults = { size = 256, resample = 3,
@@ -93,6 +105,8 @@ local processors = {
   Qwen2VLImageProcessor = { cut = patches.in_squares, layout = patches.stacked,
     read_size = patches.read_size, defaults = with(clip, { min_pixels = 0, max_pixels = 0,
       patch_size = 14, temporal_patch_size = 2, merge_size = 2 }) },
+  Llama4ImageProcessor = { cut = tiles.in_canvas, dtype = "bfloat16", complete = check_llama4,
+    defaults = { size = 336, max_patches = 16, resize_to_max_canvas = false } },
   LlavaNextImageProcessor = { cut = llava_next, layout = "by_image", crops = true,
     scales_shorter_side = true, defaults = with(clip, { size = { shortest_edge = 224 },
       do_center_crop = true, image_grid_pinpoints = { { 336, 672 }, { 672, 336 }, { 672, 672 },

@@ -2,11 +2,15 @@
 --- Each function takes a uint8 image [3, height, width], the options, and resize(image, height,
 --- width); it returns a list of tiles, uint8, and a table about the image: n_tiles, and what texts
 --- and models need to know.
+local ffi = require "ffi"
 local torch = require "redco.torch"
 
 local tiles = {}
 
 local function floor_half(n) return math.floor(n / 2) end
+
+-- Rounds a number to float32.
+local function float32(x) return tonumber(ffi.new("float", x)) end
 
 -- Returns the tiles of an image, row by row.
 local function cut(image, height, width)
@@ -164,6 +168,63 @@ function tiles.with_whole_first(image, o, resize, is_single, tile)
   local list = cut(framed(inner, to_height, to_width, black), tile, tile)
   table.insert(list, 1, resize(image, side, side))
   return list, info
+end
+
+-- Returns the rows and columns of tiles of `side` pixels for an image: of those in which it need not
+-- shrink the ones that scale it least, or most with resize_to_max_canvas; else those that shrink it
+-- least; of equal ones the fewest tiles.
+local function best_canvas(height, width, side, o)
+  local best = { value = -math.huge }
+  for rows = 1, o.max_patches do
+    for columns = 1, math.floor(o.max_patches / rows) do
+      local scale = math.min(float32(rows * side / height), float32(columns * side / width))
+      local fits = scale >= 1
+      local value = fits and not o.resize_to_max_canvas and -scale or scale
+      local is_better = fits and not best.fits
+      if fits == (best.fits or false) then
+        is_better = value > best.value or value == best.value and rows * columns < best.n
+      end
+      if is_better then
+        best = { rows = rows, columns = columns, n = rows * columns, fits = fits, value = value }
+      end
+    end
+  end
+  return best.rows, best.columns
+end
+
+-- Returns the largest height and width of an image in a canvas of its shape; without
+-- resize_to_max_canvas it grows to one tile at most. Scales from a length of the canvas are of
+-- float32 in transformers, and others not.
+local function size_in_canvas(height, width, canvas, side, o)
+  local function scale_of(length, of_canvas)
+    local wished = math.max(length, side)
+    local is_rounded = o.resize_to_max_canvas or of_canvas < wished
+    local new = is_rounded and of_canvas or wished
+    return new, is_rounded and float32(new / length) or new / length, is_rounded
+  end
+  local function scaled(length, scale, is_rounded, most)
+    local new = is_rounded and float32(length * scale) or length * scale
+    return math.max(1, math.min(math.floor(new), most))
+  end
+  local most_height, down, down_is_rounded = scale_of(height, canvas[1])
+  local most_width, across, across_is_rounded = scale_of(width, canvas[2])
+  local is_wide = across < down
+  if down_is_rounded or across_is_rounded then is_wide = float32(across) < float32(down) end
+  if is_wide then return scaled(height, across, across_is_rounded, most_height), most_width end
+  return most_height, scaled(width, down, down_is_rounded, most_width)
+end
+
+--- Llama 4: tiles of the best canvas, black at the right and at the bottom, and the whole image as
+--- one tile if they are several.
+function tiles.in_canvas(image, o, resize)
+  local side, height, width = o.size.height, image:size(1), image:size(2)
+  local rows, columns = best_canvas(height, width, side, o)
+  local canvas = { rows * side, columns * side }
+  local new_height, new_width = size_in_canvas(height, width, canvas, side, o)
+  local list = cut(torch.constant_pad_nd(resize(image, new_height, new_width),
+    { 0, canvas[2] - new_width, 0, canvas[1] - new_height }), side, side)
+  if #list > 1 then list[#list + 1] = resize(image, side, side) end
+  return list, { rows = rows, columns = columns }
 end
 
 return tiles
