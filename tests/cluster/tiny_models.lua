@@ -84,6 +84,10 @@ local mixture = { n_routed_experts = 4, n_group = 1, topk_group = 1, num_experts
 local deepseek = merged(decoder, mixture, { num_key_value_heads = 4, q_lora_rank = 8,
   kv_lora_rank = 6, qk_rope_head_dim = 4, qk_nope_head_dim = 4, v_head_dim = 4 })
 
+local llama4_text = merged(with_head_size, { num_local_experts = 4, intermediate_size_mlp = 40,
+  interleave_moe_layer_step = 2, attention_chunk_size = 3, no_rope_layer_interval = 2,
+  floor_scale = 2 })
+
 local mamba = { mamba_n_heads = 4, mamba_n_groups = 2, mamba_d_state = 4, pad_token_id = 0 }
 local delta_net = { linear_key_head_dim = 4, linear_value_head_dim = 4, linear_num_key_heads = 2,
   linear_num_value_heads = 4, full_attention_interval = 2, partial_rotary_factor = 0.5 }
@@ -211,9 +215,10 @@ local configs = {
   lfm2_moe = merged(grouped, { layer_types = { "conv", "full_attention" }, num_dense_layers = 1,
     num_experts = 4, num_experts_per_tok = 2, moe_intermediate_size = 8 }),
   llama = grouped,
-  llama4_text = merged(with_head_size, { num_local_experts = 4, intermediate_size_mlp = 40,
-    interleave_moe_layer_step = 2, attention_chunk_size = 3, no_rope_layer_interval = 2,
-    floor_scale = 2 }),
+  llama4 = { image_token_index = 31, text_config = merged(llama4_text, { vocab_size = 32 }),
+    vision_config = merged(usual, { image_size = 8, patch_size = 2, intermediate_size = 64,
+      projector_input_dim = 12, projector_output_dim = 12, vision_output_dim = 12 }) },
+  llama4_text = llama4_text,
   jetmoe = merged(decoder, { num_key_value_heads = 2, kv_channels = 4, num_local_experts = 3,
     num_experts_per_tok = 2 }),
   led = merged(bart, { max_encoder_position_embeddings = 40, attention_window = 2,

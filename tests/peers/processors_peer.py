@@ -19,10 +19,12 @@ from safetensors.numpy import load_file, save_file
 from transformers.processing_utils import ProcessorMixin
 
 sys.dont_write_bytecode = True
+import with_pillow  # noqa: E402
 
 IS_NEW = transformers.__version__.startswith("5.")
 TOKENS = ["<image>", "<fake_token_around_image>", "<global-img>", "[IMG]", "[IMG_BREAK]", "[IMG_END]",
-          "<img>", "</img>", "<IMG_CONTEXT>", *(f"<row_{i}_col_{j}>" for i in range(1, 7)
+          "<img>", "</img>", "<IMG_CONTEXT>", "<|image|>", "<|patch|>", "<|image_start|>",
+          "<|image_end|>", "<|tile_x_separator|>", "<|tile_y_separator|>", *(f"<row_{i}_col_{j}>" for i in range(1, 7)
                                                 for j in range(1, 7))]
 
 
@@ -88,6 +90,20 @@ def internvl(draw, tokenizer):
         image_token="<IMG_CONTEXT>", video_token="<video>", image_ids=list(tokens.values()),
         multimodal_pattern=re.compile("(?P<image><IMG_CONTEXT>)|(?P<video><video>)"))
     return config, processor, "<IMG_CONTEXT>"
+
+
+def llama4(draw, tokenizer):
+    patch, factor = draw.randint(3, 4), draw.randint(1, 3)
+    side = patch * factor * draw.randint(1, 3)
+    images = transformers.Llama4ImageProcessor(
+        size=dict(height=side, width=side), max_patches=draw.randint(1, 16),
+        resize_to_max_canvas=draw.random() < 0.5, **dict(colours(draw), resample=draw.choice([2, 3])))
+    config = dict(model_type="llama4", image_token_index=tokenizer.convert_tokens_to_ids("<|patch|>"),
+                  vision_config=dict(image_size=side, patch_size=patch, pixel_shuffle_ratio=1 / factor,
+                                     hidden_size=64, intermediate_size=64 * factor ** 2,
+                                     vision_output_dim=4096))
+    return config, transformers.Llama4Processor(
+        images, tokenizer, patch_size=patch, pixel_shuffle_ratio=1 / factor), "<|image|>"
 
 
 def mistral3(draw, tokenizer, model_type="mistral3", most=2):
@@ -188,8 +204,8 @@ def gemma4(draw, tokenizer):
 
 KINDS = {make.__name__: make for make in (idefics3, internvl, mistral3, pixtral, paligemma,
                                           llava_next, llava_onevision, qwen_vl)}
-if hasattr(transformers, "Gemma4Processor"):  # in version 5
-    KINDS["gemma4"] = gemma4
+if IS_NEW:  # version 4 lacks Gemma 4, and needs more packages for Llama 4
+    KINDS.update(gemma4=gemma4, llama4=llama4)
 
 
 BARE = (internvl, llava_onevision, qwen_vl, gemma4)  # these are not complete
@@ -248,7 +264,11 @@ def write_case(folder, seed, kinds, source):
         options["padding_side"] = draw.choice(["left", "right"])
     if make is paligemma and draw.random() < 0.5:
         options["suffix"] = some_texts(draw, "", counts)
-    expected = processor(images=given, text=list(texts), return_tensors="np", **options)
+    expected = processor(images=given, text=list(texts),
+                         return_tensors="pt" if make is llama4 else "np", **options)
+    if make is llama4:  # NumPy has no bfloat16
+        expected = {key: (value.float() if key == "pixel_values" else value).numpy()
+                    for key, value in expected.items()}
     expected.pop("mm_token_type_ids", None)  # which tokens are those of images
     if not is_listed:  # one for each image, which says nothing
         expected.pop("batch_num_images", None)
@@ -277,7 +297,7 @@ def differences(folder):
             found = flat(found.reshape(len(sizes), *found.shape[-2:]), sizes)
         elif found.ndim == value.ndim + 1:  # rows of images, of which transformers has a list
             counts = case["counts"]
-            if case["kind"] == "internvl":  # tiles
+            if case["kind"] in ("internvl", "llama4"):  # tiles
                 counts = [int((row.reshape(len(row), -1) != 0).any(1).sum()) for row in
                           result["pixel_values"]]
             found = flat(found, counts)
@@ -297,6 +317,7 @@ def main():
     parser.add_argument("--keep", type=pathlib.Path)
     given = parser.parse_args()
     transformers.logging.set_verbosity_error()
+    with_pillow.patch()
     ProcessorMixin._check_special_mm_tokens = lambda *arguments, **options: None
     n_wrong = 0
     with tempfile.TemporaryDirectory() as out:

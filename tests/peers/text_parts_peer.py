@@ -22,7 +22,7 @@ from random_models.draw import Draw  # noqa: E402
 
 QWEN_IMAGES = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, patch_size=2,
                    num_position_embeddings=4)
-LLAMA_IMAGES = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+LLAMA_IMAGES = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
                     vision_output_dim=8, image_size=8, patch_size=4, projector_input_dim=8,
                     projector_output_dim=8)
 # The models of images of the whole ones, and the keys of their configurations.

@@ -50,8 +50,10 @@ function part.config(whole)
   for _, key in ipairs(shared) do
     if config[key] == nil then config[key] = whole[key] end
   end
-  -- Version 5 of transformers ties the head by the whole's key, version 4 by the text model's.
-  if (ties.version(whole) or 0) >= 5 and whole.tie_word_embeddings ~= nil then
+  -- Version 5 of transformers ties most heads by the whole's key, version 4 by the text model's.
+  local reads_whole = (ties.version(whole) or 0) >= 5
+    and not (families[whole.model_type] or {}).ties_as_text
+  if reads_whole and whole.tie_word_embeddings ~= nil then
     config.tie_word_embeddings = whole.tie_word_embeddings
   end
   local other = other_of(config.model_type)

@@ -190,6 +190,24 @@ def gradients_of_one_row():
     torch.nn.functional.batch_norm = applied
 
 
+def images_of_llama4():
+    """Llama 4 in version 5 asks its text model for what only the whole has, and gives beams no
+    images, as these have another name than those of other models."""
+    from transformers.modeling_outputs import MoeCausalLMOutputWithPast
+    kind = transformers.Llama4ForConditionalGeneration
+    MoeCausalLMOutputWithPast.image_outputs = None
+    expand = kind._expand_multimodal_outputs
+
+    def expanded(self, ids, outputs, *given, **more):
+        for own in outputs.values():
+            own.pooler_output = own.last_hidden_state
+        outputs = expand(self, ids, outputs, *given, **more)
+        for own in outputs.values():
+            own.last_hidden_state = own.pooler_output
+        return outputs
+    kind._expand_multimodal_outputs = expanded
+
+
 def mend():
     gradients_of_one_row()
     objects_without_packages()
@@ -198,6 +216,8 @@ def mend():
     norms_without_bias()
     scores_in_double()
     distances_in_double()
+    if transformers.__version__.startswith("5."):
+        images_of_llama4()
     if transformers.__version__.startswith("4."):
         router_in_double()
         mask_in_double()

@@ -8,6 +8,7 @@ from .decoders import gemma, gemma2, llama, mistral, qwen2, qwen3
 from .draw import ACTIVATIONS, heads
 from .images_with_text import (INPUTS, counts_of, of_images, rows_with, some_pixels, with_images,
                                with_type)
+from .mixtures import llama4 as llama4_text
 from .pictures import clip_image, pixtral_image, siglip_image
 from .states import IS_OLD
 
@@ -157,6 +158,36 @@ def with_any_images(draw, config, ids):
 
 
 INPUTS.update(mistral3=with_sizes, llava=with_any_images)
+
+
+@of_images
+def llama4(draw):
+    text = some_text(draw, [("llama4_text", llama4_text)])
+    n_heads, side, patch = draw.randint(1, 3), draw.randint(1, 3), draw.randint(2, 4)
+    width, out = n_heads * 4 * draw.randint(1, 2), draw.randint(3, 12)
+    vision = dict(
+        hidden_size=width, num_hidden_layers=draw.randint(1, 3), num_attention_heads=n_heads,
+        intermediate_size=width * side ** 2, num_channels=draw.choice([1, 3]), patch_size=patch,
+        image_size=patch * side * draw.randint(1, 2) + draw.randint(0, patch - 1),
+        pixel_shuffle_ratio=1 / side, projector_input_dim=out, projector_output_dim=out,
+        vision_output_dim=out)
+    theta = draw.choice([10.0, 10000.0])
+    vision.update(dict(rope_theta=theta) if IS_OLD else dict(
+        rope_parameters=dict(rope_type="default", rope_theta=theta)))
+    return dict(text_config=text, vision_config=vision, tie_word_embeddings=draw.maybe(),
+                image_token_index=draw.token(text["vocab_size"] - 6) + 6)
+
+
+def with_tiles_of_llama4(draw, config, ids):
+    """All tiles in one list."""
+    vision, counts = config["vision_config"], counts_of(draw, len(ids), 3)
+    size = vision["image_size"]
+    n = round(size // vision["patch_size"] * vision["pixel_shuffle_ratio"]) ** 2
+    return dict(input_ids=rows_with(draw, config, ids, [[n] * count for count in counts]),
+                pixel_values=some_pixels(draw, sum(counts), vision["num_channels"], size, size))
+
+
+INPUTS.update(llama4=with_tiles_of_llama4)
 
 
 def some_grid(draw, size):

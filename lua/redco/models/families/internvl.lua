@@ -1,7 +1,6 @@
 --- InternVL 3 (Zhu et al., 2025), as Hugging Face's `InternVLForConditionalGeneration`: squares of
 --- patches of the tiles of an image, joined, are projected to the embeddings of a decoder.
 local blocks = require "redco.models.layers.blocks"
-local fail = require "redco.fail"
 local new_family = require "redco.models.kinds.image_text"
 local squares = require "redco.models.images.patch_squares"
 local vision = require "redco.models.images.internvl_vision"
@@ -27,12 +26,8 @@ local internvl = {
 
 -- Returns the number of patches along a side of a tile, and along a side of a square.
 local function sides_of(c)
-  local n_rows, side = vision.n_rows(c.vision_config), 1 / c.downsample_ratio
-  if side % 1 ~= 0 or n_rows % side ~= 0 then
-    fail("internvl: downsample_ratio is %s, which gives no squares of %d x %d patches",
-      c.downsample_ratio, n_rows, n_rows)
-  end
-  return n_rows, side
+  local n_rows = vision.n_rows(c.vision_config)
+  return n_rows, squares.side(c, "downsample_ratio", n_rows)
 end
 
 function internvl.check(c) sides_of(c) end
@@ -70,7 +65,7 @@ function internvl.new_projector(c)
 
   function projector.forward(params, _, last, o)
     local patches = last:narrow(1, 1, last:size(1) - 1)
-    local x = squares(patches, n_rows, n_rows, side):flatten(2)
+    local x = squares.of(patches, n_rows, n_rows, side):flatten(2)
     x = blocks.linear(params, "linear_1", blocks.layer_norm(params, "layer_norm", x, 1e-5), o)
     return blocks.linear(params, "linear_2", activation(x), o)
   end

@@ -15,7 +15,7 @@ local ties = require "redco.models.ties"
 local llama4 = {
   model_type = "llama4_text",
   models = "Llama 4 Scout, Maverick",
-  remarks = "experts; of folders with images only the text model is read",
+  remarks = "experts",
   architecture = "Llama4ForCausalLM",
   tasks = { features = tasks.features "Llama4Text" },
   defaults = {

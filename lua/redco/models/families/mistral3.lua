@@ -74,7 +74,7 @@ function mistral3.new_projector(c)
     n_rows, n_columns = n_rows - n_rows % side, n_columns - n_columns % side
     x = x:narrow(1, 0, n_rows):narrow(2, 0, n_columns):flatten(1, 2)
     -- Interleaves the patches of a square: the first elements of all patches come first.
-    x = squares(x, n_rows, n_columns, side):permute { 0, 1, 4, 2, 3 }:flatten(2)
+    x = squares.of(x, n_rows, n_columns, side):permute { 0, 1, 4, 2, 3 }:flatten(2)
     x = blocks.linear(params, "patch_merger.merging_layer", x, o)
     return blocks.linear(params, "linear_2", activation(blocks.linear(params, "linear_1", x, o)), o)
   end

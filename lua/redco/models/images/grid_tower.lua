@@ -107,10 +107,8 @@ end
 -- Returns cos and sin [n, 1, L, head size / 2] of the patches of a layout.
 local function angles_of(c, head_size, layout, x)
   local theta = (c.rope_parameters or {}).rope_theta or 10000
-  local steps = torch.pow(theta, torch.arange(0, head_size / 2, 2):float() / (head_size / 2))
-    :reciprocal()
-  local angles = torch.cat({ layout.rows:unsqueeze(-1) * steps,
-    layout.columns:unsqueeze(-1) * steps }, -1):unsqueeze(1):to(x.device)
+  local angles = rotary.angles_of_two(layout.rows, layout.columns, head_size, theta)
+    :unsqueeze(1):to(x.device)
   return angles:cos():to(blocks.wide_dtype(x)), angles:sin():to(blocks.wide_dtype(x))
 end
 

@@ -111,7 +111,7 @@ return function(row)
 
     function projector.forward(params, _, last, o)
       return blocks.linear(params, "modality_projection.proj",
-        squares(last, side, side, factor):flatten(2), o)
+        squares.of(last, side, side, factor):flatten(2), o)
     end
 
     return projector

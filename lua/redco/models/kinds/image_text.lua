@@ -35,7 +35,8 @@ end
 
 -- Converts the name that a decoder gives to a parameter to the name here.
 local function name_of_text(family, name)
-  return name:find "^model%." and family.names.text .. name:sub(#prefix + 1) or name
+  if name:find "^model%." then return family.names.text .. name:sub(#prefix + 1) end
+  return name == "lm_head.weight" and family.lm_head .. ".weight" or name
 end
 
 local function with_names_of_text(family, params)
@@ -80,7 +81,8 @@ local function complete_ties(family, c, given)
   local own, whole = given.text_config.tie_word_embeddings, given.tie_word_embeddings
   if whole == nil then whole = family.is_tied end
   if own == nil then own = c.text_config.tie_word_embeddings end
-  if (ties.version(given) or 0) >= 5 then own = whole or family.is_tied_by_text and own end
+  local reads_whole = (ties.version(given) or 0) >= 5 and not family.ties_as_text
+  if reads_whole then own = whole or family.is_tied_by_text and own end
   c.tie_word_embeddings, c.text_config.tie_word_embeddings = own, own
 end
 
@@ -148,9 +150,11 @@ end
 ---   names: the prefixes of the parameters, { text = ..., image = ..., projector = ... }, if others
 ---     than LLaVA's; then files have these names, too
 ---   may_lack_images: whether a folder without vision_config has only the text model
+---   lm_head: the name of the head, if not "lm_head"
 ---   default_parts: their configurations where the whole has none
 ---   is_tied: the default of tie_word_embeddings in version 5 of transformers, and is_tied_by_text:
----     whether true in text_config is enough there
+---     whether true in text_config is enough there. With ties_as_text only that in text_config
+---     counts
 ---   new_projector(c, image): { add_parameters(c, add), forward(params, kept, last, o, images) ->
 ---     features [n, F, size] }, with the parameters' names behind "multi_modal_projector."; `kept`
 ---     are the hidden states before and after each layer of the model of images, `last` its output
@@ -185,7 +189,7 @@ return function(row)
     base_model_prefix = "model", reads_images = true, nullable = { "text_config", "vision_config" },
     inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids", "pixel_values" },
     prompt_inputs = { "pixel_values" }, default_parts = {}, names = usual_names,
-    image_inputs = {}, image_dims = 4, towers = {},
+    image_inputs = {}, image_dims = 4, towers = {}, lm_head = "lm_head",
     optional = { "tie_word_embeddings" },
     ignored = { "%.position_ids$", "%.rotary_emb%.inv_freq$" },
   }

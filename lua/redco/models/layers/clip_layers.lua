@@ -86,8 +86,8 @@ function layers.embed_tokens(c, params, inputs)
   return x + places:narrow(0, 0, ids:size(1)):unsqueeze(0)
 end
 
---- Returns the embeddings [B, patches, size] of the patches of images, without positions.
-function layers.embed_patches(c, params, inputs)
+--- Returns inputs.pixel_values, or raises an error if they are not of the size of the images.
+function layers.pixels_of(c, inputs)
   local pixels = inputs.pixel_values or fail("%s: inputs.pixel_values are missing", c.model_type)
   local expected = table.concat({ c.num_channels, c.image_size, c.image_size }, ", ")
   local shape = pixels.shape
@@ -95,8 +95,13 @@ function layers.embed_patches(c, params, inputs)
     fail("%s: pixel_values are [%s], expected [batch, %s]", c.model_type,
       table.concat(shape, ", "), expected)
   end
-  local patches = blocks.patches(params, "embeddings.patch_embedding", pixels,
-    { stride = c.patch_size })
+  return pixels
+end
+
+--- Returns the embeddings [B, patches, size] of the patches of images, without positions.
+function layers.embed_patches(c, params, inputs)
+  local patches = blocks.patches(params, "embeddings.patch_embedding",
+    layers.pixels_of(c, inputs), { stride = c.patch_size })
   return patches:flatten(2):transpose(1, 2)
 end
 

@@ -284,6 +284,15 @@ function rotary.angles(r, inputs, options, x)
   return (angles:cos() * factor):to(x.dtype), (angles:sin() * factor):to(x.dtype)
 end
 
+--- Returns the angles [..., size / 2] of heads whose halves turn with one of two positions [...]
+--- each, such as the row and the column of a patch.
+function rotary.angles_of_two(first, second, size, theta)
+  local half = size / 2
+  local steps = torch.pow(theta, torch.arange(0, half, 2, { device = first.device }):float() / half)
+    :reciprocal()
+  return torch.cat({ first:unsqueeze(-1) * steps, second:unsqueeze(-1) * steps }, -1)
+end
+
 --- Rotates LLaMA's pairs of x [B, H, T, D] by the angles of `rotary.angles`: element i of the first
 --- half of a head with element i of the second. If a head has more elements, the last ones stay.
 function rotary.turn_halves(x, cos, sin) return native.rotary(x, cos, sin, false) end
