@@ -1,6 +1,7 @@
 -- Modules that are trained and saved whole beside adapters: new heads, modules_to_save.
 local redco = require "redco"
 local testing = require "testing"
+local tiny_models = require "tiny_models"
 
 local lora, torch, tree = redco.lora, redco.torch, redco.tree
 local test, expect_close, expect_error = testing.test, testing.expect_close, testing.expect_error
@@ -114,9 +115,8 @@ test("modules_to_save and task_type", function()
   end, "task_type = seq_cls")
 end)
 
-test("a tied head that is trained gets a separate weight, and the embedding stays", function()
-  local model = tiny { tie_word_embeddings = true }
-  local inputs, name = { input_ids = sample }, "model.embed_tokens.weight"
+local function expect_untied(model, name, head)
+  local inputs = { input_ids = sample }
   local function trained(module)
     return train(lora.add(model.params, { target_modules = { "q_proj" }, r = 2,
       modules_to_save = { module } }), model)
@@ -131,11 +131,23 @@ test("a tied head that is trained gets a separate weight, and the embedding stay
   end
   local params = trained "lm_head"
   assert(torch.equal(params[name], model.params[name]))
-  assert(not torch.equal(params["lm_head.weight"], params[name]))
+  assert(not torch.equal(params[head], params[name]))
   expect_read(params)
   params = trained "embed_tokens"
-  assert(not torch.equal(params[name], model.params[name]) and not params["lm_head.weight"])
+  assert(not torch.equal(params[name], model.params[name]) and not params[head])
   expect_read(params)
+end
+
+test("a tied head that is trained gets a separate weight, and the embedding stays", function()
+  expect_untied(tiny { tie_word_embeddings = true }, "model.embed_tokens.weight", "lm_head.weight")
+  for name, names in pairs {
+    llama4 = { "language_model.model.embed_tokens.weight", "language_model.lm_head.weight" },
+    llava = { "model.language_model.embed_tokens.weight", "lm_head.weight" },
+  } do
+    local config = tiny_models.config(name)
+    config.text_config = tiny_models.merged(config.text_config, { tie_word_embeddings = true })
+    expect_untied(redco.models.from_config(config, { generator = redco.Rng(1) }), unpack(names))
+  end
 end)
 
 test("an adapter on the head, with its dropout and loss", function()

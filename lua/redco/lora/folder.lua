@@ -404,10 +404,10 @@ function folder.save(dir, params, options)
   if modules[1] then
     config.modules_to_save = modules
     -- peft asks for the weight of a tied output layer, too.
-    local embedding = tied.saved_embedding(params, modules, options.task_type)
+    local embedding, weight = tied.saved_embedding(params, modules, options.task_type)
     if embedding then
       config.ensure_weight_tying = true
-      tensors[prefix .. "lm_head.weight"] = embedding
+      tensors[prefix .. weight] = embedding
     end
   end
   native.save_weights(dir, tensors, {

@@ -75,8 +75,8 @@ local function untie(params, o)
   for _, module in ipairs(type(o.target_modules) == "table" and o.target_modules or {}) do
     is_target = is_target or module == "lm_head"
   end
-  if not (is_saved or is_target) or not tied.add_head(params) then return end
-  if is_saved then params["lm_head.weight"] = params["lm_head.weight"]:clone() end
+  local weight = (is_saved or is_target) and tied.add_head(params)
+  if weight and is_saved then params[weight] = params[weight]:clone() end
 end
 
 -- Returns the layers and stacks that get adapters. `whole` are the parameters that are trained

@@ -1,5 +1,6 @@
 --- The output layer of a language model that shares the weight of its embedding: the tree has only
---- the embedding. Adapters may give the output layer a weight of its own, lm_head.weight.
+--- the embedding. Adapters may give the output layer a weight of its own, lm_head.weight, or
+--- language_model.lm_head.weight beside language_model.model.embed_tokens.weight.
 local saved = require "redco.lora.saved"
 
 local tied = {}
@@ -7,7 +8,6 @@ local tied = {}
 local embeddings = {
   embed_in = true, embed_tokens = true, shared = true, word_embeddings = true, wte = true,
 }
-local head = "lm_head"
 
 -- Returns the name of the embedding, preferably that of the decoder; nil if there is none.
 local function embedding_of(params)
@@ -20,13 +20,20 @@ local function embedding_of(params)
   return found
 end
 
---- Gives the tree the output layer, with the tensor of the embedding, if it lacks one. Returns
---- whether it did.
+--- Returns the name of the output layer of its own that a tree with this embedding may have.
+function tied.head_of(embedding)
+  local is_part = embedding and embedding:find "^language_model%.model%."
+  return is_part and "language_model.lm_head" or "lm_head"
+end
+
+--- Gives the tree the output layer, with the tensor of the embedding, if it lacks one. Returns the
+--- name of its weight if it did.
 function tied.add_head(params)
-  local name = params[head .. ".weight"] == nil and embedding_of(params)
-  if not name or not params[name] then return false end
-  params[head .. ".weight"] = params[name]
-  return true
+  local name = embedding_of(params)
+  local weight = tied.head_of(name) .. ".weight"
+  if params[weight] ~= nil or not name or not params[name] then return nil end
+  params[weight] = params[name]
+  return weight
 end
 
 --- Returns whether the embedding of a tree without a head has an adapter.
@@ -39,9 +46,10 @@ end
 --- `stored` and `whole` are the folder's adapters and other tensors, by name. If the folder keeps
 --- the two tied, it has one weight twice.
 function tied.open(params, stored, whole, is_tied)
+  local embedding = embedding_of(params)
+  local head = tied.head_of(embedding)
   local weight = head .. ".weight"
   if params[weight] ~= nil then return end
-  local embedding = embedding_of(params)
   local own = embedding and whole[embedding]
   if is_tied and own then
     whole[weight] = nil
@@ -51,13 +59,14 @@ function tied.open(params, stored, whole, is_tied)
 end
 
 --- Returns the embedding if it is among the saved modules of a language model and the tree has no
---- output layer, which is then the embedding, too.
+--- output layer, which is then the embedding, too; and the name of the weight of that layer.
 function tied.saved_embedding(params, modules, task_type)
-  if params[head .. ".weight"] ~= nil or saved.has_head(params) then return nil end
-  if task_type and not task_type:find "LM$" then return nil end
   local name = embedding_of(params)
+  local weight = tied.head_of(name) .. ".weight"
+  if params[weight] ~= nil or saved.has_head(params) then return nil end
+  if task_type and not task_type:find "LM$" then return nil end
   for _, module in ipairs(name and modules or {}) do
-    if saved.is_below(name, module) then return params[name] end
+    if saved.is_below(name, module) then return params[name], weight end
   end
 end
 

@@ -258,8 +258,9 @@ end
 --- Writes a model folder that `load_params` and `json` read.
 function files.save(dir, model, params, max_shard_size)
   local model_config = model.config
-  if model_config.tie_word_embeddings and params["lm_head.weight"] then
-    -- Adapters gave the tied output layer its own weight.
+  local own_head = ties.own_head(model.family, model_config)
+  local is_untied = own_head and params[own_head]  -- adapters gave the head its own weight
+  if is_untied then
     model_config = setmetatable({ tie_word_embeddings = false }, { __index = model_config })
   end
   files.check_names(model.family, model_config, params)
@@ -271,6 +272,10 @@ function files.save(dir, model, params, max_shard_size)
     quantized_folder(params, packed.kinds(model.family, model_config), dtype)
   for name, text in pairs((model.sentence_pooling or {}).files or {}) do texts[name] = text end
   config.tie_word_embeddings = model_config.tie_word_embeddings
+  if is_untied and config.text_config then
+    config.text_config = json.copy(config.text_config)
+    config.text_config.tie_word_embeddings = false
+  end
   config.dtype, config.torch_dtype = nil, dtype
   config.quantization_config = quantization_config
   texts["config.json"] = json.encode("config.json", config, 2) .. "\n"

@@ -1,6 +1,7 @@
 --- The last layer of a model, from hidden states to logits: a linear layer, whose weight may be the
 --- embedding.
 local adapter = require "redco.lora.adapter"
+local tied = require "redco.lora.tied"
 local torch = require "redco.torch"
 local weights = require "redco.quant.weights"
 
@@ -9,13 +10,14 @@ return function(family, config)
   local layer = {}
   local weight, bias = family.head(config)
   local own_name = weight:gsub("%.weight$", "")
+  local separate = tied.head_of(weight)
   local is_buffer = family.buffers or {}  -- kept with the parameters, not trained
   local cap = family.logits_cap and family.logits_cap(config)
 
   --- Returns its weight, its bias or nil, and its name.
   function layer.parameters(p)
     -- Adapters may give a tied head its own weight.
-    local name = p["lm_head.weight"] and "lm_head" or own_name
+    local name = p[separate .. ".weight"] and separate or own_name
     local b = bias and p[bias]:reshape { -1 }
     return p[name .. ".weight"], b and is_buffer[bias] and b:detach() or b, name
   end
