@@ -333,6 +333,19 @@ test("image_processor: tiles, and images that keep their sizes", function()
   tiles, info = made("Pixtral", with { size = { longest_edge = 15 }, patch_size = 4 })
   expect_equal(table.concat(info.image_sizes, ","), "12,16")
   expect_same(tiles[0], resized(12, 16))
+  local canvas = with { size = box, max_patches = 6 }
+  tiles, info = made("Llama4", canvas)
+  expect_equal(("%d %d %d"):format(info.n_tiles, info.rows, info.columns), "7 2 3")
+  local whole = data.image_processor { do_resize = false } { image }[0]
+  testing.expect_close(torch.cat({ tiles[0], tiles[1], tiles[2] }, 2):narrow(2, 0, 30),
+    whole:narrow(1, 0, 12), 0, 0.005)  -- colours are rounded to bfloat16
+  expect_equal(tiles[5]:narrow(1, 8, 4):eq(-1):all():item(), true)
+  testing.expect_close(tiles[6], resized(12, 12), 0, 0.005)
+  canvas.resize_to_max_canvas = true
+  testing.expect_close(made("Llama4", canvas)[5],
+    resized(24, 36):narrow(1, 12, 12):narrow(2, 24, 12), 0, 0.005)
+  canvas.size = { height = 12, width = 13 }
+  expect_error(function() made("Llama4", canvas) end, "a square size")
   local next_options = with { size = { shortest_edge = 12 }, crop_size = box,
     image_grid_pinpoints = { { 12, 24 }, { 24, 12 } } }
   tiles, info = made("LlavaNext", next_options)

@@ -40,6 +40,18 @@ test("the processor counts images", function()
   expect_error(function() redco.models.processor "../cases/gpt2" end, "gpt2 reads no images")
 end)
 
+test("what stands for the tiles of Llama 4", function()
+  local family = require "redco.models.families.llama4"
+  local word, text_of = family.image_text(redco.models.from_config(tiny.config "llama4").config,
+    function(id) return id == 31 and "p" end)
+  expect_equal(word, "<|image|>")
+  expect_equal(text_of { rows = 1, columns = 1, n_tiles = 1 },
+    "<|image_start|><|image|>pppp<|image_end|>")
+  local row = "pppp<|tile_x_separator|>pppp<|tile_y_separator|>"
+  expect_equal(text_of { rows = 3, columns = 2, n_tiles = 7 },
+    "<|image_start|>" .. row:rep(3) .. "<|image|>pppp<|image_end|>")
+end)
+
 test("chat templates with images", function()
   local tokenizer = redco.Tokenizer.from_pretrained(folder)
   local text = tokenizer:apply_chat_template({

@@ -170,9 +170,9 @@ function tiles.with_whole_first(image, o, resize, is_single, tile)
   return list, info
 end
 
--- Returns the rows and columns of tiles of `side` pixels for an image: of those in which it need not
--- shrink the ones that scale it least, or most with resize_to_max_canvas; else those that shrink it
--- least; of equal ones the fewest tiles.
+-- Returns the rows and columns of tiles of `side` pixels for an image: of those in which it need
+-- not shrink the ones that scale it least, or most with resize_to_max_canvas; else those that
+-- shrink it least; of equal ones the fewest tiles.
 local function best_canvas(height, width, side, o)
   local best = { value = -math.huge }
   for rows = 1, o.max_patches do

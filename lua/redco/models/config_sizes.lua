@@ -22,12 +22,13 @@ for _, key in ipairs {
   "num_ln_in_parallel_attn", "num_local_experts", "num_mel_bins", "num_patches",
   "num_position_embeddings", "num_stages", "original_max_position_embeddings", "out_hidden_size",
   "patch_size", "pooler_hidden_size", "pooler_output_size", "projection_dim", "projection_size",
-  "projector_input_dim", "projector_output_dim", "q_lora_rank", "qk_head_dim", "qk_nope_head_dim", "qk_rope_head_dim",
+  "projector_input_dim", "projector_output_dim", "q_lora_rank", "qk_head_dim", "qk_nope_head_dim",
+  "qk_rope_head_dim",
   "relative_attention_max_distance", "relative_attention_num_buckets", "rotary_dim",
   "scale_factor", "shared_expert_intermediate_size", "spatial_merge_size", "state_size",
   "subsampling_conv_channels", "subsampling_conv_kernel_size", "subsampling_conv_stride",
-  "subsampling_factor", "temporal_patch_size", "v_head_dim", "vision_output_dim", "vocab_size", "window_size",
-  "word_embed_proj_dim",
+  "subsampling_factor", "temporal_patch_size", "v_head_dim", "vision_output_dim", "vocab_size",
+  "window_size", "word_embed_proj_dim",
 } do sizes[key] = 1 end
 
 -- Sizes that may be below 1.
