@@ -47,13 +47,14 @@ end
 function part.config(whole)
   local config = json.copy(whole.text_config)
   config.model_type = type_of(whole)
+  local own = config.tie_word_embeddings
   for _, key in ipairs(shared) do
     if config[key] == nil then config[key] = whole[key] end
   end
   -- Version 5 of transformers ties most heads by the whole's key, version 4 by the text model's.
-  local reads_whole = (ties.version(whole) or 0) >= 5
-    and not (families[whole.model_type] or {}).ties_as_text
-  if reads_whole and whole.tie_word_embeddings ~= nil then
+  if (families[whole.model_type] or {}).ties_as_text then
+    config.tie_word_embeddings = own
+  elseif (ties.version(whole) or 0) >= 5 and whole.tie_word_embeddings ~= nil then
     config.tie_word_embeddings = whole.tie_word_embeddings
   end
   local other = other_of(config.model_type)
