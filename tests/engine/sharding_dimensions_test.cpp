@@ -176,13 +176,20 @@ const std::vector<Case> along = {
                t[0].nanquantile(0.5, 0, true)};
      },
      1},
-    {"argmax",
-     {{{3, 5}}},
+    {"extremes and their places along parts",
+     {{{3, 5}}, redco::testing::longs({3, 1, 6, 6, 4, 6}, {2, 3})},
      [](const Tensors& t) -> Tensors {
-       return {t[0].argmax(1), t[0].argmin(-1, true)};
+       const auto [values, places] = t[0].max(0);
+       const auto [least, first] = t[1].min(1, true);
+       const at::Tensor odd = at::where(t[0] > 0.5, std::nan(""), t[0]);
+       return {t[0].argmax(1), t[0].argmin(0, true),
+               values,         places,
+               least,          first,
+               t[1].argmax(1), odd.argmax(1),
+               odd.argmin(0),  std::get<0>(odd.max(1)).isnan()};
      },
      0,
-     "0"},
+     "01,01"},
     {"argmax of all", {{{3, 5}}}, [](const Tensors& t) -> Tensors { return {t[0].argmax()}; }, 0},
     {"cumsum", {{{3, 5}}}, [](const Tensors& t) -> Tensors { return {t[0].cumsum(1)}; }, 2, "0"},
     {"cumsum of parts",

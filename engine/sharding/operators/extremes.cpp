@@ -1,9 +1,11 @@
-// Rules for amax, amin, aminmax, max and min.
+// Rules for amax, amin, aminmax, max, min, argmax and argmin.
 
 #include "rules.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/max.h>
+#include <ATen/ops/min.h>
 
 #include <limits>
 
@@ -66,12 +68,71 @@ Rule extremes(std::vector<ReduceOp> ops) {
   };
 }
 
+struct Extreme {
+  at::Tensor value, place;
+};
+
+// Returns the extreme along a dimension, the first of equal ones; NaN is beyond all numbers.
+Extreme extreme_along(const at::Tensor& x, int64_t dim, bool keeps, ReduceOp op) {
+  auto [value, place] = op == ReduceOp::max ? at::max(x, dim, keeps) : at::min(x, dim, keeps);
+  return {value, place};
+}
+
+// That of the part of a split dimension which this rank holds, with its place in the whole.
+Extreme extreme_of_part(const at::Tensor& x, int64_t dim, bool keeps, ReduceOp op, int64_t begin) {
+  if (x.size(dim) > 0) {
+    Extreme own = extreme_along(x, dim, keeps, op);
+    return {own.value, own.place + begin};
+  }
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes[size_t(dim)] = 1;
+  if (!keeps) sizes.erase(sizes.begin() + dim);
+  return {at::full(sizes, bound(x.scalar_type(), op), x.options()),
+          at::full(sizes, begin, x.options().dtype(at::kLong))};
+}
+
+// Extremes along a dimension with their places; argmax and argmin return only these. Ranks that
+// split the dimension exchange the extremes of their parts.
+Rule with_places(ReduceOp op, bool returns_values) {
+  return [=](const Call& call) -> std::optional<CallPlan> {
+    const TensorArgument& x = call.tensors[0];
+    const int64_t n_dims = x.tensor.dim();
+    const std::optional<std::vector<int64_t>> dims = call.dims("dim", n_dims);
+    if (call.tensors.size() > 1 || n_dims == 0 || !dims || dims->size() != 1 ||
+        x.sizes()[size_t(dims->front())] == 0)
+      return reduced_along_dim(call);
+    const int64_t dim = dims->front(), size = x.sizes()[size_t(dim)];
+    const Reduction reduction{*dims, call.boolean("keepdim", false)};
+    Factors factors = *reduction_factors(call, reduction, op);
+    factors.outputs.resize(call.op.returned.size(), factors.outputs[0]);
+    refuse_blocks(call, factors, dim);
+    CallPlan plan = plan_by_factors(call, factors);
+    const MeshDims over = reduced_over(plan);
+    const Placements placements = plan.inputs[0];
+    if (!over.empty())
+      plan.run = [=](const Operator&, torch::jit::Stack& stack, const Mesh& mesh) {
+        const Span own = own_span(size, placements, dim, mesh);
+        Extreme found = extreme_of_part(stack[0].toTensor(), dim, reduction.keeps, op, own.begin);
+        for (size_t i = over.size(); i-- > 0;) {  // each dim splits the parts of the dims before
+          const at::Tensor values = mesh.group(over[i]).all_gather(found.value.contiguous());
+          const at::Tensor places = mesh.group(over[i]).all_gather(found.place.contiguous());
+          const Extreme best = extreme_along(values, 0, /*keeps=*/true, op);
+          found = {best.value.squeeze(0), places.gather(0, best.place).squeeze(0)};
+        }
+        stack.clear();
+        if (returns_values) stack.emplace_back(found.value);
+        stack.emplace_back(found.place);
+      };
+    return plan;
+  };
+}
+
 // Three overloads: over all elements, along a dimension, and of two tensors.
 Rule by_overload(ReduceOp op) {
-  Rule of_all = extremes({op});
-  return [of_all](const Call& call) -> std::optional<CallPlan> {
+  Rule of_all = extremes({op}), along = with_places(op, /*returns_values=*/true);
+  return [=](const Call& call) -> std::optional<CallPlan> {
     if (call.find("other")) return pointwise_rules().at("").rule(call);
-    return call.find("dim") ? reduced_along_dim(call) : of_all(call);
+    return call.find("dim") ? along(call) : of_all(call);
   };
 }
 
@@ -82,6 +143,8 @@ const RuleTable& extremes_rules() {
       {"aten::amax", extremes({ReduceOp::max})},
       {"aten::amin", extremes({ReduceOp::min})},
       {"aten::aminmax", extremes({ReduceOp::min, ReduceOp::max})},
+      {"aten::argmax", with_places(ReduceOp::max, /*returns_values=*/false)},
+      {"aten::argmin", with_places(ReduceOp::min, /*returns_values=*/false)},
       {"aten::max", by_overload(ReduceOp::max)},
       {"aten::min", by_overload(ReduceOp::min)},
   };

@@ -45,8 +45,6 @@ constexpr DimOperator dim_operators[] = {
     {"aten::median", "dim", Result::reduced},
     {"aten::nanmedian", "dim", Result::reduced},
     {"aten::mode", "dim", Result::reduced},
-    {"aten::argmax", "dim", Result::reduced},
-    {"aten::argmin", "dim", Result::reduced},
 };
 
 bool is_among(const std::optional<std::vector<int64_t>>& dims, int64_t dim) {

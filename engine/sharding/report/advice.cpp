@@ -69,10 +69,7 @@ const std::vector<Family>& families() {
       {{"aten::cat", "aten::stack", "aten::constant_pad_nd", "aten::*_pad*"},
        "It extends the split dimension: join or pad along another one, or split "
        "another dimension of the parameter, `params_sharding_rules = { { \"*.weight\", 1 } }`."},
-      {{"aten::max", "aten::min", "aten::argmax", "aten::argmin"},
-       "It returns an index along the split dimension. If the value is enough, `x:amax(1)` and "
-       "`x:amin(1)` work on parts; otherwise search along another dimension."},
-      {{"aten::sort", "aten::argsort", "aten::topk", "aten::kthvalue", "aten::median",
+      {{"aten::sort", "aten::arg*", "aten::topk", "aten::kthvalue", "aten::median",
         "aten::nanmedian", "aten::mode", "aten::cumsum*", "aten::cumprod*", "aten::_cummax*",
         "aten::_cummin*", "aten::logcumsumexp*", "aten::_logcumsumexp*", "aten::flip", "aten::roll",
         "aten::rot90", "aten::searchsorted", "aten::bucketize", "aten::renorm"},
