@@ -157,6 +157,7 @@ local configs = {
     mlp_multipliers = { 0.7, 1.2 }, ssm_multipliers = { 1.5, 0.8, 1.2, 0.7, 1.1 } }),
   esm = merged(encoder, { position_embedding_type = "rotary", token_dropout = true,
     mask_token_id = 3, emb_layer_norm_before = true, pad_token_id = 1 }),
+  eurobert = merged(grouped, { pad_token_id = 1 }),
   exaone4 = merged(grouped, { sliding_window = 3, sliding_window_pattern = 2 }),
   exaone_moe = merged(grouped, { sliding_window = 3, num_experts = 4, num_experts_per_tok = 2,
     moe_intermediate_size = 8 }),

@@ -12,10 +12,11 @@ local tiny = { vocab_size = 11, hidden_size = 8, intermediate_size = 12, num_hid
 local names = { distilbert = { hidden_size = "dim", intermediate_size = "hidden_dim",
   num_hidden_layers = "n_layers", num_attention_heads = "n_heads" } }
 local adapted = { deberta = "in_proj", ["deberta-v2"] = "query_proj", distilbert = "q_lin",
-  gte = "qkv_proj", modernbert = "Wqkv", mpnet = "q", new = "qkv_proj", nomic_bert = "Wqkv" }
+  eurobert = "q_proj", gte = "qkv_proj", modernbert = "Wqkv", mpnet = "q", new = "qkv_proj",
+  nomic_bert = "Wqkv" }
 local model_types = { "albert", "bert", "camembert", "data2vec-text", "deberta", "deberta-v2",
-  "distilbert", "electra", "ernie", "esm", "gte", "megatron-bert", "modernbert", "mpnet", "new",
-  "nomic_bert", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl" }
+  "distilbert", "electra", "ernie", "esm", "eurobert", "gte", "megatron-bert", "modernbert",
+  "mpnet", "new", "nomic_bert", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl" }
 
 local function new(model_type, task, changes)
   local config = { model_type = model_type }

@@ -35,7 +35,7 @@ NOT_YET = {name: reason for reason, names in {
         minimax_m3_vl_text mra nystromformer pegasus_x reformer yoso axk2""",
     "other states": """bailing_hybrid kimi_linear lara_mini minimax olmo_hybrid qwen4_exp
         qwen4_exp_text recurrent_gemma rwkv xlstm zamba""",
-    "other positions": """apertus1p5_text cpmant esmc eurobert funnel hrm_text
+    "other positions": """apertus1p5_text cpmant esmc funnel hrm_text
         jina_embeddings_v3 persimmon rembert roc_bert roformer ultrabert xlm xmod flaubert
         layoutlm luke tapas gpt_neox_japanese trocr""",
     "other mixtures of experts": """afmoe aria_text axk1 cohere2_moe cohere_compass_text dory flint

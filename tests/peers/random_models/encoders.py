@@ -1,5 +1,5 @@
 """Random configurations of encoders of texts."""
-from .decoders import rope_scaling, with_newer_name
+from .decoders import llama, rope_scaling, with_newer_name
 from .draw import ACTIVATIONS, ENCODERS, common, draws, heads
 from .states import IS_OLD
 
@@ -153,7 +153,15 @@ def esm(draw):
     return config
 
 
-if not IS_OLD:  # version 4 forgets the padding when it counts masked tokens
+def eurobert(draw):
+    config = llama(draw)
+    config.setdefault("pad_token_id", 0)
+    config["classifier_pooling"] = draw.choice(["bos", "mean", "late"])
+    return config
+
+
+if not IS_OLD:  # version 4 lacks EuroBERT, and forgets ESM's padding when it counts masked tokens
+    draws("eurobert", of=ENCODERS)(eurobert)
     draws("esm", of=ENCODERS)(esm)
 
 

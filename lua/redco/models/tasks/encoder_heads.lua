@@ -1,9 +1,9 @@
 --- Heads of encoders: the layers between the hidden states and the last product, as lists of steps.
 --- A step is "first" or "last" (the hidden state of that token, padding or not), "end" (that of the
---- last eos_token_id of the inputs), "pooled" (by classifier_pooling), "pooled tokens" (the same,
---- and padding may be first), { dropout = keys }, with the first of these keys that the
---- configuration has, { linear = name, activation = name or key, size = key, bias = key }, or
---- { norm = name, bias = key }.
+--- last eos_token_id of the inputs), "mean" (over tokens), "pooled" (by classifier_pooling),
+--- "pooled tokens" (the same, and padding may be first), { dropout = keys }, with the first of
+--- these keys that the configuration has, { linear = name, activation = name or key, size = key,
+--- bias = key }, or { norm = name, bias = key }.
 local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local pooling = require "redco.models.tasks.pooling"
@@ -67,7 +67,7 @@ function heads.new_forward(steps, c)
   return function(params, x, o, inputs)
     for i, step in ipairs(steps) do
       local is_pooled = step == "pooled" or step == "pooled tokens"
-      if is_pooled and c.classifier_pooling == "mean" then
+      if step == "mean" or is_pooled and c.classifier_pooling == "mean" then
         x = pooling.mean(x, inputs.attention_mask)
       elseif step == "pooled tokens" then
         x = pooling.cls(x, inputs.attention_mask)
