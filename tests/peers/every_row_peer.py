@@ -202,10 +202,6 @@ def wrong_values(ours, theirs):
 def wrong_new(found, expected, is_compared):
     ours, theirs = ({name[4:]: tensor for name, tensor in tensors.items()
                      if name.startswith("new.")} for tensors in (found, expected))
-    for prefix in ("vision_model.", "text_model."):  # new models of version 5 have none
-        if all(name[2:].startswith(prefix) for name in ours):
-            theirs = {name[:2] + prefix + name[2:].removeprefix(prefix): tensor
-                      for name, tensor in theirs.items()}
     theirs = {name: tensor for name, tensor in theirs.items()
               if name in ours or not name.endswith(tuple(NOT_IN_FILES))}
     names = [{name[2:] for name in tensors} for tensors in (ours, theirs)]

@@ -65,6 +65,8 @@ def write_config(draw, folder):
 
 def of_version_5(config):
     """rope_parameters has all settings of the positions; of two kinds of layers there are two."""
+    if "rope_parameters" in config:  # it wrote this one
+        return config
     config = dict(config)
     keys = dict(gpt_neox=("rotary_emb_base", "rotary_pct")).get(
         config["model_type"], ("rope_theta", "partial_rotary_factor"))

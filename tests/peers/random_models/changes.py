@@ -44,7 +44,8 @@ def changed(draw, config):
     part = draw.choice(parts)
     if draw.maybe(0.4):
         key = draw.choice(sorted({*MORE_KEYS} - SETTLED))
-        part[key] = MORE_KEYS[key]
+        is_other = key == "num_hidden_layers" and "encoder_layers" in part  # a name of it in version 5
+        part["encoder_layers" if is_other else key] = MORE_KEYS[key]
         return config
     key = draw.choice(sorted(set(part) - SETTLED))
     value = part[key]

@@ -61,7 +61,7 @@ JUSTIFIED = re.compile("|".join([
     "no place for the weights", "is missing",        # the weights contradict the configuration
     "expected a probability", "must (be|turn)", "entries, but",  # what no model can have
     "expected a whole number from", "expected a table", "expected the number of a token",
-    r"numbers, expected head_dim / 2", "pixel_values are ", "unknown problem_type",
+    r"numbers, expected head_dim / 2", "groups, of which topk_group", "pixel_values are ", "unknown problem_type",
     "is not a multiple of", "numbers, expected num_", "attend to both sides generates no text",
     "squares of .* patches do not give", "_config has model_type",
     "tokens are more than the model's max_position_embeddings",

@@ -102,7 +102,8 @@ def fit(options, given, prompts, image_token=None):
             options.pop(key, None)
     if not IS_OLD and has_padding(prompts, given.pad_token_id):
         options["repetition_penalty"] = 1.0
-    if given.suppress_tokens:
+    if given.suppress_tokens or options.get("forced_bos_token_id") in (
+            given.begin_suppress_tokens or []):
         options.pop("forced_bos_token_id", None)
         options.pop("forced_eos_token_id", None)
     banning = ("bad_words_ids", "no_repeat_ngram_size", "suppress_tokens", "min_new_tokens",
@@ -148,8 +149,9 @@ def generated(model, prompts, options, is_double=False):
     """The tokens, by a copy: rope_type "dynamic" remembers the longest text."""
     own = copy.deepcopy(model)
     own.config.output_router_logits = False  # it fails with a cache
-    # Whose cache does not follow beams. Zamba2's steps have no time_step_min with a cache.
-    if IS_OLD and own.config.model_type in STATES or own.config.model_type == "zamba2":
+    # Whose cache does not follow beams. With a cache Zamba2's steps have no time_step_min, and LED's
+    # attend to the padding of the prompt.
+    if IS_OLD and own.config.model_type in STATES or own.config.model_type in ("zamba2", "led"):
         options = dict(options, use_cache=False)
     own = own.double() if is_double else own
     generate = own.generate

@@ -33,6 +33,12 @@ def used(model):
             and parameter.requires_grad]
 
 
+# Models of texts or of images alone, and the part of the pair that they are.
+HALVES = {f"{kind}_{half}_model": f"{half}_model." for kind, half in (
+    ("clip", "text"), ("clip", "vision"), ("siglip", "text"), ("siglip", "vision"),
+    ("siglip2", "vision"))}
+
+
 def names_in_files(names, model_type):
     """Those of models that read images, of version 4."""
     if model_type in ("qwen2_vl", "qwen2_5_vl"):
@@ -65,10 +71,10 @@ def as_in_files(model, tensors):
     vision = getattr(model.config, "vision_config", None)
     if getattr(vision, "model_type", None) in ("internvl_vision", "pixtral"):
         return found
-    # A new model that reads images has forgotten that the older names have one more part.
-    if model.config.model_type == "siglip2_vision_model":
-        return {"vision_model." + name.removeprefix("vision_model."): tensor
-                for name, tensor in found.items()}
+    # A new model has forgotten that the older names have one more part.
+    part = HALVES.get(model.config.model_type)
+    if part and not any(name.startswith(part) for name in found):
+        return {part + name: tensor for name, tensor in found.items()}
     return {re.sub(r"^vision_tower\.(?!vision_model)", "vision_tower.vision_model.", name): tensor
             for name, tensor in found.items()}
 

@@ -222,7 +222,8 @@ def llava_onevision(draw):
 
 
 def tokens_of(config, size):
-    """How many tokens and tiles an image has."""
+    """How many tokens and tiles an image has; None if the library fails on it, for the scale leaves
+    no row or column."""
     vision = config["vision_config"]
     side = vision["image_size"] // vision["patch_size"]
     rows, columns = llava_next_model.get_anyres_image_grid_shape(
@@ -235,14 +236,21 @@ def tokens_of(config, size):
         ratio = math.sqrt(rows * columns / (most * side ** 2))
         if ratio > 1.1:
             rows, columns = int(rows // ratio), int(columns // ratio)
-    return side ** 2 + rows * (columns + 1), n_tiles
+    return None if 0 in (rows, columns) else (side ** 2 + rows * (columns + 1), n_tiles)
+
+
+def some_size(draw, config):
+    side, size = config["vision_config"]["image_size"], None
+    while size is None or not tokens_of(config, size):
+        size = [draw.randint(side // 2 + 1, 3 * side) for _ in range(2)]
+    return size
 
 
 def with_grids(draw, config, ids):
     """Images of different sizes, each as the whole and a grid of tiles, and zeros behind them."""
     vision, counts = config["vision_config"], counts_of(draw, len(ids))
     size, found = vision["image_size"], {}
-    sizes = [[draw.randint(size // 2 + 1, 3 * size) for _ in range(2)] for _ in range(sum(counts))]
+    sizes = [some_size(draw, config) for _ in range(sum(counts))]
     lengths, n_tiles = zip(*(tokens_of(config, own) for own in sizes))
     lengths = list(torch.tensor(lengths).split(counts))
     if "vision_aspect_ratio" in config and draw.maybe():
