@@ -66,9 +66,11 @@ UNFIT["wavlm"] = ["q_proj", "k_proj", "v_proj", "out_proj"]
 UNFIT["ernie4_5_moe"] = [".gate"]  # a router, which redco-lua refuses by name
 UNFIT["esm"] = ["contact_head.regression"]  # which redco-lua lacks
 UNFIT["vision-encoder-decoder"] = [".pooler.dense"]  # which the library makes and captions lack
-UNADAPTED = {"zamba2"}  # version 4 names shared weights by patterns, which peft takes for names
+# Version 4 names shared weights by patterns, which peft takes for names; in version 5 it adapts each
+# place of a shared layer for itself.
+UNADAPTED = {"zamba2"}
 if IS_NEW:
-    UNADAPTED = {"rt_detr_v2"}  # peft asks it for its embeddings
+    UNADAPTED |= {"rt_detr_v2"}  # peft asks it for its embeddings
     for name in ("mamba", "falcon_mamba", "jamba"):
         UNFIT[name] = [*UNFIT.get(name, []), ".dt_proj"]
     UNFIT.update(dict.fromkeys(["dinov2", "dinov2_with_registers"], [".gate_proj", ".up_proj"]))
@@ -103,7 +105,8 @@ def new_tensors(made, family, seed):
 
 
 def save_adapter(model, folder):
-    """The model with adapters of all linear layers but the head, which peft has saved."""
+    """The model with adapters of all linear layers but the head, which peft has saved; None if it
+    has no such layers, as features of a ResNet."""
     torch.manual_seed(3)
     has_head = hasattr(model, "get_output_embeddings")
     head = model.get_output_embeddings() if has_head else None
@@ -112,6 +115,8 @@ def save_adapter(model, folder):
              if isinstance(layer, (torch.nn.Linear, Conv1D)) and layer is not head
              and not isinstance(layer, NonDynamicallyQuantizableLinear)  # PyTorch reads its weight
              and not name.endswith((*unfit, "router"))]
+    if not names:
+        return None
     adapted = get_peft_model(model, LoraConfig(r=2, target_modules=names, init_lora_weights=False))
     # Models of sound fail when peft asks them for their embeddings.
     adapted.save_pretrained(folder / "adapter", save_embedding_layers=False)
@@ -170,8 +175,8 @@ def write_row(folder, family, seed):
         if tied:
             expected["tied"] = reference.logits_of(tied(**known)).contiguous()
         expected["base"] = reference.logits_of(model(**known)).contiguous()
-        if family.partition(".")[0] not in UNADAPTED:
-            adapted = save_adapter(model, folder)
+        adapted = None if family.partition(".")[0] in UNADAPTED else save_adapter(model, folder)
+        if adapted:
             expected["adapted"] = reference.logits_of(adapted(**known)).contiguous()
     save_file(expected, folder / "expected.safetensors")
 
