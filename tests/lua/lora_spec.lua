@@ -470,6 +470,19 @@ test("of patterns that a name matches the first in the file counts", function()
     again.block.inner.q.lora_scaling), "8 9 7")
 end)
 
+test("adapters of keys and values that a layer does not compute are left out", function()
+  local q, k = "model.layers.0.self_attn.q_proj.", "model.layers.0.self_attn.k_proj."
+  local base = { [q .. "weight"] = torch.zeros { 3, 4 }, [k .. "weight"] = torch.zeros { 3, 4 } }
+  local dir = scratch .. "/shared_keys"
+  lora.save_pretrained(dir, lora.add(base, { target_modules = { "q_proj", "k_proj" }, r = 1 }))
+  base[k .. "weight"] = nil
+  local params = lora.from_pretrained(dir, base)
+  assert(params[q .. "lora_A.weight"] and not params[k .. "lora_A.weight"])
+  testing.expect_error(function()
+    lora.from_pretrained(dir, { ["model.layers.0.mlp.up_proj.weight"] = torch.zeros { 3, 4 } })
+  end, "there is no layer model.layers.0.self_attn.")
+end)
+
 test("folders that are not supported", function()
   local base = { ["a.weight"] = torch.zeros { 3, 4 } }
   local dir = scratch .. "/bad"

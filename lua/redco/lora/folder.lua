@@ -253,13 +253,18 @@ local function place(layer, keys, fan_in_fan_out, path, config, weights)
 end
 
 -- Gives the adapters that `sort_tensors` found the names of the layers, because names differ in
--- version 5 of transformers. `name` of an adapter is its name in the file.
+-- version 5 of transformers. `name` of an adapter is its name in the file. Leaves out those of keys
+-- and values in layers that read another layer's: in version 4 Gemma 3n has them and uses them not.
 local function rename(stored, all)
   local exists, found = {}, {}
   for _, layer in ipairs(all) do exists[layer.name] = true end
   for name, keys in pairs(stored) do
     keys.name = name
-    found[version_4_name(name, exists) or name] = keys
+    local own = version_4_name(name, exists)
+    local attention = not own and name:match "^(.*%.self_attn%.)[kv]_proj$"
+    if not (attention and version_4_name(attention .. "q_proj", exists)) then
+      found[own or name] = keys
+    end
   end
   return found
 end

@@ -14,11 +14,11 @@ STEPS = 3
 ADAMW = dict(lr=0.02, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)
 
 
-def is_shared(model, name):
+def is_shared(config, name):
     """Whether keys and values of Gemma 3n are those of another layer, and the weight is not used."""
-    n_shared = getattr(model.config, "num_kv_shared_layers", 0)
+    n_shared = getattr(config, "num_kv_shared_layers", 0)
     match = re.search(r"layers\.(\d+)\.self_attn\.[kv]_", name)
-    return n_shared and match and int(match[1]) >= model.config.num_hidden_layers - n_shared
+    return n_shared and match and int(match[1]) >= config.num_hidden_layers - n_shared
 
 
 def used(model):
@@ -28,7 +28,7 @@ def used(model):
             if ("pooler" not in name or model.config.model_type in ENCODERS
                 or model.config.model_type.startswith("clap")
                 or name.startswith("pooler") or "pooler.layernorm" in name)
-            and not name.endswith("mask_token") and not is_shared(model, name)
+            and not name.endswith("mask_token") and not is_shared(model.config, name)
             and "contact_head" not in name
             and parameter.requires_grad]
 
