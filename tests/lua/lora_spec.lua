@@ -483,6 +483,19 @@ test("adapters of keys and values that a layer does not compute are left out", f
   end, "there is no layer model.layers.0.self_attn.")
 end)
 
+test("names of version 5 of transformers, of a model with a head and of one without", function()
+  local dir, a = scratch .. "/version_5", torch.randn { 2, 4 }
+  for _, part in ipairs { "", "segformer." } do
+    local name = part .. "encoder.block.0.1.mlp.dense1."
+    local base = { [name .. "weight"] = torch.zeros { 3, 4 } }
+    lora.save_pretrained(dir, lora.add(base, { target_modules = { "dense1" }, r = 2 }))
+    local prefix = "base_model.model." .. part .. "stages.0.blocks.1.mlp.fc1.lora_"
+    torch.save({ [prefix .. "A.weight"] = a, [prefix .. "B.weight"] = torch.zeros { 3, 2 } },
+      dir .. "/adapter_model.safetensors")
+    assert(lora.from_pretrained(dir, base)[name .. "lora_A.weight"]:equal(a))
+  end
+end)
+
 test("folders that are not supported", function()
   local base = { ["a.weight"] = torch.zeros { 3, 4 } }
   local dir = scratch .. "/bad"

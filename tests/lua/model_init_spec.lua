@@ -43,4 +43,17 @@ for i, case in ipairs(redco.data.json "init_cases.json") do
   end)
 end
 
+testing.test("a negative padding token counts from the end of each table", function()
+  local model = redco.models.from_config { model_type = "gemma3n_text", vocab_size = 31,
+    vocab_size_per_layer_input = 30, pad_token_id = -1, hidden_size = 8, head_dim = 4,
+    intermediate_size = 8, num_hidden_layers = 1, num_attention_heads = 2,
+    num_key_value_heads = 1, num_kv_shared_layers = 0, hidden_size_per_layer_input = 4,
+    laurel_rank = 2, altup_num_inputs = 2, layer_types = { "full_attention" },
+    activation_sparsity_pattern = 0 }
+  for name, row in pairs { embed_tokens = 30, embed_tokens_per_layer = 29 } do
+    local table = model.params["model." .. name .. ".weight"]
+    testing.expect_equal(tostring(table:eq(0):all(1):nonzero():item()), tostring(row))
+  end
+end)
+
 testing.finish()

@@ -58,9 +58,10 @@ OTHERWISE = {"nemotron", "rt_detr", "rt_detr_v2"} | set(
     ("deberta-v2", "wavlm") if IS_NEW
     else ("falcon_h1", "sam2_hiera_det_model", "megatron-bert"))
 # It draws these convolutions in copies, so that they stay as PyTorch made them. Version 5 truncates
-# the patches of SigLIP nowhere, and draws what is between an encoder and a decoder.
-LEFT = ["pos_conv_embed"] + IS_NEW * ["vision_model.embeddings.patch_embedding.weight",
-                                      "enc_to_dec_proj"]
+# nothing, as the patches and heads of SigLIP, and draws what is between an encoder and a decoder.
+LEFT = ["pos_conv_embed"] + IS_NEW * [
+    "vision_model.embeddings.patch_embedding.weight", "vision_model.head.attention.out_proj.weight",
+    "text_model.head.weight", "enc_to_dec_proj"]
 
 # Ends of the names of layers whose weights the library or PyTorch reads itself, so that peft
 # refuses adapters or they count for nothing; in version 5 also of parts of one layer in files.

@@ -23,7 +23,8 @@ local rules = {
   { "%.attention%.q_proj$", ".attention.self.query" },
   { "%.attention%.k_proj$", ".attention.self.key" },
   { "%.attention%.v_proj$", ".attention.self.value" },
-  { "%.stages%.(%d+)%.blocks%.", ".encoder.block.%1." }, { "%.mlp%.fc(%d)$", ".mlp.dense%1" },
+  { "%.stages%.(%d+)%.blocks%.", ".encoder.block.%1." },
+  { "^stages%.(%d+)%.blocks%.", "encoder.block.%1." }, { "%.mlp%.fc(%d)$", ".mlp.dense%1" },
   { "%.linear_projections%.", ".linear_c." },
   -- DETR and RT-DETR
   { "_attn%.o_proj$", "_attn.out_proj" }, { "%.mlp%.(fc%d)$", ".%1" },

@@ -113,6 +113,8 @@ def new_config(draw, family):
 def config_of(draw, family):
     config = FAMILIES[family][0](draw)
     labelled(draw, config, family.partition(".")[2])
+    if family.startswith("nemotron."):  # which obeys it only beside padding
+        config.pop("is_causal", None)
     text = config.get("decoder", config["text_config"] if family in IMAGE_TEXT else {})
     vocab_size = config.get("vocab_size") or text.get("vocab_size")
     if vocab_size and "eos_token_id" not in config:

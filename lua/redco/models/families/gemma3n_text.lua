@@ -190,7 +190,7 @@ function gemma3n.new_forward(c)
       padding_row), c.hidden_size)
     local ids = inputs.input_ids
     local of_layers = layers.inputs_of_layers(c, params,
-      ids:masked_fill(ids:ge(c.vocab_size_per_layer_input), 0), x, padding_row, o)
+      ids:masked_fill(ids:ge(c.vocab_size_per_layer_input), 0), x, o)
     local angles = {}
     local mask_of = masks.by_window(inputs, o, x, { plain_dropout = c.attention_dropout })
     for kind, rope in pairs { full_attention = whole, sliding_attention = near } do

@@ -254,7 +254,7 @@ function gemma4.new_forward(c)
       padding_row), c.hidden_size)
     if inputs.spliced then x = inputs.spliced(x) end
     local of_layers = own > 0
-      and layers.inputs_of_layers(c, params, inputs.input_ids, x, padding_row, o)
+      and layers.inputs_of_layers(c, params, inputs.input_ids, x, o)
     local given = { reach = reach, plain_dropout = c.attention_dropout }
     local mask_near = masks.by_window(inputs, o, x, given)
     -- Without a window the tokens of an image do not see those after them.

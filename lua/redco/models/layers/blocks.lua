@@ -29,18 +29,20 @@ function blocks.constant(value)
 end
 
 --- Returns the row of the padding token in an embedding, or nil without one. As in
---- `torch.nn.Embedding(padding_idx)`, a negative token counts from the end.
-function blocks.padding_row(c)
-  local row = c.pad_token_id
-  if row and row >= c.vocab_size then
-    fail("%s: pad_token_id (%d) must be below vocab_size (%d)", c.model_type, row, c.vocab_size)
+--- `torch.nn.Embedding(padding_idx)`, a negative token counts from the end. `key` of the
+--- configuration is the number of rows, by default vocab_size.
+function blocks.padding_row(c, key)
+  key = key or "vocab_size"
+  local row, n = c.pad_token_id, c[key]
+  if row and row >= n then
+    fail("%s: pad_token_id (%d) must be below %s (%d)", c.model_type, row, key, n)
   end
-  return row and row % c.vocab_size
+  return row and row % n
 end
 
 --- An initialiser for embeddings: normal, with zeros in the row of the padding token.
-function blocks.normal_but_padding(c, std)
-  local normal, row = blocks.normal(std), blocks.padding_row(c)
+function blocks.normal_but_padding(c, std, key)
+  local normal, row = blocks.normal(std), blocks.padding_row(c, key)
   if not row then return normal end
   return function(t, generator)
     normal(t, generator)

@@ -75,18 +75,18 @@ end
 function gemma.add_inputs_of_layers(c, linear, norm, add)
   local n = c.num_hidden_layers * c.hidden_size_per_layer_input
   add("model.embed_tokens_per_layer.weight", { c.vocab_size_per_layer_input, n },
-    blocks.normal_but_padding(c, c.initializer_range), "embedding")
+    blocks.normal_but_padding(c, c.initializer_range, "vocab_size_per_layer_input"), "embedding")
   linear("model.per_layer_model_projection", c.hidden_size, n)
   norm("model.per_layer_projection_norm", { c.hidden_size_per_layer_input })
 end
 
 --- Returns what each layer reads of the tokens `ids` with the embeddings x: [B, T, layers,
 --- hidden_size_per_layer_input].
-function gemma.inputs_of_layers(c, params, ids, x, padding_row, o)
+function gemma.inputs_of_layers(c, params, ids, x, o)
   local own = c.hidden_size_per_layer_input
   local shape = { ids:size(0), ids:size(1), c.num_hidden_layers, own }
   local of_tokens = gemma.scaled(blocks.embedding(params, "model.embed_tokens_per_layer", ids,
-    padding_row), own):view(shape)
+    blocks.padding_row(c, "vocab_size_per_layer_input")), own):view(shape)
   local of_states = blocks.linear(params, "model.per_layer_model_projection", x, o)
     * c.hidden_size ^ -0.5
   of_states = norms.rms.apply(params, "model.per_layer_projection_norm", of_states:view(shape),
