@@ -242,11 +242,15 @@ test("what is wrong in rope_scaling is said", function()
   end
   refused({ rope_type = "bent" }, "rope_type 'bent'", "longrope")
   refused({ rope_type = "linear" }, "linear has no factor")
-  for _, model_type in ipairs { "llama", "jetmoe", "mixtral" } do
+  for _, model_type in ipairs { "llama", "jetmoe", "mixtral", "gte", "nomic_bert" } do
     expect_error(function()
       redco.models.from_config { model_type = model_type, partial_rotary_factor = 0.5 }
     end, "rotary_spec.lua:", model_type .. ": partial_rotary_factor = 0.5", "only 1")
   end
+  expect_error(function()
+    redco.models.from_config { model_type = "bamba",
+      rope_parameters = { partial_rotary_factor = 1, rope_theta = 10 } }
+  end, "bamba: partial_rotary_factor = 1", "only 0.5")
   refused({ rope_type = "longrope", short_factor = { 1 }, long_factor = { 1, 1 } },
     "short_factor has 1 numbers", "2")
 end)

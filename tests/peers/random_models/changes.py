@@ -34,6 +34,8 @@ if transformers.__version__.startswith("4."):  # GPT-2's fused attention ignores
                 "image_token_id",  # Idefics 3 does not count its tokens
                 "final_logit_softcapping",  # PaliGemma does not read it
                 "vision_start_token_id"}  # which finds the images of Qwen-VL
+else:  # version 5 scales what it has loaded
+    SETTLED |= {"rescale_prenorm_residual"}
 
 
 def changed(draw, config):

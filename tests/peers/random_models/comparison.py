@@ -94,8 +94,10 @@ def wrong(folder):
     inputs = load_file(folder / "inputs.safetensors")
     noise = load_file(folder / "noise.safetensors")
     named = {**expected, **found}
-    largest = max([value.abs().max().item() for key, value in expected.items()
-                   if key.startswith("grad.")], default=1)
+    grads = {key: value for key, value in expected.items() if key.startswith("grad.")}
+    rounding = max([1e-5 * value.abs().max().item() for value in grads.values()] + [
+        (noise[key] - value).abs().max().item() for key, value in grads.items() if key in noise],
+        default=1e-5)
     messages = []
     for name in sorted(named, key=lambda name: (ORDER.index(name.split(".")[0]), name)):
         if name.startswith("changed.") and name not in expected:
@@ -114,7 +116,7 @@ def wrong(folder):
                              inputs, case)
         if message and name.startswith("grad."):
             # Of what is zero except for rounding.
-            if (found[name] - expected[name]).abs().max() <= 1e-5 * largest:
+            if (found[name] - expected[name]).abs().max() <= rounding:
                 continue
         if message and name.startswith("changed."):
             message += f"\n    {change_of(folder, name.split('.')[1])}"

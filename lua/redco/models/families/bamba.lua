@@ -32,8 +32,7 @@ local bamba = {
 }
 
 function bamba.complete(c)
-  -- transformers always uses 0.5, whatever the file says.
-  if type(c.rope_parameters) == "table" then c.rope_parameters.partial_rotary_factor = nil end
+  -- transformers always uses 0.5, whatever the file says, but for rope_parameters of version 5.
   c.partial_rotary_factor = 0.5
 end
 

@@ -290,6 +290,8 @@ local function new_family(facts)
       defaults.type_vocab_size and "token_type_ids" or nil },
     current_name = current_name,
   }
+  -- transformers rotates whole heads.
+  if facts.rotary then family.only.partial_rotary_factor = 1 end
   for key, value in pairs(facts.only or {}) do family.only[key] = value end
   for _, key in ipairs(facts.rotary and { "rope_scaling", "rope_parameters" } or {}) do
     table.insert(family.optional, key)
