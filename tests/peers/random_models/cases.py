@@ -84,6 +84,8 @@ def of_version_5(config):
         rope["rope_theta"] = config.pop(keys[0])
         if rope["rope_type"] == "longrope":  # version 4 does not read this one
             rope.pop("original_max_position_embeddings", None)
+        if rope["rope_type"] in ("llama3", "yarn"):  # for which version 5 alone reads this one
+            config.pop("original_max_position_embeddings", None)
         if config.get("original_max_position_embeddings"):  # there `factor` counts before it
             rope.pop("factor" if rope["rope_type"] == "longrope" else None, None)
         if config["model_type"] in ("gemma3_text", "olmo3"):
