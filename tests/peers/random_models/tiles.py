@@ -218,7 +218,11 @@ def llava_next(draw):
 
 @of_images
 def llava_onevision(draw):
-    return dict(llava_next(draw), vision_aspect_ratio=f"anyres_max_{draw.choice([1, 2, 9])}")
+    config = llava_next(draw)
+    vision = config["vision_config"]
+    has_one = vision["image_size"] // vision["patch_size"] == 1  # of which the scale leaves none
+    most = 9 if has_one else draw.choice([1, 2, 9])
+    return dict(config, vision_aspect_ratio=f"anyres_max_{most}")
 
 
 def tokens_of(config, size):
