@@ -95,9 +95,10 @@ def wrong(folder):
     noise = load_file(folder / "noise.safetensors")
     named = {**expected, **found}
     grads = {key: value for key, value in expected.items() if key.startswith("grad.")}
-    rounding = max([1e-5 * value.abs().max().item() for value in grads.values()] + [
-        (noise[key] - value).abs().max().item() for key, value in grads.items() if key in noise],
-        default=1e-5)
+    largest = max([value.abs().max().item() for value in grads.values()], default=1)
+    noisiest = max([(noise[key] - value).abs().max().item() for key, value in grads.items()
+                    if key in noise], default=0)
+    rounding = max(1e-5 * largest, min(noisiest, 1e-4 * largest))
     messages = []
     for name in sorted(named, key=lambda name: (ORDER.index(name.split(".")[0]), name)):
         if name.startswith("changed.") and name not in expected:
