@@ -68,8 +68,9 @@ JUSTIFIED = re.compile("|".join([
     "not supported",                                 # a setting of the family that we lack
     "no place for the weights", "is missing",        # the weights contradict the configuration
     "expected a probability", "must (be|turn)", "entries, but",  # what no model can have
-    "expected a whole number from", "expected a positive number", "expected a table",
-    "expected the number of a token", "unknown problem_type", "pixel_values are ",
+    "expected a whole number", "expected a positive number", "expected a table",
+    "expected the number of a token", "unknown problem_type", "unknown rope_type",
+    "pixel_values are ",
     r"numbers, expected head_dim / 2", "groups, of which topk_group",
     "is not a multiple of", "numbers, expected num_", "attend to both sides generates no text",
     "squares of .* patches do not give", "_config has model_type",

@@ -7,7 +7,7 @@ from .families import (ANY_SIZE, CLASSIFIERS, ENCODER_DECODERS, IMAGE_TEXT, MASK
 from .images_with_text import INPUTS, image_token, with_images
 from .masks import mask_inputs
 from .objects import object_inputs
-from .states import IS_OLD, padding_leaks
+from .states import IS_OLD, STATES, padding_leaks
 
 
 def task_labels(config, task, rows, length, generator):
@@ -52,6 +52,8 @@ def mask_of(draw, rows, length, side):
         n = draw.randint(0, (length - 1) // 3)  # the middle is always a token
         if n and side == "left":
             row[:n] = 0
+        elif n and side == "within":
+            row[1:n + 1] = 0
         elif n:
             row[length - n:] = 0
     return mask
@@ -230,6 +232,8 @@ def new_inputs(draw, config, vocab_size, family):
             # DeBERTa reads the arbitrary state of padding if that is first; others count it.
             is_counted = family.startswith("falcon.") and not takes_positions(family)
             sides = ["left", "right"][family.startswith("deberta") or is_counted:]
+            if family.partition(".")[0] in STATES:
+                sides.append("within")
             inputs["attention_mask"] = mask_of(draw, rows, length, draw.choice(sides))
             if family in IMAGE_TEXT:  # which are no padding
                 is_image = inputs["input_ids"] == image_token(config)

@@ -61,8 +61,8 @@ return function(c, given)
       -- A single group is read by all heads.
       parts[i + 1] = i > 1 and n_groups == 1 and native.whole_on_shards(y) or y
     end
-    -- The bias that padding gets must not enter the state.
-    if kept and bias then parts[2] = parts[2] * kept end
+    -- The bias that padding gets, and the tokens before it, must not enter the state there.
+    if kept then parts[2] = parts[2] * kept end
     return unpack(parts)
   end
 

@@ -46,7 +46,7 @@ return function(c, given)
     if kept and given.bias then x = x * kept end
     local bias = params[name .. ".conv1d.bias"]
     x = activation(convolve(x, params[name .. ".conv1d.weight"], bias, o.cache, name .. ".conv"))
-    if kept and bias then x = x * kept end
+    if kept then x = x * kept end
     local parts = blocks.linear(params, name .. ".x_proj", x, o)
       :split({ rank, n_states, n_states }, -1)
     for i = 1, given.norms and 3 or 0 do
