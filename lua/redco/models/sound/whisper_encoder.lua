@@ -1,0 +1,49 @@
+--- Whisper's encoder of log-mel spectra: two convolutions, positions, and layers.
+local blocks = require "redco.models.layers.blocks"
+local fail = require "redco.fail"
+local layers = require "redco.models.sound.whisper_layers"
+local torch = require "redco.torch"
+
+local encoder = {}
+
+--- The name of the positions, which are not trained.
+encoder.positions = "embed_positions.weight"
+
+--- Declares the parameters. init_positions(t, generator) fills the positions.
+function encoder.add_parameters(c, add, init_positions)
+  for i, n_in in ipairs { c.num_mel_bins, c.d_model } do
+    blocks.add_convolution(add, "conv" .. i, { c.d_model, n_in, 3 }, blocks.normal(c.init_std))
+  end
+  add(encoder.positions, { c.max_source_positions, c.d_model }, init_positions)
+  layers.add_parameters(c, "encoder", add)
+end
+
+local function check_features(c, features)
+  if not torch.is_tensor(features) or features:dim() ~= 3 or features:size(1) ~= c.num_mel_bins
+    or features:size(2) ~= 2 * c.max_source_positions then
+    fail("%s: inputs.input_features are %s, expected [batch, %d, %d], as from "
+      .. "redco.data.feature_extractor", c.model_type, torch.is_tensor(features)
+      and ("[%s]"):format(table.concat(features.shape, ", ")) or tostring(features),
+      c.num_mel_bins, 2 * c.max_source_positions)
+  end
+end
+
+--- Returns function(params, features, o, mask, kept) -> hidden states [batch, positions, size].
+--- `mask` is that of the layers' attention. pool(x) changes the input of the last norm.
+function encoder.new(c, pool)
+  local run = layers.new(c, "encoder")
+  return function(params, features, o, mask, kept)
+    check_features(c, features)
+    local function convolved(name, x, stride)
+      local weight = params[name .. ".weight"]
+      return torch.gelu(torch.conv1d(x:to(weight.dtype), weight, params[name .. ".bias"],
+        { stride = stride, padding = 1 }))
+    end
+    local x = convolved("conv2", convolved("conv1", features, 1), 2):transpose(1, 2)
+    x = blocks.dropout(x + params[encoder.positions]:detach(), c.dropout, o)
+    x = run(params, x, o, mask, nil, kept)
+    return layers.last_norm(params, pool and pool(x) or x)
+  end
+end
+
+return encoder
