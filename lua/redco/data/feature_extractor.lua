@@ -3,7 +3,7 @@ local fail = require "redco.fail"
 local hub = require "redco.hub"
 local names_of = require "redco.names_of"
 local native = require "redco.native"
-local readers = require "redco.data.readers"
+local processor_config = require "redco.data.processor_config"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -53,8 +53,9 @@ return registry.define("redco.data.feature_extractor", [[
 feature_extractor(config: string or table) -> function(sounds, options) -> input_features [batch, ...], attention_mask [batch, frames]
 Returns a function that prepares sound for a model as transformers does. It takes sound of one
 channel [samples], a list of them or a batch. `config` is a folder with a preprocessor_config.json,
-or a table with the same keys. Keys that stand for other steps raise an error. Its
-`feature_extractor_type` says what the function returns:
+or with a processor_config.json of version 5 of transformers, or a table with the same keys. Keys
+that stand for other steps raise an error. Its `feature_extractor_type` says what the function
+returns:
 
 `WhisperFeatureExtractor`, also without a type: log-mel spectra [batch, mels, frames], and which
 frames are sound (1) and which padding (0);
@@ -68,12 +69,15 @@ model's; transformers draws one.
 `sampling_rate`, an option of all, is that of the sounds, which is compared with the model's. Options
 of Whisper's are `padding`, "max_length" (to 30 seconds) or "longest", and `truncation`, true by
 default: longer sound is cut. Sound of any length, for `Model.generate`, needs {padding = "longest",
-truncation = false}. CLAP's has `rng`, the source of the places at which longer sound is cut.]],
+truncation = false}. `pad_to_multiple_of` is a number of samples, of which the padded sounds have a
+multiple. CLAP's has `rng`, the source of the places at which longer sound is cut.
+
+The second result has the settings, such as `sampling_rate` and `hop_length`.]],
 function(config)
   local where = "feature_extractor"
   if type(config) == "string" then
-    where = hub.path("data.feature_extractor", config, "processor") .. "/preprocessor_config.json"
-    config = readers.json(where)
+    local dir = hub.path("data.feature_extractor", config, "processor")
+    config, where = processor_config(dir, "feature_extractor")
   end
   if type(config) ~= "table" then
     fail("%s: expected a folder or a table, got %s", where, native.describe(config))
@@ -86,5 +90,5 @@ function(config)
     local given = kind.options(options)
     check_rate(where, given.sampling_rate, settings.sampling_rate)
     return features(list_of(where, sounds), given)
-  end
+  end, settings
 end)

@@ -7,7 +7,7 @@ local names_of = require "redco.names_of"
 local hub = require "redco.hub"
 local native = require "redco.native"
 local processors = require "redco.data.image_processors"
-local readers = require "redco.data.readers"
+local processor_config = require "redco.data.processor_config"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -221,19 +221,6 @@ local function stacked(tiles) return torch.stack(tiles) end
 
 local layouts = { padded = image_padding.stacked, by_image = by_image }
 
-local function exists(path)
-  local file = io.open(path)
-  if file then file:close() end
-  return file ~= nil
-end
-
--- Returns a folder's options, in the form of version 4 or 5 of transformers.
-local function config_in(dir)
-  local where, newer = dir .. "/preprocessor_config.json", dir .. "/processor_config.json"
-  if exists(where) or not exists(newer) then return readers.json(where), where end
-  return readers.json(newer).image_processor, newer .. ": image_processor"
-end
-
 local function with_changes(config, changes)
   local found = {}
   for _, list in ipairs { config, changes } do
@@ -285,7 +272,8 @@ Llama4ImageProcessor, which have no slow one in transformers, give that of Pillo
 function(config, changes)
   local where = "image_processor"
   if type(config) == "string" then
-    config, where = config_in(hub.path("data.image_processor", config, "processor"))
+    local dir = hub.path("data.image_processor", config, "processor")
+    config, where = processor_config(dir, "image_processor")
   end
   if type(config) ~= "table" then
     fail("%s: expected a folder or a table, got %s", where, native.describe(config))

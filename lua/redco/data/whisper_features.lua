@@ -17,7 +17,7 @@ local facts = {
 local highest = 8000  -- Hz
 
 local extractor = { options = arguments("feature_extractor",
-  { padding = "max_length", truncation = true }, { "sampling_rate" }) }
+  { padding = "max_length", truncation = true }, { "sampling_rate", "pad_to_multiple_of" }) }
 
 --- Returns the settings, and a function(list, given) that takes sounds [samples] and the options of
 --- a call, and returns input_features [batch, mels, frames] and the mask of the frames [batch,
@@ -47,6 +47,8 @@ function extractor.new(where, config)
       if given.truncation and sound:size(0) > most then list[i] = sound:narrow(0, 0, most) end
       longest = math.max(longest, list[i]:size(0))
     end
+    local unit = given.pad_to_multiple_of
+    if unit then longest = math.ceil(longest / unit) * unit end
     if longest <= o.n_fft / 2 then
       fail("%s: %d samples are too few for one frame, which has %d", where, longest, o.n_fft)
     end
