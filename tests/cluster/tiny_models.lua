@@ -528,9 +528,9 @@ function tiny.inputs(name, model)
     inputs.attention_mask = torch.ones({ n_rows, 60 }, { dtype = "int64" })
     inputs.attention_mask:narrow(0, 1, 2):narrow(1, 53, 7):fill_(0)
   end
-  if model.family.reads_images then  -- each row has one
+  if model.family.medium then  -- each row has one image or sound
     local n, is_image = 4, nil
-    if model.family.image_dims == 5 then  -- the whole and a tile, of which two rows have an end
+    if model.family.unit_dims == 5 then  -- the whole and a tile, of which two rows have an end
       n, inputs.pixel_values = 10, numbers(2, 3, 8, 8)
       inputs.image_sizes = torch.full({ n_rows, 2 }, 8, { dtype = "int64" })
     elseif reads(model, "image_grid_thw") then

@@ -42,7 +42,7 @@ end)
 
 test("what stands for the tiles of Llama 4", function()
   local family = require "redco.models.families.llama4"
-  local word, text_of = family.image_text(redco.models.from_config(tiny.config "llama4").config,
+  local word, text_of = family.placeholder(redco.models.from_config(tiny.config "llama4").config,
     function(id) return id == 31 and "p" end)
   expect_equal(word, "<|image|>")
   expect_equal(text_of { rows = 1, columns = 1, n_tiles = 1 },

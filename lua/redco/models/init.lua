@@ -29,11 +29,11 @@ local models = {
 
 local model_types = native.embedded_modules "redco.models.families."
 
--- Whether only the text model of a folder is read: with a task, if it has no model of images, or if
--- the family of the whole is unknown.
+-- Whether only the text model of a folder is read: with a task, if it has no model of images or
+-- sounds, or if the family of the whole is unknown.
 local function reads_text_part(config, task)
   local family = families[config.model_type]
-  local is_text = family and family.reads_images
+  local is_text = family and family.medium
     and (task or family.may_lack_images and not config.vision_config)
   return (not family or is_text) and text_part.has_family(config)
 end
@@ -167,8 +167,8 @@ features); of sound "audio_classification". By default it is that of the archite
 `1_Pooling/config.json`, calls of "features" return the vectors that it describes. Weights of a head
 that the folder lacks are new, drawn from `generator`; a line on standard error names them. `config`
 has keys that replace those of the folder: {num_labels = 3}.
-Of a model that also reads images and has its text model in `text_config`, only that is read if
-there is a `task`, or if the family of the whole is not known.
+Of a model that also reads images or sound and has its text model in `text_config`, only that is read
+if there is a `task`, or if the family of the whole is not known.
 
 `quantize` rounds the weights of linear layers to a type of `redco.quant.types`, "q4_0" or "nf4",
 while they are read: the model is never whole in floats. Embeddings, heads and experts stay floats.

@@ -43,7 +43,7 @@ gemma3.check = squares_of
 
 function gemma3.n_features(c) return c.mm_tokens_per_image end
 
-function gemma3.image_text(c, token_of)
+function gemma3.placeholder(c, token_of)
   local word = token_of(c.boi_token_index)
   return word, ("\n\n%s%s%s\n\n"):format(word,
     token_of(c.image_token_index):rep(c.mm_tokens_per_image), token_of(c.eoi_token_index))

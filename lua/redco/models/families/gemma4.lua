@@ -17,11 +17,11 @@ local gemma4 = {
   tower_of_images = vision,
   is_tied = true,
   may_lack_images = true,
-  names = { text = "model.language_model.", image = "model.vision_tower.",
+  names = { text = "model.language_model.", tower = "model.vision_tower.",
     projector = "model.embed_vision." },
   logits_cap = function(c) return c.text_config.final_logit_softcapping end,
-  image_inputs = { "image_position_ids" },
-  image_dims = 3,
+  feature_inputs = { "image_position_ids" },
+  unit_dims = 3,
   defaults = {
     boi_token_id = 255999,
     eoi_token_id = 258882,
@@ -101,19 +101,16 @@ function gemma4.new_projector(c)
   return projector
 end
 
-local function in_order(j) return { { j } } end
-
 function gemma4.new_splice(c)
   local square = c.vision_config.pooling_kernel_size ^ 2
   return function(_, x, is_image, features, images)
     local n_patches = images.image_position_ids:ne(-1):all(-1):sum { -1 }
-    return splice("gemma4", x, is_image, features, { places = in_order,
-      counts = n_patches:div(square, { rounding_mode = "floor" }),
-      has_rows = images.n_real ~= nil })
+    return splice("gemma4", x, is_image, features, { has_rows = images.n_real ~= nil,
+      counts = n_patches:div(square, { rounding_mode = "floor" }) })
   end
 end
 
-function gemma4.image_text(c, token_of)
+function gemma4.placeholder(c, token_of)
   local word = token_of(c.image_token_id)
   return word, function(info)
     return token_of(c.boi_token_id) .. word:rep(info.num_soft_tokens_per_image)

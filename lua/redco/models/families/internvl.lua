@@ -44,7 +44,7 @@ end
 
 function internvl.image_options() return { crop_to_patches = true } end
 
-function internvl.image_text(c, token_of)
+function internvl.placeholder(c, token_of)
   local word = token_of(c.image_token_id)
   local part = word:rep(internvl.n_features(c))
   return word, function(info) return "<img>" .. part:rep(info.n_tiles) .. "</img>" end

@@ -12,7 +12,7 @@ local llama4 = {
   architecture = "Llama4ForConditionalGeneration",
   parts = { text_config = "llama4_text" },
   tower_of_images = vision,
-  names = { text = "language_model.model.", image = "vision_model.",
+  names = { text = "language_model.model.", tower = "vision_model.",
     projector = "multi_modal_projector." },
   lm_head = "language_model.lm_head",
   ties_as_text = true,
@@ -33,7 +33,7 @@ function llama4.prompts(texts, options)
 end
 
 -- The word for an image stays in front of the features of the whole image.
-function llama4.image_text(c, token_of)
+function llama4.placeholder(c, token_of)
   local word, part = "<|image|>", token_of(c.image_token_index):rep(llama4.n_features(c))
   return word, function(info)
     local row = (part .. "<|tile_x_separator|>"):rep(info.columns - 1) .. part

@@ -22,7 +22,7 @@ local llava = {
   },
   is_tied = false,
   is_tied_by_text = true,
-  image_inputs = { "image_sizes" },
+  feature_inputs = { "image_sizes" },
   defaults = {
     image_token_index = 32000,
     projector_hidden_act = "gelu",
@@ -81,7 +81,7 @@ end
 
 function llava.image_options(c) return is_pixtral(c) and pixtral_images.options(c) or nil end
 
-function llava.image_text(c, token_of)
+function llava.placeholder(c, token_of)
   if is_pixtral(c) then return pixtral_images.text(c, token_of) end
   local word = token_of(c.image_token_index)
   return word, word:rep(llava.n_features(c))

@@ -11,8 +11,8 @@ local next_llava = {
   parts = llava.parts,
   default_parts = llava.default_parts,
   is_tied = false,
-  image_dims = 5,
-  image_inputs = { "image_sizes" },
+  unit_dims = 5,
+  feature_inputs = { "image_sizes" },
   defaults = {
     image_token_index = 32000,
     projector_hidden_act = "gelu",
@@ -35,7 +35,7 @@ function next_llava.check(c)
   grids.check(c)
 end
 
-function next_llava.image_text(c, token_of)
+function next_llava.placeholder(c, token_of)
   local word = token_of(c.image_token_index)
   return word, grids.text(c, word)
 end

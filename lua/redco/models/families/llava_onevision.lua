@@ -27,8 +27,8 @@ local onevision = {
   },
   is_tied = false,
   is_tied_by_text = true,
-  image_dims = 5,
-  image_inputs = { "image_sizes", "batch_num_images" },
+  unit_dims = 5,
+  feature_inputs = { "image_sizes", "batch_num_images" },
   defaults = {
     image_token_index = 151646,
     projector_hidden_act = "gelu",
@@ -58,7 +58,7 @@ function onevision.check(c)
   most_of(c)
 end
 
-function onevision.image_text(c, token_of)
+function onevision.placeholder(c, token_of)
   local word = token_of(c.image_token_index)
   return word, grids.text(c, word, most_of(c))
 end

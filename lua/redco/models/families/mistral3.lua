@@ -26,7 +26,7 @@ local mistral3 = {
   },
   is_tied = true,
   is_tied_by_text = true,
-  image_inputs = { "image_sizes" },
+  feature_inputs = { "image_sizes" },
   defaults = {
     image_token_index = 10,
     projector_hidden_act = "gelu",
@@ -37,7 +37,7 @@ local mistral3 = {
   aliases = { image_token_id = "image_token_index" },
   n_image_layers = llava.n_image_layers,
   image_options = pixtral_images.options,
-  image_text = pixtral_images.text,
+  placeholder = pixtral_images.text,
   new_splice = pixtral_images.new_splice,
 }
 

@@ -91,7 +91,7 @@ function whisper.head() return "model.decoder.embed_tokens.weight" end
 function whisper.new_encoder(c)
   local encode = encoder.new(c)
   return function(params, inputs, o, kept)
-    return encode(blocks.with_prefix(params, encoder_prefix), inputs.input_features, o, {}, kept)
+    return encode(blocks.with_prefix(params, encoder_prefix), inputs.input_features, o, nil, kept)
   end
 end
 

@@ -7,17 +7,15 @@ local splice = {}
 --- Returns how many images each row has, [B]: in pixel_values [B, k, ...] those of zeros are none.
 function splice.n_real(pixels) return pixels:flatten(2):ne(0):any(2):sum { 1 } end
 
-local function in_order(j) return { { j } } end
-
 --- Returns embeddings x [B, T, size] with features [n, F, size] in place of the tokens where
 --- is_image [B, T] is true, in their order. If rows have their own images (n = B * k), the first
---- n_real [B] of each k count.
-function splice.features(model_type, x, is_image, features, n_real)
+--- n_real [B] of each k count. `unit` is "image" or "sound".
+function splice.features(model_type, x, is_image, features, n_real, unit)
   local n, length, options = features:size(0), features:size(1), { device = x.device }
   local counts = n_real and torch.arange(n / x:size(0), options):lt(n_real:unsqueeze(1)):flatten()
     or torch.ones({ n }, options)
   return put(model_type, x, is_image, features, { counts = counts:to "int64" * length,
-    places = in_order, has_rows = n_real ~= nil })
+    has_rows = n_real ~= nil, unit = unit })
 end
 
 --- Returns the numbers [B, T] of spans of adjacent image tokens; -1 for other tokens.

@@ -70,8 +70,8 @@ return function(row)
     architecture = row.architecture,
     parts = { text_config = "llama" },
     tower_of_images = new_tower(row.vision_type),
-    names = { text = "model.text_model.", image = "model.", projector = "model.connector." },
-    image_inputs = { "pixel_attention_mask" },
+    names = { text = "model.text_model.", tower = "model.", projector = "model.connector." },
+    feature_inputs = { "pixel_attention_mask" },
     has_rows = true,
     is_tied = false,
     is_tied_by_text = true,
@@ -95,7 +95,7 @@ return function(row)
 
   function family.n_features(c) return layers.n_patches(c.vision_config) / c.scale_factor ^ 2 end
 
-  function family.image_text(c, token_of)
+  function family.placeholder(c, token_of)
     local word = token_of(c.image_token_id)
     return word, tiled(word:rep(family.n_features(c)), "<global-img>", "<fake_token_around_image>")
   end

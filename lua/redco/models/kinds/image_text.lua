@@ -1,6 +1,7 @@
---- Decoders that also read images, as Hugging Face's classes `...ForConditionalGeneration`:
---- features of a model of images, projected, stand in the rows of a decoder in place of image
---- tokens. The decoder is a family that `takes_features`, the model of images a tower (tower.lua).
+--- Decoders that also read images or sounds, as Hugging Face's classes
+--- `...ForConditionalGeneration`: features of a model of images or sounds, projected, stand in the
+--- rows of a decoder in place of tokens for them. The decoder is a family that `takes_features`,
+--- the model of images or sounds a tower (tower.lua).
 local blocks = require "redco.models.layers.blocks"
 local complete_config = require "redco.models.config"
 local fail = require "redco.fail"
@@ -12,23 +13,31 @@ local tower = require "redco.models.kinds.tower"
 
 local prefix = "model."
 
--- The number of the image token. Families have one of two keys for it.
-local function image_token(c) return c.image_token_index or c.image_token_id end
+-- What families of images and of sounds call otherwise: an image or a sound, the tower's
+-- configuration and its prefix, the input and how many dimensions it has for a list of them, and
+-- the token, for whose number families have one of two keys.
+local media = {
+  image = { unit = "image", part = "vision_config", tower = "model.vision_tower.",
+    values = "pixel_values", dims = 4, tokens = { "image_token_index", "image_token_id" } },
+  sound = { unit = "sound", part = "audio_config", tower = "model.audio_tower.",
+    values = "input_features", dims = 3, tokens = { "audio_token_index", "audio_token_id" } },
+}
 
--- The prefixes of the parameters of the parts, unless the row has others.
-local usual_names = { text = "model.language_model.", image = "model.vision_tower.",
-  projector = "model.multi_modal_projector." }
+local function token_of(family, c)
+  local keys = family.medium.tokens
+  return c[keys[1]] or c[keys[2]]
+end
 
--- Returns the family of a part, "text_config" or "vision_config".
+-- Returns the family of a part, "text_config" or that of the tower.
 local function part_of(family, kind, config)
-  if kind == "vision_config" and family.tower_of_images then return family.tower_of_images end
+  local is_text = kind == "text_config"
+  if not is_text and family.tower_of_images then return family.tower_of_images end
   local model_type = type(config) == "table" and config.model_type or family.parts[kind]
-  if kind == "vision_config" and family.towers[model_type] then return family.towers[model_type] end
-  local decoder = kind == "text_config" and family.decoder
+  if not is_text and family.towers[model_type] then return family.towers[model_type] end
+  local decoder = is_text and family.decoder
   if decoder and decoder.model_type == model_type then return decoder end
   local found = families[model_type]
-  local part = found and (kind == "text_config" and found.takes_features and found or
-    kind == "vision_config" and found.tower)
+  local part = found and (is_text and found.takes_features and found or not is_text and found.tower)
   return part or fail("%s: its %s has model_type '%s', which is not supported", family.model_type,
     kind, model_type)
 end
@@ -60,6 +69,7 @@ end
 local function current_name(family, name)
   local renamed = name:gsub("^language_model%.model%.", "model.language_model.")
     :gsub("^language_model%.lm_head%.", "lm_head."):gsub("^vision_tower%.", "model.vision_tower.")
+    :gsub("^audio_tower%.", "model.audio_tower.")
     :gsub("^multi_modal_projector%.", "model.multi_modal_projector.")
     :gsub("^image_newline$", "model.image_newline")
   local rest = renamed:match "^model%.vision_tower%.(.*)"
@@ -89,7 +99,7 @@ end
 local function complete(family, c, is_file)
   local given = { tie_word_embeddings = c.tie_word_embeddings, text_config = c.text_config or {},
     transformers_version = c.transformers_version }
-  for _, kind in ipairs { "text_config", "vision_config" } do
+  for _, kind in ipairs { "text_config", family.medium.part } do
     if c[kind] ~= nil and type(c[kind]) ~= "table" then
       fail("%s: the configuration's %s is no table", family.model_type, kind)
     end
@@ -108,46 +118,52 @@ end
 
 local function text_of(family, c) return part_of(family, "text_config", c.text_config) end
 
--- Returns function(params, images, o) -> features [n, F, size].
+local function tower_of(family, c)
+  local part = family.medium.part
+  return part_of(family, part, c[part]), c[part]
+end
+
+-- Returns function(params, units, o) -> features [n, F, size]. `units` are images or sounds.
 local function new_features(family, c)
-  local image = part_of(family, "vision_config", c.vision_config)
+  local facts, own = tower_of(family, c)
   local n_layers = family.n_image_layers and family.n_image_layers(c)
-  local run = tower.new(image, setmetatable({ num_hidden_layers = n_layers,
-    vision_use_head = false }, { __index = c.vision_config }))
+  local run = tower.new(facts, setmetatable({ num_hidden_layers = n_layers,
+    vision_use_head = false }, { __index = own }))
   local projector = family.new_projector(c)
-  return function(params, images, o)
-    local kept, n_tiles = {}, family.image_dims == 5 and images.pixel_values:size(1)
+  return function(params, units, o)
+    local kept, n_tiles = {}, family.unit_dims == 5 and units.pixel_values:size(1)
     if n_tiles then
-      images = setmetatable({ pixel_values = images.pixel_values:flatten(0, 1) },
-        { __index = images })
+      units = setmetatable({ pixel_values = units.pixel_values:flatten(0, 1) }, { __index = units })
     end
-    local last = run(blocks.with_prefix(params, family.names.image), images, o, kept)
+    local last = run(blocks.with_prefix(params, family.names.tower), units, o, kept)
     local x = projector.forward(blocks.with_prefix(params, family.names.projector), kept, last, o,
-      images)
+      units)
     return n_tiles and x:unflatten(0, { x:size(0) / n_tiles, n_tiles }):flatten(1, 2) or x
   end
 end
 
--- Returns the inputs about images, without the dimension of rows.
-local function images_of(family, inputs)
-  local images, pixels = {}, inputs.pixel_values
-  local has_rows = pixels:dim() > family.image_dims
-  for _, name in ipairs { "pixel_values", unpack(family.image_inputs) } do
+-- Returns the inputs about images or sounds, without the dimension of rows.
+local function units_of(family, inputs)
+  local units, values = {}, inputs[family.medium.values]
+  local has_rows = values:dim() > family.unit_dims
+  for _, name in ipairs { family.medium.values, unpack(family.feature_inputs) } do
     local value = inputs[name]
-    images[name] = has_rows and value and value:dim() > 1 and value:flatten(0, 1) or value
+    units[name] = has_rows and value and value:dim() > 1 and value:flatten(0, 1) or value
   end
-  if has_rows then images.n_real = splice.n_real(pixels) end
-  return images
+  if has_rows then units.n_real = splice.n_real(values) end
+  return units
 end
 
 --- Returns a family. A row has the fields of a family, and
+---   medium: what it reads, "image", or "sound", where all that is said here of images counts for
+---     sounds, with audio_config and input_features in place of vision_config and pixel_values
 ---   parts: the model_types of text_config and vision_config that have none
 ---   decoder: the family of its text_config, if that is no model alone
 ---   tower_of_images: the tower of its model of images, if there is only one; its vision_config may
 ---     have any model_type
 ---   towers: by model_type, the towers of images that are no models alone; they have a function
 ---     has_name(name): whether a parameter is the tower's
----   names: the prefixes of the parameters, { text = ..., image = ..., projector = ... }, if others
+---   names: the prefixes of the parameters, { text = ..., tower = ..., projector = ... }, if others
 ---     than LLaVA's; then files have these names, too
 ---   may_lack_images: whether a folder without vision_config has only the text model
 ---   lm_head: the name of the head, if not "lm_head"
@@ -159,20 +175,21 @@ end
 ---     features [n, F, size] }, with the parameters' names behind "multi_modal_projector."; `kept`
 ---     are the hidden states before and after each layer of the model of images, `last` its output
 ---   n_features(c): how many features an image or a tile has
----   image_text(c, token_of): the word for an image in texts, and what stands for it in rows, a
----     text or function(a table of the image processor's info): the text; token_of(id) is the text
----     of a token
+---   placeholder(c, token_of): the word for an image in texts, and what stands for it in rows,
+---     a text or function(a table of the image processor's info): the text; token_of(id) is the
+---     text of a token
 ---   image_options(c): options of the image processor that count instead of the folder's
 ---   prompts(texts, options, tokens, word, counts) -> texts: changes the options of the tokenizer;
 ---     `counts` are the numbers of images, if each text has a list
 ---   has_answers: whether token_type_ids are 1 for the tokens of an answer, which are labels
 ---   has_rows: whether pixel_values of the processor always have a dimension of rows
+---   fills_windows: whether a long sound has several windows, as an image has tiles; else it is cut
 ---   n_image_layers(c): how many layers of the model of images are read, or nil for all
 ---   spans_of(inputs, is_image, o): the spans of tokens that see each other (masks.lua), or nil
 ---   first_position: the position of the first token, if not 0
----   image_inputs: names of inputs about the images beside pixel_values
----   image_dims: how many dimensions pixel_values of a list of images have; 4, or 5 if an image is
----     [tiles, 3, height, width]: then the features [n, F, size] are those of all tiles
+---   feature_inputs: names of inputs about the images beside pixel_values
+---   unit_dims: how many dimensions pixel_values of a list of images have; 4 (of sounds 3), or 5 if
+---     an image is [tiles, 3, height, width]: then features [n, F, size] are those of all tiles
 ---   new_splice(c): function(params, x, is_image, features, images) that replaces splice.features;
 ---     `images` has the inputs about images, without the dimension of rows, and n_real (splice.lua)
 ---   settle(kind, config): changes the given configuration of a part
@@ -185,33 +202,37 @@ end
 --- [B, k, ...]: the images of each row; zeros follow if a row has fewer than k. A batch of this
 --- shape can be split over processes by rows.
 return function(row)
+  local medium = media[row.medium or "image"]
+  local usual_names = { text = "model.language_model.", tower = medium.tower,
+    projector = "model.multi_modal_projector." }
   local family = {
-    base_model_prefix = "model", reads_images = true, nullable = { "text_config", "vision_config" },
-    inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids", "pixel_values" },
-    prompt_inputs = { "pixel_values" }, default_parts = {}, names = usual_names,
-    image_inputs = {}, image_dims = 4, towers = {}, lm_head = "lm_head",
+    base_model_prefix = "model", nullable = { "text_config", medium.part },
+    inputs = { "input_ids", "attention_mask", "position_ids", "segment_ids", medium.values },
+    prompt_inputs = { medium.values }, default_parts = {}, names = usual_names,
+    feature_inputs = {}, unit_dims = medium.dims, towers = {}, lm_head = "lm_head",
     optional = { "tie_word_embeddings" },
     ignored = { "%.position_ids$", "%.rotary_emb%.inv_freq$" },
   }
-  function family.image_text(c, token_of)
-    local word = token_of(image_token(c))
+  function family.placeholder(c, text_of_token)
+    local word = text_of_token(token_of(family, c))
     return word, word:rep(family.n_features(c))
   end
 
   for key, value in pairs(row) do family[key] = value end
+  family.medium = medium
   if family.names == usual_names then
     function family.current_name(name) return current_name(family, name) end
     family.file_name = file_name
   end
-  for _, name in ipairs(family.image_inputs) do
+  for _, name in ipairs(family.feature_inputs) do
     for _, list in ipairs { family.inputs, family.prompt_inputs } do list[#list + 1] = name end
   end
-  family.defaults = { text_config = {}, vision_config = {} }
+  family.defaults = { text_config = {}, [medium.part] = {} }
   for key, value in pairs(row.defaults) do family.defaults[key] = value end
 
   function family.config_parts(given)
     return { text_config = part_of(family, "text_config", given.text_config),
-      vision_config = part_of(family, "vision_config", given.vision_config) }
+      [medium.part] = part_of(family, medium.part, given[medium.part]) }
   end
 
   function family.complete(c, is_file)
@@ -220,9 +241,8 @@ return function(row)
   end
 
   function family.add_parameters(c, add)
-    local image = part_of(family, "vision_config", c.vision_config)
-    tower.add_parameters(image, c.vision_config,
-      blocks.add_with_prefix(add, family.names.image))
+    local facts, own = tower_of(family, c)
+    tower.add_parameters(facts, own, blocks.add_with_prefix(add, family.names.tower))
     family.new_projector(c).add_parameters(blocks.add_with_prefix(add, family.names.projector))
     if family.add_own_parameters then family.add_own_parameters(c, add) end
     local text = setmetatable({ tie_word_embeddings = c.tie_word_embeddings },
@@ -243,8 +263,8 @@ return function(row)
     return name_of_text(family, weight)
   end
 
-  local function splice_equal(_, x, is_image, features, images)
-    return splice.features(family.model_type, x, is_image, features, images.n_real)
+  local function splice_equal(_, x, is_unit, features, units)
+    return splice.features(family.model_type, x, is_unit, features, units.n_real, medium.unit)
   end
 
   function family.new_forward(c)
@@ -252,23 +272,23 @@ return function(row)
     local features_of = new_features(family, c)
     local put = family.new_splice and family.new_splice(c) or splice_equal
     return function(params, inputs, o)
-      local ids, token = inputs.input_ids, image_token(c)
-      local is_image = ids:eq(token)
+      local ids, token = inputs.input_ids, token_of(family, c)
+      local is_unit = ids:eq(token)
       local given = { attention_mask = inputs.attention_mask, position_ids = inputs.position_ids,
         segment_ids = inputs.segment_ids, input_ids = ids }
       if token >= c.text_config.vocab_size then
-        given.input_ids = ids:masked_fill(is_image, 0)
+        given.input_ids = ids:masked_fill(is_unit, 0)
       end
       if family.first_position and not given.position_ids then
         given.position_ids = blocks.position_ids(given, o, ids) + family.first_position
       end
-      if family.spans_of then given.image_spans = family.spans_of(inputs, is_image, o) end
-      local images = inputs.pixel_values and images_of(family, inputs)
-      if family.read then family.read(c, given, inputs, is_image, images, o) end
-      if images then
+      if family.spans_of then given.image_spans = family.spans_of(inputs, is_unit, o) end
+      local units = inputs[medium.values] and units_of(family, inputs)
+      if family.read then family.read(c, given, inputs, is_unit, units, o) end
+      if units then
         function given.spliced(x)
-          return put(params, x, is_image,
-            features_of(params, images, { train = o.train, rng = o.rng }), images)
+          return put(params, x, is_unit,
+            features_of(params, units, { train = o.train, rng = o.rng }), units)
         end
       end
       return decode(with_names_of_text(family, params), given, o)

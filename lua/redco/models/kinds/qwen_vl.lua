@@ -102,12 +102,12 @@ return function(row)
   end
 
   row.is_tied = false
-  row.names = { text = "model.language_model.", image = "model.visual.",
+  row.names = { text = "model.language_model.", tower = "model.visual.",
     projector = "model.visual.merger." }
   row.current_name, row.file_name = names.current_name, row.file_name or names.same
   row.parts = { text_config = text.model_type, vision_config = vision.model_type }
   row.decoder, row.tower_of_images = text, vision
-  row.image_inputs, row.image_dims = { "image_grid_thw" }, 3
+  row.feature_inputs, row.unit_dims = { "image_grid_thw" }, 3
   row.defaults = row.defaults or { image_token_id = 151655, video_token_id = 151656,
     vision_start_token_id = 151652, vision_end_token_id = 151653 }
   row.read = new_read(row)
@@ -124,7 +124,7 @@ return function(row)
     end
   end
 
-  function row.image_text(c, token_of)
+  function row.placeholder(c, token_of)
     local word = token_of(c.image_token_id)
     return word, function(info)
       local _, height, width = unpack(info.image_grid_thw)

@@ -2,6 +2,7 @@
 local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local layers = require "redco.models.sound.whisper_layers"
+local masks = require "redco.models.layers.masks"
 local torch = require "redco.torch"
 
 local encoder = {}
@@ -28,11 +29,12 @@ local function check_features(c, features)
   end
 end
 
---- Returns function(params, features, o, mask, kept) -> hidden states [batch, positions, size].
---- `mask` is that of the layers' attention. pool(x) changes the input of the last norm.
+--- Returns function(params, features, o, seen, kept) -> hidden states [batch, positions, size].
+--- Layers attend only to positions where `seen` [batch, positions] is true, or to all without it.
+--- pool(x) changes the input of the last norm.
 function encoder.new(c, pool)
   local run = layers.new(c, "encoder")
-  return function(params, features, o, mask, kept)
+  return function(params, features, o, seen, kept)
     check_features(c, features)
     local function convolved(name, x, stride)
       local weight = params[name .. ".weight"]
@@ -40,8 +42,10 @@ function encoder.new(c, pool)
         { stride = stride, padding = 1 }))
     end
     local x = convolved("conv2", convolved("conv1", features, 1), 2):transpose(1, 2)
-    x = blocks.dropout(x + params[encoder.positions]:detach(), c.dropout, o)
-    x = run(params, x, o, mask, nil, kept)
+    -- transformers writes Voxtral's positions as float32 beside weights of another type.
+    x = (x + params[encoder.positions]:detach()):to(x.dtype)
+    local mask = { mask = masks.padding(seen, x.dtype) }
+    x = run(params, blocks.dropout(x, c.dropout, o), o, mask, nil, kept)
     return layers.last_norm(params, pool and pool(x) or x)
   end
 end
