@@ -273,6 +273,9 @@ local configs = {
   phi3 = merged(grouped, { resid_pdrop = 0, pad_token_id = 0 }),
   phimoe = merged(grouped, { num_local_experts = 4 }),
   qwen2 = grouped,
+  qwen2_audio = { audio_token_index = 31, text_config = merged(grouped, { vocab_size = 32 }),
+    audio_config = { num_mel_bins = 4, max_source_positions = 8, d_model = 16, encoder_layers = 2,
+      encoder_attention_heads = 4, encoder_ffn_dim = 24 } },
   qwen2_moe = merged(grouped, { num_experts = 4, num_experts_per_tok = 2,
     moe_intermediate_size = 8, shared_expert_intermediate_size = 8 }),
   qwen2_5_vl = { image_token_id = 31, text_config = any_size.text,
@@ -340,6 +343,10 @@ local configs = {
     eos_token_id = 2 }), decoder_start_token_id = 1, pad_token_id = 0,
     tie_word_embeddings = false },
   vit = vit,
+  voxtral = { audio_token_id = 31,
+    text_config = merged(with_head_size, { vocab_size = 32 }),
+    audio_config = { num_mel_bins = 4, max_source_positions = 8, hidden_size = 16,
+      num_hidden_layers = 2, num_attention_heads = 4, intermediate_size = 32 } },
   wav2vec2 = sound,
   wavlm = merged(sound, { num_buckets = 8, max_bucket_distance = 9, do_stable_layer_norm = true,
     feat_extract_norm = "layer" }),
@@ -530,6 +537,15 @@ function tiny.inputs(name, model)
   end
   if model.family.medium then  -- each row has one image or sound
     local n, is_image = 4, nil
+    if model_type == "voxtral" then
+      inputs.input_features = numbers(4, 16)
+    elseif reads(model, "feature_attention_mask") then
+      local n_frames = torch.tensor { { 16 }, { 9 }, { 4 }, { 13 } }
+      inputs.input_features = numbers(4, 16)
+      inputs.feature_attention_mask = torch.arange(16):unsqueeze(0):lt(n_frames):to "int64"
+      is_image = torch.arange(n):unsqueeze(0):lt(
+        (n_frames + 1):div(4, { rounding_mode = "floor" }))
+    end
     if model.family.unit_dims == 5 then  -- the whole and a tile, of which two rows have an end
       n, inputs.pixel_values = 10, numbers(2, 3, 8, 8)
       inputs.image_sizes = torch.full({ n_rows, 2 }, 8, { dtype = "int64" })

@@ -1,4 +1,5 @@
-"""redco.models.processor makes of random images and texts what transformers' processors and Pillow do.
+"""redco.models.processor makes of random images or sounds and texts what transformers' processors and
+Pillow do.
 
 processors_peer.py REDCO_LUA SOURCE [--seed N] [--count N] [--kind NAME ...] [--keep FOLDER]
 """
@@ -22,9 +23,10 @@ sys.dont_write_bytecode = True
 import with_pillow  # noqa: E402
 
 IS_NEW = transformers.__version__.startswith("5.")
+SOUND = ["<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>"]
 TOKENS = ["<image>", "<fake_token_around_image>", "<global-img>", "[IMG]", "[IMG_BREAK]", "[IMG_END]",
           "<img>", "</img>", "<IMG_CONTEXT>", "<|image|>", "<|patch|>", "<|image_start|>",
-          "<|image_end|>", "<|tile_x_separator|>", "<|tile_y_separator|>", *(f"<row_{i}_col_{j}>" for i in range(1, 7)
+          "<|image_end|>", "<|tile_x_separator|>", "<|tile_y_separator|>", *SOUND, *(f"<row_{i}_col_{j}>" for i in range(1, 7)
                                                 for j in range(1, 7))]
 
 
@@ -202,13 +204,56 @@ def gemma4(draw, tokenizer):
         audio_token="<sound>", audio_token_id=-1, boa_token="<", eoa_token=">"), "<image>"
 
 
+def qwen2_audio(draw, tokenizer):
+    mels, seconds = draw.randint(4, 20), draw.randint(1, 2)
+    extractor = transformers.WhisperFeatureExtractor(
+        feature_size=mels, chunk_length=seconds, hop_length=draw.choice([80, 160]))
+    config = dict(model_type="qwen2_audio", audio_token_index=tokenizer.convert_tokens_to_ids(
+        "<|AUDIO|>"), audio_config=dict(num_mel_bins=mels,
+                                        max_source_positions=extractor.nb_max_frames // 2))
+    # Version 4 adds the other two where they are missing.
+    return config, transformers.Qwen2AudioProcessor(extractor, tokenizer), "".join(SOUND)
+
+
+class OfWindows:
+    """What VoxtralProcessor makes of sounds, beside a tokenizer that is not of mistral_common."""
+
+    def __init__(self, feature_extractor, tokenizer, frames, n):
+        self.feature_extractor, self.tokenizer = feature_extractor, tokenizer
+        self.frames, self.n = frames, n
+
+    def __call__(self, text, audio, return_tensors, sampling_rate, **options):
+        unit = self.frames * self.feature_extractor.hop_length
+        features = transformers.VoxtralProcessor._retrieve_input_features(
+            self, audio, self.frames, sampling_rate=sampling_rate, padding=True, truncation=False,
+            pad_to_multiple_of=unit, return_tensors="pt").numpy()
+        rest = iter(audio)
+        texts = [re.sub(re.escape(SOUND[1]), lambda found: found[0] * self.n * -(
+            -len(next(rest)) // unit), one) for one in text]
+        return dict(self.tokenizer(texts, return_tensors=return_tensors, **options),
+                    input_features=features)
+
+
+def voxtral(draw, tokenizer):
+    mels, joined = draw.randint(4, 20), draw.choice([1, 2, 5, 10])
+    extractor = transformers.WhisperFeatureExtractor(
+        feature_size=mels, chunk_length=1, hop_length=draw.choice([80, 160]))
+    frames = extractor.nb_max_frames
+    config = dict(model_type="voxtral", audio_token_id=tokenizer.convert_tokens_to_ids(SOUND[1]),
+                  audio_config=dict(num_mel_bins=mels, max_source_positions=frames // 2,
+                                    hidden_size=20, intermediate_size=20 * joined))
+    return config, OfWindows(extractor, tokenizer, frames, frames // 2 // joined), SOUND[1]
+
+
 KINDS = {make.__name__: make for make in (idefics3, internvl, mistral3, pixtral, paligemma,
-                                          llava_next, llava_onevision, qwen_vl)}
+                                          llava_next, llava_onevision, qwen_vl, qwen2_audio)}
+if transformers.utils.is_torch_available():
+    KINDS["voxtral"] = voxtral
 if IS_NEW:  # version 4 lacks Gemma 4, and needs more packages for Llama 4
     KINDS.update(gemma4=gemma4, llama4=llama4)
 
 
-BARE = (internvl, llava_onevision, qwen_vl, gemma4)  # these are not complete
+BARE = (internvl, llava_onevision, qwen_vl, gemma4, voxtral)  # these are not complete
 
 
 def some_texts(draw, word, counts):
@@ -231,8 +276,10 @@ def write_case(folder, seed, kinds, source):
     tokenizer = new_tokenizer(source)
     tokenizer.save_pretrained(folder)
     config, processor, word = make(draw, tokenizer)
-    config.setdefault("image_token_id" if make in (idefics3, qwen_vl, gemma4) else "image_token_index",
-                      tokenizer.convert_tokens_to_ids(word))
+    of_sound = make in (qwen2_audio, voxtral)
+    if not of_sound:
+        config.setdefault("image_token_id" if make in (idefics3, qwen_vl, gemma4)
+                          else "image_token_index", tokenizer.convert_tokens_to_ids(word))
     if make is internvl:
         config.pop("image_token_index")
     config["text_config"] = dict(vocab_size=len(tokenizer))
@@ -241,7 +288,8 @@ def write_case(folder, seed, kinds, source):
     (folder / "config.json").write_text(json.dumps(config))
     # Version 5 writes a whole processor into one file.
     is_whole = IS_NEW and make not in BARE and draw.random() < 0.5
-    (processor if is_whole else processor.image_processor).save_pretrained(folder)
+    (processor if is_whole else processor.feature_extractor if of_sound
+     else processor.image_processor).save_pretrained(folder)
     counts = [draw.randint(0, 2) for _ in range(draw.randint(1, 3))]
     if sum(counts) == 0:
         counts[0] = 1
@@ -254,8 +302,10 @@ def write_case(folder, seed, kinds, source):
     generator = np.random.default_rng(seed)
     # Sizes of which no tile has 1, 3 or 4 rows, which the library takes for channels.
     images = [generator.integers(0, 256, (draw.randint(35, 65), draw.randint(35, 65), 3), np.uint8)
-              for _ in range(sum(counts))]
-    given = [Image.fromarray(image) for image in images]
+              for _ in range(0 if of_sound else sum(counts))]
+    sounds = [generator.standard_normal(draw.randint(100, 40000), np.float32) / 5
+              for _ in range(sum(counts) if of_sound else 0)]
+    given = sounds or [Image.fromarray(image) for image in images]
     if is_listed and make in (idefics3, llava_onevision, gemma4):
         rest = iter(given)
         given = [[next(rest) for _ in range(count)] for count in counts]
@@ -264,8 +314,9 @@ def write_case(folder, seed, kinds, source):
         options["padding_side"] = draw.choice(["left", "right"])
     if make is paligemma and draw.random() < 0.5:
         options["suffix"] = some_texts(draw, "", counts)
-    expected = processor(images=given, text=list(texts),
-                         return_tensors="pt" if make is llama4 else "np", **options)
+    units = dict(audio=given, sampling_rate=16000) if of_sound else dict(images=given)
+    expected = processor(text=list(texts), return_tensors="pt" if make is llama4 else "np", **units,
+                         **options)
     if make is llama4:  # NumPy has no bfloat16
         expected = {key: (value.float() if key == "pixel_values" else value).numpy()
                     for key, value in expected.items()}
@@ -274,10 +325,10 @@ def write_case(folder, seed, kinds, source):
         expected.pop("batch_num_images", None)
     arrays = {key: np.ascontiguousarray(value) for key, value in expected.items()}
     save_file(arrays, folder / "expected.safetensors")
-    save_file({str(i): np.ascontiguousarray(image.transpose(2, 0, 1))
-               for i, image in enumerate(images)}, folder / "images.safetensors")
+    save_file({str(i): np.ascontiguousarray(unit) for i, unit in enumerate(
+        sounds or [image.transpose(2, 0, 1) for image in images])}, folder / "images.safetensors")
     (folder / "case.json").write_text(json.dumps(dict(
-        texts=texts, counts=counts, is_listed=given and isinstance(given[0], list),
+        texts=texts, counts=counts, is_listed=is_listed if of_sound else isinstance(given[0], list),
         options=options, kind=make.__name__)))
 
 
@@ -297,12 +348,14 @@ def differences(folder):
             found = flat(found.reshape(len(sizes), *found.shape[-2:]), sizes)
         elif found.ndim == value.ndim + 1:  # rows of images, of which transformers has a list
             counts = case["counts"]
-            if case["kind"] in ("internvl", "llama4"):  # tiles
+            if case["kind"] in ("internvl", "llama4", "voxtral"):  # tiles, windows
                 counts = [int((row.reshape(len(row), -1) != 0).any(1).sum()) for row in
-                          result["pixel_values"]]
+                          result.get("pixel_values", result.get("input_features"))]
             found = flat(found, counts)
         if found.shape != value.shape:
             yield f"{name} has the shape {found.shape}, expected {value.shape}"
+        elif name == "input_features" and np.allclose(found, value, 0, 1e-3):
+            continue  # logarithms of sums in another order
         elif not np.array_equal(found, value):
             yield f"{name} is off by {np.abs(found.astype(float) - value).max():.3g}"
 

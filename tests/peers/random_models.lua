@@ -98,7 +98,8 @@ local function run(folder)
       or name:find "correction_bias$" or name:find "expert_bias$" or name:find "act_fn%.beta$"
       or name:find "act_fn%.eps$" or name:find "layer_scalar$"
     if is_buffer then
-      result["grad." .. name], result["after." .. name] = nil, nil
+      local stored = cases.file_name(model, name)
+      result["grad." .. stored], result["after." .. stored] = nil, nil
     end
   end
   torch.save(result, folder .. "/result.safetensors")

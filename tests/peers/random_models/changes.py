@@ -28,14 +28,20 @@ MORE_KEYS = dict(
     classifier_dropout=0.5)
 # Without a cache, positions that depend on the length are those of the whole text for each token.
 SETTLED = {"architectures", "dtype", "model_type", "transformers_version", "id2label", "label2id",
-           "use_cache", "dilation", "num_stages"}  # without timm; version 5 does not read the last
+           "use_cache", "dilation", "num_stages",  # without timm; version 5 does not read the last
+           "audio_token_index"}  # tokens of Qwen2-Audio that are alone become as many as are needed
 if transformers.__version__.startswith("4."):  # GPT-2's fused attention ignores the first two
     SETTLED |= {"scale_attn_weights", "scale_attn_by_inverse_layer_idx",
-                "image_token_id",  # Idefics 3 does not count its tokens
+                "image_token_id", "audio_token_id",  # Idefics 3 and Voxtral do not count theirs
                 "final_logit_softcapping",  # PaliGemma does not read it
                 "vision_start_token_id"}  # which finds the images of Qwen-VL
 else:  # version 5 scales what it has loaded
     SETTLED |= {"rescale_prenorm_residual"}
+
+
+# Names of sizes that have another, by model_type: version 4 does not read them, version 5 does.
+NAMED_TWICE = {"qwen2_audio_encoder": {"hidden_size", "num_attention_heads", "num_hidden_layers",
+                                       "encoder_layers"}}  # which version 4 writes by both names
 
 
 def changed(draw, config):
@@ -44,12 +50,13 @@ def changed(draw, config):
     parts = [config] + [part for part in config.values()
                         if isinstance(part, dict) and "model_type" in part]
     part = draw.choice(parts)
+    settled = SETTLED | NAMED_TWICE.get(part.get("model_type"), set())
     if draw.maybe(0.4):
-        key = draw.choice(sorted({*MORE_KEYS} - SETTLED))
+        key = draw.choice(sorted({*MORE_KEYS} - settled))
         is_other = key == "num_hidden_layers" and "encoder_layers" in part  # a name of it in version 5
         part["encoder_layers" if is_other else key] = MORE_KEYS[key]
         return config
-    key = draw.choice(sorted(set(part) - SETTLED))
+    key = draw.choice(sorted(set(part) - settled))
     value = part[key]
     if isinstance(value, dict) and value:
         inner = draw.choice(sorted(value))

@@ -7,7 +7,7 @@ from transformers.models.auto import modeling_auto
 
 # These fill the tables of draw.
 from . import (decoders, encoder_decoders, encoders, mixtures, native_images,  # noqa: F401
-               placed_patches, states, tiles, variants)
+               placed_patches, sound_with_text, states, tiles, variants)
 from .draw import DECODERS, ENCODER_DECODERS, ENCODERS
 from .encoder_decoders import whisper_classes
 from .encoders import electra, xlnet
@@ -24,7 +24,10 @@ for _family in {*DECODERS} - {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}:
     del DECODERS[_family]  # which a newer version of the library has
 for _family in {*ENCODERS} - {*modeling_auto.MODEL_MAPPING_NAMES}:
     del ENCODERS[_family]
-for _family in {*IMAGE_TEXT} - {*modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES}:
+# Those of sound are among the encoder-decoders.
+WITH_TEXTS = {**modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+              **modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES}
+for _family in {*IMAGE_TEXT} - {*WITH_TEXTS}:
     del IMAGE_TEXT[_family]
 
 # The draw and the class of each, with the names that AutoModel has.
@@ -35,8 +38,7 @@ FAMILIES = {
     **{name: (draw, modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name])
        for name, draw in DECODERS.items()},
     **{name: (draw, GENERATORS[name]) for name, draw in ENCODER_DECODERS.items()},
-    **{name: (draw, modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[name])
-       for name, draw in IMAGE_TEXT.items()},
+    **{name: (draw, WITH_TEXTS[name]) for name, draw in IMAGE_TEXT.items()},
 }
 # Other heads, as FAMILY.TASK.
 HEADS = {"sequence_classification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,

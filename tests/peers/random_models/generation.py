@@ -6,7 +6,7 @@ import torch
 import transformers
 
 from .native_images import padded_on_the_left
-from .placed_patches import of_library
+from .sound_with_text import of_library
 from .states import IS_OLD, STATES
 
 
@@ -75,10 +75,14 @@ BEAMS = ("num_beams", "num_return_sequences", "length_penalty", "early_stopping"
 
 
 def mixes_images(prompts, image_token):
-    """Whether version 4 gives beams the images of other rows: it repeats each of a list of images,
-    which is right if each row has one."""
+    """Whether transformers gives beams the sounds, or version 4 the images, of other rows: it
+    repeats each of a list of them, which is right if each row has one."""
     pixels, ids = prompts.get("pixel_values"), prompts.get("input_ids")
-    if not IS_OLD or pixels is None or ids is None or image_token is None:
+    if "input_features" in prompts:
+        pixels = of_library(prompts, None)["input_features"]
+    elif not IS_OLD:
+        return False
+    if pixels is None or ids is None or image_token is None:
         return False
     return len(pixels) != len(ids) or not ids.eq(image_token).any(1).all()
 
@@ -126,7 +130,7 @@ def prompts_of(inputs, is_encoder_decoder, pad_token_id):
                if key in ("input_ids", "attention_mask", "pixel_values", "input_features",
                            "token_type_ids", "image_sizes", "pixel_attention_mask",
                            "batch_num_images", "image_grid_thw", "image_position_ids",
-                           "global_attention_mask")}
+                           "feature_attention_mask", "global_attention_mask")}
     if is_encoder_decoder:
         for key in ("decoder_input_ids", "decoder_attention_mask"):
             if key in inputs:

@@ -72,7 +72,9 @@ def n_features(config):
 
 
 def image_token(config):
-    return config.get("image_token_index", config.get("image_token_id"))
+    """That of an image or a sound."""
+    keys = [f"{kind}_token_{end}" for kind in ("image", "audio") for end in ("index", "id")]
+    return next((config[key] for key in keys if key in config), None)
 
 
 def counts_of(draw, n_rows, most=2):

@@ -7,8 +7,8 @@ import transformers
 from .families import (CLASSIFIERS, ENCODER_DECODERS, ENCODERS, HEADLESS, IMAGE_TEXT, OBJECTS,
                        OF_SAMPLES, OF_TEXTS, PAIRED, is_encoder, takes_positions)
 from .masks import masks_of
-from .placed_patches import of_library
 from .objects import as_lists
+from .sound_with_text import of_library
 
 STEPS = 3
 ADAMW = dict(lr=0.02, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)
@@ -44,7 +44,7 @@ def names_in_files(names, model_type):
     if model_type in ("qwen2_vl", "qwen2_5_vl"):
         return [name.replace("model.visual.", "visual.").replace("model.language_model.", "model.")
                 for name in names]
-    if not any(name.startswith("model.vision_tower.") for name in names):
+    if not any(name.startswith(("model.vision_tower.", "model.audio_tower.")) for name in names):
         return list(names)
     parts = {"model.language_model.": "language_model.model.", "lm_head.": "language_model.lm_head.",
              "model.": ""}
@@ -88,7 +88,7 @@ def with_positions(inputs, model, family):
     mask = inputs.get("attention_mask")
     if "image_grid_thw" in inputs:  # which counts otherwise
         return of_library(inputs, model)
-    if "image_position_ids" in inputs:
+    if "image_position_ids" in inputs or "feature_attention_mask" in inputs:
         inputs = of_library(inputs, model)
     if mask is None or is_encoder(family) or family in PAIRED or family in OF_TEXTS or \
             family.partition(".")[0] in {"opt", "bloom", *ENCODER_DECODERS} or \
