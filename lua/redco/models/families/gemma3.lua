@@ -3,7 +3,7 @@
 --- Gemma 3, where the tokens of an image see each other.
 local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local new_family = require "redco.models.kinds.image_text"
+local new_family = require "redco.models.kinds.features_in_text"
 local norms = require "redco.models.layers.norms"
 local splice = require "redco.models.images.splice"
 

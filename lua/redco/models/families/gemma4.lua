@@ -2,7 +2,7 @@
 --- of any size fill as many tokens as they have squares of patches.
 local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local new_family = require "redco.models.kinds.image_text"
+local new_family = require "redco.models.kinds.features_in_text"
 local norms = require "redco.models.layers.norms"
 local spans = require "redco.models.images.splice".spans
 local splice = require "redco.models.images.splice_varied"

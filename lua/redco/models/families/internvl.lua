@@ -1,7 +1,7 @@
 --- InternVL 3 (Zhu et al., 2025), as Hugging Face's `InternVLForConditionalGeneration`: squares of
 --- patches of the tiles of an image, joined, are projected to the embeddings of a decoder.
 local blocks = require "redco.models.layers.blocks"
-local new_family = require "redco.models.kinds.image_text"
+local new_family = require "redco.models.kinds.features_in_text"
 local squares = require "redco.models.images.patch_squares"
 local vision = require "redco.models.images.internvl_vision"
 

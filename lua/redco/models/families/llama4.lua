@@ -2,7 +2,7 @@
 --- of the tiles of an image, and of the whole image behind them, stand in the texts of a mixture of
 --- experts.
 local blocks = require "redco.models.layers.blocks"
-local new_family = require "redco.models.kinds.image_text"
+local new_family = require "redco.models.kinds.features_in_text"
 local vision = require "redco.models.images.llama4_vision"
 
 local llama4 = {

@@ -2,7 +2,7 @@
 --- tiles of images (tile_grids.lua).
 local grids = require "redco.models.images.tile_grids"
 local llava = require "redco.models.families.llava"
-local new_family = require "redco.models.kinds.image_text"
+local new_family = require "redco.models.kinds.features_in_text"
 
 local next_llava = {
   model_type = "llava_next",

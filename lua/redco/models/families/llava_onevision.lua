@@ -4,7 +4,7 @@
 local fail = require "redco.fail"
 local grids = require "redco.models.images.tile_grids"
 local llava = require "redco.models.families.llava"
-local new_family = require "redco.models.kinds.image_text"
+local new_family = require "redco.models.kinds.features_in_text"
 
 -- Returns the largest number of tiles whose features are not scaled.
 local function most_of(c)

@@ -4,7 +4,7 @@
 local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local llava = require "redco.models.families.llava"
-local new_family = require "redco.models.kinds.image_text"
+local new_family = require "redco.models.kinds.features_in_text"
 local norms = require "redco.models.layers.norms"
 local pixtral_images = require "redco.models.images.pixtral_images"
 local squares = require "redco.models.images.patch_squares"

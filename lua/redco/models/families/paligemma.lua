@@ -5,7 +5,7 @@ local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local families = require "redco.models.family_table"
 local layers = require "redco.models.layers.clip_layers"
-local new_family = require "redco.models.kinds.image_text"
+local new_family = require "redco.models.kinds.features_in_text"
 
 local paligemma = {
   model_type = "paligemma",

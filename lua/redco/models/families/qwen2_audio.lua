@@ -3,7 +3,7 @@
 --- sound has more tokens.
 local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
-local new_family = require "redco.models.kinds.image_text"
+local new_family = require "redco.models.kinds.features_in_text"
 local new_tower = require "redco.models.sound.whisper_tower"
 local splice = require "redco.models.images.splice_varied"
 local torch = require "redco.torch"

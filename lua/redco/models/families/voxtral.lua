@@ -4,7 +4,7 @@
 local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local json = require "redco.models.json"
-local new_family = require "redco.models.kinds.image_text"
+local new_family = require "redco.models.kinds.features_in_text"
 local new_tower = require "redco.models.sound.whisper_tower"
 
 local text_config = { model_type = "llama", vocab_size = 131072, hidden_size = 3072,

@@ -141,7 +141,7 @@ local function new_mlp(c, names)
   end
 end
 
---- Returns the layer behind the tower as a projector of image_text.lua.
+--- Returns the layer behind the tower as a projector of features_in_text.lua.
 function tower.new_projector(c, facts)
   local projector = {}
   function projector.add_parameters(add) add_merger(c, facts, add, "") end

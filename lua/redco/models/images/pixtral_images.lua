@@ -37,7 +37,7 @@ function images_of_pixtral.text(c, token_of)
   end
 end
 
---- Returns the function that puts features in the place of image tokens (image_text.lua).
+--- Returns the function that puts features in the place of image tokens (features_in_text.lua).
 function images_of_pixtral.new_splice(c)
   local side = side_of(c)
   return function(_, x, is_image, features, images)

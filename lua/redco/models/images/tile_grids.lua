@@ -109,8 +109,9 @@ local function between(place, size, new_size)
   return first:to "int64", second, at - first
 end
 
---- Returns the function of image_text.lua that puts features into rows. A table of features has
---- those of the tiles of an image, the first of the whole, and at its end that of the end of a row.
+--- Returns the function of features_in_text.lua that puts features into rows. A table of features
+--- has those of the tiles of an image, the first of the whole, and at its end that of the end of a
+--- row.
 function grids.new_splice(c, most)
   local vision = c.vision_config
   local side = math.floor(vision.image_size / vision.patch_size)

@@ -4,7 +4,7 @@
 local blocks = require "redco.models.layers.blocks"
 local fail = require "redco.fail"
 local layers = require "redco.models.layers.clip_layers"
-local new_family = require "redco.models.kinds.image_text"
+local new_family = require "redco.models.kinds.features_in_text"
 local siglip = require "redco.models.families.siglip_vision_model".tower
 local squares = require "redco.models.images.patch_squares"
 

@@ -4,7 +4,7 @@ local fail = require "redco.fail"
 local grids = require "redco.models.images.patch_grids"
 local json = require "redco.models.json"
 local names = require "redco.models.images.qwen_vl_names"
-local new_family = require "redco.models.kinds.image_text"
+local new_family = require "redco.models.kinds.features_in_text"
 local positions = require "redco.models.images.grid_positions"
 local splice = require "redco.models.images.splice_varied"
 local torch = require "redco.torch"
@@ -57,7 +57,7 @@ local function check_names(vision)
   end
 end
 
--- Returns the function `read` of a family of image_text.lua.
+-- Returns the function `read` of a family of features_in_text.lua.
 local function new_read(row)
   return function(c, given, inputs, is_image, images, o)
     if not images then
@@ -81,7 +81,7 @@ local function new_read(row)
   end
 end
 
---- Returns a family. A row has the fields of one of image_text.lua, and
+--- Returns a family. A row has the fields of one of features_in_text.lua, and
 ---   text: the family of the decoder
 ---   tower(vision_config): the facts of grid_tower.lua
 ---   vision: defaults of vision_config, its optional keys, and check(c)

@@ -1,4 +1,4 @@
---- Whisper's encoder as a tower of decoders that read sound (kinds/image_text.lua).
+--- Whisper's encoder as a tower of decoders that read sound (kinds/features_in_text.lua).
 local blocks = require "redco.models.layers.blocks"
 local encoder = require "redco.models.sound.whisper_encoder"
 
