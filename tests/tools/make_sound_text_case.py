@@ -29,8 +29,8 @@ sound_token = tokenizer.convert_tokens_to_ids('<|AUDIO|>')
 sound = Qwen2AudioEncoderConfig(num_mel_bins=8, d_model=8, encoder_layers=1,
                                 encoder_attention_heads=2, encoder_ffn_dim=12,
                                 max_source_positions=50)
-text = Qwen2Config(vocab_size=len(tokenizer), hidden_size=4, intermediate_size=12,
-                   num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+text = Qwen2Config(vocab_size=len(tokenizer), hidden_size=2, intermediate_size=12,
+                   num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1,
                    max_position_embeddings=64, tie_word_embeddings=False,
                    eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
 torch.manual_seed(20261130)
@@ -42,7 +42,7 @@ extractor = WhisperFeatureExtractor(feature_size=8, chunk_length=1)
 template = ("{% for m in messages %}{{ m.role }}: {% for part in m.content %}{% if part.type == 'audio' "
             f"%}}{WORD}{{% else %}}{{{{ part.text }}}}{{% endif %}}{{% endfor %}}\n{{% endfor %}}")
 processor = Qwen2AudioProcessor(extractor, tokenizer, chat_template=template)
-samples = torch.randn(3100) * torch.linspace(0, 0.3, 3100)
+samples = torch.randn(1900) * torch.linspace(0, 0.3, 1900)
 batch = processor(text=TEXTS, audio=[samples.numpy()], padding=True, return_tensors='pt',
                   sampling_rate=16000)
 model.save_pretrained(target)
