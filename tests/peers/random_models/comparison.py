@@ -73,7 +73,7 @@ JUSTIFIED = re.compile("|".join([
     "pixel_values are ",
     r"numbers, expected head_dim / 2", "groups, of which topk_group",
     "is not a multiple of", "numbers, expected num_", "attend to both sides generates no text",
-    "squares of .* patches do not give", "_config has model_type",
+    "squares of .* patches do not give", "but there is no sliding_window", "_config has model_type",
     "tokens are more than the model's max_position_embeddings",
     "projection_size .* differs from vision_config", r"_token_id is '.*', expected a number",
 ]))

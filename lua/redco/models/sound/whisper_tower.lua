@@ -35,7 +35,12 @@ return function(row)
     local whispers, other, default = unpack(size)
     local own, alias = whispers, other
     if row.writes_other_names then own, alias = other, whispers end
-    own_name[whispers], tower.aliases[alias], tower.defaults[own] = own, own, default
+    own_name[whispers], tower.defaults[own] = own, default
+    if alias == "num_hidden_layers" then
+      table.insert(tower.optional, alias)  -- which version 4 of transformers writes, too
+    else
+      tower.aliases[alias] = own
+    end
   end
 
   local function as_whisper(c)
