@@ -4,7 +4,9 @@ local redco = require "redco"
 local torch, data = redco.torch, redco.data
 local folder = arg[1]
 
-for i = 1, redco.data.json(folder .. "/cases.json").n do
+local cases = redco.data.json(folder .. "/cases.json")
+
+for i = 1, cases.n do
   local case = ("%s/%d"):format(folder, i)
   local given, images = torch.load(case .. "/given.safetensors"), {}
   for k = 1, 9 do images[k] = given["image" .. k] end
@@ -13,7 +15,7 @@ for i = 1, redco.data.json(folder .. "/cases.json").n do
     maps = {}
     for k = 1, #images do maps[k] = given["map" .. k] end
   end
-  local pixels, infos, labels = data.image_processor(case)(images, maps)
+  local pixels, infos, labels = data.image_processor(case, { pillow = cases.pillow })(images, maps)
   local found = torch.is_tensor(pixels) and { pixel_values = pixels, labels = labels } or pixels
   if infos[1].num_soft_tokens_per_image then
     local counts = {}

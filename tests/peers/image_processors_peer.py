@@ -10,6 +10,7 @@ import sys
 import tempfile
 
 import numpy
+import PIL
 import transformers
 from safetensors.numpy import load_file, save_file
 
@@ -119,7 +120,8 @@ def main():
                 folder.mkdir()
                 expected.append((f"{seed} {kind}", write_case(
                     folder, kind, random.Random(f"{seed} {kind}"))))
-        (root / "cases.json").write_text(json.dumps(dict(n=len(expected))))
+        (root / "cases.json").write_text(json.dumps(
+            dict(n=len(expected), pillow=int(PIL.__version__.split(".")[0]))))
         subprocess.run([PROGRAM, SOURCE / "tests" / "peers" / "image_processors.lua", root],
                        check=True)
         for i, (what, theirs) in enumerate(expected, 1):

@@ -14,6 +14,7 @@ import sys
 import tempfile
 
 import numpy as np
+import PIL
 import transformers
 from PIL import Image
 from safetensors.numpy import load_file, save_file
@@ -270,6 +271,17 @@ def flat(pixels, counts):
     return np.concatenate([row[:count] for row, count in zip(pixels, counts)])
 
 
+def name_version_of_pillow(folder):
+    """Older ones resize otherwise than redco-lua does without the key."""
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        if (folder / name).exists():
+            config = json.loads((folder / name).read_text())
+            images = config.get("image_processor", config)
+            if "image_processor_type" in images:
+                images["pillow"] = int(PIL.__version__.split(".")[0])
+                (folder / name).write_text(json.dumps(config))
+
+
 def write_case(folder, seed, kinds, source):
     draw = random.Random(f"processors {seed}")
     make = KINDS[kinds[seed % len(kinds)]]
@@ -290,6 +302,7 @@ def write_case(folder, seed, kinds, source):
     is_whole = IS_NEW and make not in BARE and draw.random() < 0.5
     (processor if is_whole else processor.feature_extractor if of_sound
      else processor.image_processor).save_pretrained(folder)
+    name_version_of_pillow(folder)
     counts = [draw.randint(0, 2) for _ in range(draw.randint(1, 3))]
     if sum(counts) == 0:
         counts[0] = 1

@@ -1,5 +1,5 @@
-// Resizes images like Pillow (src/libImaging/Resample.c): first rows, then columns, with integer
-// weights.
+// Resizes images like Pillow (src/libImaging/Resample.c): rows and columns one after the other,
+// with integer weights.
 
 #include <redco/error.h>
 #include <redco/image.h>
@@ -124,31 +124,44 @@ void resize_columns(const uint8_t* in, uint8_t* out, int64_t width, const Sums& 
   }
 }
 
+// [channels, height, from] -> [channels, height, width]
+at::Tensor with_width(const at::Tensor& image, int64_t width, ResizeFilter filter) {
+  const int64_t from = image.size(2);
+  at::Tensor result = at::empty({image.size(0), image.size(1), width}, at::kByte);
+  resize_rows(image.const_data_ptr<uint8_t>(), result.mutable_data_ptr<uint8_t>(),
+              image.size(0) * image.size(1), from, sums_of(from, width, filter));
+  return result;
+}
+
+// [channels, from, width] -> [channels, height, width]
+at::Tensor with_height(const at::Tensor& image, int64_t height, ResizeFilter filter) {
+  const int64_t from = image.size(1), width = image.size(2);
+  at::Tensor result = at::empty({image.size(0), height, width}, at::kByte);
+  const Sums sums = sums_of(from, height, filter);
+  for (int64_t c = 0; c < image.size(0); ++c)
+    resize_columns(image.const_data_ptr<uint8_t>() + c * from * width,
+                   result.mutable_data_ptr<uint8_t>() + c * height * width, width, sums);
+  return result;
+}
+
 }  // namespace
 
-at::Tensor resize_image(const at::Tensor& image, int64_t height, int64_t width, Resample resample) {
+at::Tensor resize_image(const at::Tensor& image, int64_t height, int64_t width, Resample resample,
+                        int64_t pillow) {
   require(image.dim() == 3 && image.scalar_type() == at::kByte && image.numel() > 0,
           "resize_image: expected uint8 [channels, height, width], got ", image.scalar_type(), " ",
           image.sizes());
   require(height > 0 && width > 0, "resize_image: ", height, " x ", width, " is no size");
-  ResizeFilter filter = filter_of(resample);
-  int64_t n_channels = image.size(0), from_height = image.size(1), from_width = image.size(2);
+  const ResizeFilter filter = filter_of(resample);
+  const int64_t from_height = image.size(1), from_width = image.size(2);
   at::Tensor result = image.contiguous();
-  // As in Pillow, a dimension that keeps its size is not resampled.
-  if (width != from_width) {
-    at::Tensor wide = at::empty({n_channels, from_height, width}, at::kByte);
-    resize_rows(result.const_data_ptr<uint8_t>(), wide.mutable_data_ptr<uint8_t>(),
-                n_channels * from_height, from_width, sums_of(from_width, width, filter));
-    result = wide;
-  }
-  if (height != from_height) {
-    at::Tensor high = at::empty({n_channels, height, width}, at::kByte);
-    Sums sums = sums_of(from_height, height, filter);
-    for (int64_t c = 0; c < n_channels; ++c)
-      resize_columns(result.const_data_ptr<uint8_t>() + c * from_height * width,
-                     high.mutable_data_ptr<uint8_t>() + c * height * width, width, sums);
-    result = high;
-  }
+  // As in Pillow, a dimension that keeps its size is not resampled. Its rule for the order:
+  // https://github.com/python-pillow/Pillow/pull/9549
+  const bool is_columns_first =
+      pillow >= 13 && height < from_height && from_height - height > 2 * (from_width - width);
+  if (is_columns_first) result = with_height(result, height, filter);
+  if (width != from_width) result = with_width(result, width, filter);
+  if (!is_columns_first && height != from_height) result = with_height(result, height, filter);
   return result;
 }
 

@@ -31,8 +31,9 @@ REDCO_API std::string encode_jpeg(const std::string& name, const at::Tensor& pix
 enum class Resample { lanczos = 1, bilinear = 2, bicubic = 3 };
 
 /// Resizes an image, uint8 [channels, height, width] on the CPU. The result is bit-identical to
-/// that of Pillow's `resize`.
+/// that of `resize` of this version of Pillow: since 13 columns come before rows where that is less
+/// work, and the values between the two are rounded.
 REDCO_API at::Tensor resize_image(const at::Tensor& image, int64_t height, int64_t width,
-                                  Resample resample);
+                                  Resample resample, int64_t pillow = 13);
 
 }  // namespace redco

@@ -267,7 +267,8 @@ width]; the third result has them at the size of the batch, int64 [batch, height
 do_reduce_labels class 1 becomes 0 and so on, and 0 becomes 255, which is none.
 
 Other processors, and keys that stand for other steps, raise an error. The result equals Pillow's bit
-for bit. A processor whose name ends in Fast gives the result of the slow one. Sam2ImageProcessor and
+for bit. Since Pillow 13 columns are resized before rows where that is less work, and rounding gives
+slightly other colours; {pillow = 12} as `changes` gives those of older ones. A processor whose name ends in Fast gives the result of the slow one. Sam2ImageProcessor and
 Llama4ImageProcessor, which have no slow one in transformers, give that of Pillow.]],
 function(config, changes)
   local where = "image_processor"
@@ -284,7 +285,7 @@ function(config, changes)
 
   local function resize(image, height, width)
     if image:size(1) == height and image:size(2) == width then return image end
-    return native.image_resize(image:contiguous(), height, width, o.resample)
+    return native.image_resize(image:contiguous(), height, width, o.resample, o.pillow)
   end
 
   local function resized_and_cropped(image)

@@ -124,5 +124,5 @@ end
 return { list = processors, defaults = {
   do_resize = true, resample = 2, do_center_crop = false, do_rescale = true,
   rescale_factor = 1 / 255, do_normalize = true, image_mean = half, image_std = half,
-  size = 224, crop_size = 224,
+  size = 224, crop_size = 224, pillow = 13,
 } }
