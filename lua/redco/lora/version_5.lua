@@ -30,7 +30,8 @@ local rules = {
   { "_attn%.o_proj$", "_attn.out_proj" }, { "%.mlp%.(fc%d)$", ".%1" },
   { "%.encoder%.aifi%.", ".encoder.encoder." },
   -- Here the names are the newer ones: models that read images, before version 4.52, or sounds
-  { "^language_model%.model%.", "model.language_model." }, { "^language_model%.lm_head$", "lm_head" },
+  { "^language_model%.model%.", "model.language_model." },
+  { "^language_model%.lm_head$", "lm_head" },
   { "^vision_tower%.", "model.vision_tower." }, { "^audio_tower%.", "model.audio_tower." },
   { "^multi_modal_projector%.", "model.multi_modal_projector." },
   -- Nemotron-H, Phi-3.5-MoE
