@@ -1,6 +1,6 @@
 -- Image to text: a ViT looks at a picture, a GPT-2 says what it shows.
+local pictures = require "pictures"
 local redco = require "redco"
-local torch = redco.torch
 
 local o = redco.options {
   data = "",  -- a JSONL file of {"image": path, "caption": text}; "": pairs of emoji, see below
@@ -34,32 +34,11 @@ local o = redco.options {
 }
 local here = redco.script_folder()
 
--- Pictures of two emoji, uint8 [3, 64, 64], and captions such as "taxi left of rose": each ordered
--- pair once in a row and once in a column, shuffled. What is held out was never seen in training.
+-- Captions such as "taxi left of rose". What is held out was never seen in training.
 local function emoji_pairs()
-  local sheet, names, tiles = redco.data.image(here .. "data/emoji.png"), {}, {}
-  local all = sheet:view { 3, 38, 32, 37, 32 }:permute { 1, 3, 0, 2, 4 }:reshape { -1, 3, 32, 32 }
-  for i, name in redco.data.lines(here .. "data/captions.txt"):ipairs() do
-    if #names < o.n_emoji and i % 3 == 0 and not name:find " " then
-      names[#names + 1], tiles[#tiles + 1] = name, all[i - 1]
-    end
-  end
-  local n = #names
-  local order = torch.randperm(2 * n * (n - 1), { generator = torch.Generator(o.seed) })
-  return redco.data.dataset(order:numel(), function(i)
-    local number = order[i - 1]:item()
-    local pair, is_row = math.floor(number / 2), number % 2 == 0
-    local first, second = math.floor(pair / (n - 1)) + 1, pair % (n - 1) + 1
-    if second >= first then second = second + 1 end
-    -- Across the row or column, each is moved by 0 or 16 pixels.
-    local image = torch.full({ 3, 64, 64 }, 255, { dtype = "uint8" })
-    for k, tile in ipairs { tiles[first], tiles[second] } do
-      local along, across = 32 * (k - 1), math.floor(number / (2 * k)) % 2 * 16
-      local x, y = is_row and along or across, is_row and across or along
-      image:narrow(1, y, 32):narrow(2, x, 32):copy_(tile)
-    end
-    return { image = image, caption = ("%s %s %s"):format(names[first], is_row and "left of"
-      or "above", names[second]) }
+  return pictures.pairs(here, o.n_emoji, o.seed):map(function(pair)
+    return { image = pair.image, caption = ("%s %s %s"):format(pair.first,
+      pair.is_row and "left of" or "above", pair.second) }
   end)
 end
 

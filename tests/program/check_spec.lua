@@ -78,6 +78,7 @@ local examples = {
   { "classification/train.lua" }, { "classification/train.lua", "--task=regression" },
   { "classification/train.lua", "--task=masked_lm" },
   { "text_to_text/train.lua", "--n-sentences=2000" }, { "image_to_text/train.lua", "--n-emoji=20" },
+  { "image_to_text/questions.lua", "--n-emoji=20" },
   { "speech_to_text/train.lua", "--n-sequences=200" }, { "zero_shot/train.lua" },
   { "text_to_image/train.lua", "--vae-steps=2" }, { "meta_learning/train.lua" },
   { "meta_learning/train.lua", "--task=sines" }, { "private_training/train.lua" },

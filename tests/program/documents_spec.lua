@@ -31,6 +31,13 @@ program.write("pictures/metadata.jsonl", '{"file_name": "a.png", "text": "a pict
 assert(os.execute(("ln -s '%s/tests/cases/stable_diffusion' '%s/%s'"):format(source,
   program.folder, diffusion_folder)) == 0)
 
+-- In place of a published Qwen2.5-VL, and of a user's questions.
+assert(os.execute(("ln -s '%s/tests/cases/qwen2_5_vl' '%s/Qwen2.5-VL-3B-Instruct'"):format(source,
+  program.folder)) == 0)
+program.write("questions.jsonl", ([[
+{"image": "pictures/a.png", "question": "What is this?", "answer": "a picture"}
+]]):rep(20))
+
 -- Options that make the models, the evaluations and the data of examples smaller.
 local small_encoder = "--hidden-size=32 --num-attention-heads=2 --num-hidden-layers=1"
 local smaller = {
@@ -57,6 +64,8 @@ local function stand_in(command)
   if script:find "examples/chat/" then short = "--model=" .. model end
   if script:find "federated_learning" then
     short = "--n-rounds=1 --n-clients=20 --local-epochs=1 --data=digits"
+  elseif script:find "image_to_text/questions%.lua" then
+    short = small_encoder .. " --max-steps=2 --max-new-tokens=4 --n-emoji=8"
   elseif script:find "train%.lua" or script:find "reinforcement_learning/" then
     short = (short or "") .. " --max-steps=2"
     if script:find "sums%.lua" then short = short .. " --n-held-out=9 --solved-steps=2" end

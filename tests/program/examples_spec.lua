@@ -266,7 +266,11 @@ local small_ddpg = "--warm-up=1 --updates-per-episode=4 --batch-size=16 --hidden
 local small_sums = "--most=10 --n-held-out=10 --n-solved=40 --solved-steps=4 --hidden-size=16 "
   .. "--n-rollouts=4 --num-prompts=4 --num-generations=4"
 
+local small_questions = "--hidden-size=32 --num-hidden-layers=1 --num-attention-heads=2 "
+  .. "--n-emoji=4 --max-new-tokens=4 --global-batch-size=8 --per-device-batch-size=8"
+
 for example, arguments in pairs {
+  ["image_to_text/questions.lua"] = small_questions,
   ["reinforcement_learning/ppo.lua"] = small_ppo,
   ["reinforcement_learning/ddpg.lua"] = small_ddpg,
   ["reinforcement_learning/sums.lua"] = small_sums,
@@ -295,6 +299,16 @@ local function expect_same_losses(example, arguments, ...)
     end
   end
   return expected
+end
+
+for what, arguments in pairs { ["a new model"] = "", adapters = " --model-dir=" .. source
+  .. "/tests/cases/qwen2_5_vl" } do
+  testing.test("image_to_text: questions have the same losses in each layout: " .. what, function()
+    local steps = expect_same_losses("image_to_text/questions.lua",
+      small_questions .. " --max-steps=3" .. arguments, " --per-device-batch-size=4",
+      " --n-model-shards=2", " --per-device-batch-size=4 --zero=3")
+    testing.expect_equal(#steps, 3)
+  end)
 end
 
 testing.test("meta_learning: the same losses in each layout, and the error falls", function()

@@ -3,7 +3,7 @@
 -- If one fails the others do not run, but with IN_TURN_MARK, which ends what each has written.
 local native = require "redco.native"
 
-local mark = os.getenv "IN_TURN_MARK"
+local mark, path = os.getenv "IN_TURN_MARK", package.path
 
 local runs = { {} }
 for _, word in ipairs(arg) do
@@ -12,6 +12,7 @@ end
 for _, run in ipairs(runs) do
   local script = table.remove(run, 1)
   rawset(_G, "arg", { [0] = script, unpack(run) })
+  package.path = (script:match "^.*/" or "") .. "?.lua;" .. path  -- as of a program's script
   local ok, message = xpcall(function() assert(loadfile(script))(unpack(run)) end, debug.traceback)
   if not ok then
     message = ("%s %s\n%s"):format(script, table.concat(run, " "), tostring(message))
