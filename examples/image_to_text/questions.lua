@@ -1,6 +1,6 @@
 -- Questions about pictures: a language model reads a picture in its text, and answers. It is a
 -- small LLaVA, or low-rank adapters of a folder that reads images in texts, such as Qwen2.5-VL.
-local pictures = require "pictures"
+local emoji_pairs = require "emoji_pairs"
 local redco = require "redco"
 local torch = redco.torch
 
@@ -34,7 +34,7 @@ local here = redco.script_folder()
 -- "What is left of the rose?", "What is below the taxi?", "What is here?" Pictures that are held
 -- out were never seen.
 local function emoji_questions()
-  return pictures.pairs(here, o.n_emoji, o.seed):map(function(pair)
+  return emoji_pairs.new(here, o.n_emoji, o.seed):map(function(pair)
     local first, second = pair.first, pair.second
     local after = pair.is_row and "left of" or "above"
     local before = pair.is_row and "right of" or "below"

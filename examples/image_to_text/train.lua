@@ -1,5 +1,5 @@
 -- Image to text: a ViT looks at a picture, a GPT-2 says what it shows.
-local pictures = require "pictures"
+local emoji_pairs = require "emoji_pairs"
 local redco = require "redco"
 
 local o = redco.options {
@@ -35,15 +35,15 @@ local o = redco.options {
 local here = redco.script_folder()
 
 -- Captions such as "taxi left of rose". What is held out was never seen in training.
-local function emoji_pairs()
-  return pictures.pairs(here, o.n_emoji, o.seed):map(function(pair)
+local function captioned_pairs()
+  return emoji_pairs.new(here, o.n_emoji, o.seed):map(function(pair)
     return { image = pair.image, caption = ("%s %s %s"):format(pair.first,
       pair.is_row and "left of" or "above", pair.second) }
   end)
 end
 
 local train, held_out = redco.data.split(
-  o.data ~= "" and redco.data.jsonl(o.data) or emoji_pairs(), { every = 20 })
+  o.data ~= "" and redco.data.jsonl(o.data) or captioned_pairs(), { every = 20 })
 
 local deployer = redco.Deployer {
   seed = o.seed, n_model_shards = o.n_model_shards, zero = o.zero, workdir = o.workdir,

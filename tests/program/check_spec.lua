@@ -24,10 +24,14 @@ local function check_call(f, ...)
   return run.result("a function", ok and "" or tostring(message))
 end
 
--- Checks a script in this process.
+-- Checks a script in this process. It finds the files beside it.
 local function check(path, ...)
+  local lua_path = package.path
   rawset(_G, "arg", { [0] = path, ... })
-  return check_call(assert(loadfile(path)), ...)
+  package.path = path:match "^.*/" .. "?.lua;" .. lua_path
+  local result = check_call(assert(loadfile(path)), ...)
+  package.path = lua_path
+  return result
 end
 
 local function names(result)

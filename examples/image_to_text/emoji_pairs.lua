@@ -2,11 +2,11 @@
 local redco = require "redco"
 local torch = redco.torch
 
-local pictures = {}
+local emoji_pairs = {}
 
 --- Returns a data set of { image, first, second, is_row }, shuffled: `first` is left of or above
 --- `second`, which are names of `n_emoji` emoji in `folder`.
-function pictures.pairs(folder, n_emoji, seed)
+function emoji_pairs.new(folder, n_emoji, seed)
   local sheet, names, tiles = redco.data.image(folder .. "data/emoji.png"), {}, {}
   local all = sheet:view { 3, 38, 32, 37, 32 }:permute { 1, 3, 0, 2, 4 }:reshape { -1, 3, 32, 32 }
   for i, name in redco.data.lines(folder .. "data/captions.txt"):ipairs() do
@@ -33,4 +33,4 @@ function pictures.pairs(folder, n_emoji, seed)
   end)
 end
 
-return pictures
+return emoji_pairs
