@@ -115,9 +115,9 @@ int jpeg_encode(lua_State* L) {
 }
 
 int image_resize(lua_State* L) {
-  push_tensor(
-      L, resize_image(check_tensor(L, 1), luaL_checkinteger(L, 2), luaL_checkinteger(L, 3),
-                      static_cast<Resample>(luaL_checkinteger(L, 4)), luaL_optinteger(L, 5, 13)));
+  push_tensor(L, resize_image(check_tensor(L, 1), luaL_checkinteger(L, 2), luaL_checkinteger(L, 3),
+                              static_cast<Resample>(luaL_checkinteger(L, 4)),
+                              luaL_optinteger(L, 5, newest_pillow)));
   return 1;
 }
 

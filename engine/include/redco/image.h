@@ -30,10 +30,13 @@ REDCO_API std::string encode_jpeg(const std::string& name, const at::Tensor& pix
 /// Filters, with Pillow's numbers.
 enum class Resample { lanczos = 1, bilinear = 2, bicubic = 3 };
 
+/// The version of Pillow whose colours are the default.
+inline constexpr int64_t newest_pillow = 13;
+
 /// Resizes an image, uint8 [channels, height, width] on the CPU. The result is bit-identical to
 /// that of `resize` of this version of Pillow: since 13 columns come before rows where that is less
 /// work, and the values between the two are rounded.
 REDCO_API at::Tensor resize_image(const at::Tensor& image, int64_t height, int64_t width,
-                                  Resample resample, int64_t pillow = 13);
+                                  Resample resample, int64_t pillow = newest_pillow);
 
 }  // namespace redco

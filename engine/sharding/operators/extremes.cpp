@@ -4,6 +4,7 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/max.h>
 #include <ATen/ops/min.h>
 
@@ -29,14 +30,18 @@ at::Scalar bound(at::ScalarType type, ReduceOp op) {
   return result;
 }
 
+// Returns the extremes of an empty part.
+at::Tensor bounds(const at::Tensor& empty, const Reduction& reduction, ReduceOp op) {
+  at::Tensor count = at::sum(at::ones_like(empty, at::kLong), reduction.dims, reduction.keeps);
+  return at::full(count.sizes(), bound(empty.scalar_type(), op), empty.options());
+}
+
 // Fills the results of a rank whose part is empty.
 void give_bounds(const Reduction& reduction, const std::vector<ReduceOp>& ops,
                  torch::jit::Stack& stack) {
   at::Tensor self = stack[0].toTensor();
-  at::Tensor count = at::sum(at::ones_like(self, at::kLong), reduction.dims, reduction.keeps);
   stack.clear();
-  for (ReduceOp op : ops)
-    stack.emplace_back(at::full(count.sizes(), bound(self.scalar_type(), op), self.options()));
+  for (ReduceOp op : ops) stack.emplace_back(bounds(self, reduction, op));
 }
 
 // `ops`: the reduction of each result.
@@ -79,16 +84,15 @@ Extreme extreme_along(const at::Tensor& x, int64_t dim, bool keeps, ReduceOp op)
 }
 
 // That of the part of a split dimension which this rank holds, with its place in the whole.
-Extreme extreme_of_part(const at::Tensor& x, int64_t dim, bool keeps, ReduceOp op, int64_t begin) {
+Extreme extreme_of_part(const at::Tensor& x, const Reduction& reduction, ReduceOp op,
+                        int64_t begin) {
+  const int64_t dim = reduction.dims[0];
   if (x.size(dim) > 0) {
-    Extreme own = extreme_along(x, dim, keeps, op);
+    Extreme own = extreme_along(x, dim, reduction.keeps, op);
     return {own.value, own.place + begin};
   }
-  std::vector<int64_t> sizes = x.sizes().vec();
-  sizes[size_t(dim)] = 1;
-  if (!keeps) sizes.erase(sizes.begin() + dim);
-  return {at::full(sizes, bound(x.scalar_type(), op), x.options()),
-          at::full(sizes, begin, x.options().dtype(at::kLong))};
+  const at::Tensor value = bounds(x, reduction, op);
+  return {value, at::full_like(value, begin, at::kLong)};
 }
 
 // Extremes along a dimension with their places; argmax and argmin return only these. Ranks that
@@ -112,7 +116,7 @@ Rule with_places(ReduceOp op, bool returns_values) {
     if (!over.empty())
       plan.run = [=](const Operator&, torch::jit::Stack& stack, const Mesh& mesh) {
         const Span own = own_span(size, placements, dim, mesh);
-        Extreme found = extreme_of_part(stack[0].toTensor(), dim, reduction.keeps, op, own.begin);
+        Extreme found = extreme_of_part(stack[0].toTensor(), reduction, op, own.begin);
         for (size_t i = over.size(); i-- > 0;) {  // each dim splits the parts of the dims before
           const at::Tensor values = mesh.group(over[i]).all_gather(found.value.contiguous());
           const at::Tensor places = mesh.group(over[i]).all_gather(found.place.contiguous());

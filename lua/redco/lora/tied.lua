@@ -1,6 +1,6 @@
 --- The output layer of a language model that shares the weight of its embedding: the tree has only
---- the embedding. Adapters may give the output layer a weight of its own, lm_head.weight, or
---- language_model.lm_head.weight beside language_model.model.embed_tokens.weight.
+--- the embedding. Adapters may give the output layer its own weight: lm_head.weight, or, if the
+--- embedding's name begins with language_model., language_model.lm_head.weight.
 local saved = require "redco.lora.saved"
 
 local tied = {}
@@ -20,7 +20,7 @@ local function embedding_of(params)
   return found
 end
 
---- Returns the name of the output layer of its own that a tree with this embedding may have.
+--- Returns the name that a separate output layer has in a tree with this embedding.
 function tied.head_of(embedding)
   local is_part = embedding and embedding:find "^language_model%.model%."
   return is_part and "language_model.lm_head" or "lm_head"

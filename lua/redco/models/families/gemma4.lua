@@ -60,7 +60,7 @@ local function check_images(c, images)
       pixels:size(1), k ^ 2)
   end
   if places:to_local().device == "meta" then return end
-  local sides = places:amax { 1 } + 1
+  local sides = (places:amax { 1 } + 1):full():cpu()  -- a GPU is waited for once
   if sides:remainder(k):ne(0):any():item() then
     fail("gemma4: image_position_ids have numbers of rows or columns that are no multiples of "
       .. "pooling_kernel_size, %d", k)

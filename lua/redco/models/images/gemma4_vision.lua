@@ -91,15 +91,12 @@ function vision.add_parameters(c, add)
   end
 end
 
--- Returns cos and sin [n, 1, P, head_dim / 4] for rows and for columns.
+-- Returns cos and sin [n, 1, P, head_dim / 4] for columns and for rows.
 local function angles_of(c, places, dtype)
-  local quarter, steps = c.head_dim / 4, {}
-  for i = 0, quarter - 1 do steps[i + 1] = theta_of(c) ^ (-i / quarter) end
-  local frequencies = torch.tensor(steps, { dtype = "float32", device = places.device })
-  local angles = {}
-  for axis = 0, 1 do
-    local turns = (places:select(-1, axis):unsqueeze(-1):float() * frequencies):unsqueeze(1)
-    angles[axis + 1] = { turns:cos():to(dtype), turns:sin():to(dtype) }
+  local angles = rotary.angles_of_two(places:select(-1, 0), places:select(-1, 1), c.head_dim,
+    theta_of(c)):unsqueeze(1):chunk(2, -1)
+  for axis, turns in ipairs(angles) do
+    angles[axis] = { turns:cos():to(dtype), turns:sin():to(dtype) }
   end
   return angles
 end
