@@ -216,6 +216,7 @@ std::optional<CallPlan> add(const Call& call) {
   Placements& wanted = plan->inputs[place];
   if (!wanted[Mesh::mp].is_partial()) return pointwise(call);
   wanted[Mesh::mp] = Placement::shard(1);
+  if (splitting(wanted, 1).size() > 1) return pointwise(call);  // parts of parts
   plan->run = [=, argument = part.argument, n = part.sizes()[1]](
                   const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
     const Span own = span_of(n, 1, mesh.size(Mesh::mp), mesh.coordinate(Mesh::mp));

@@ -1,5 +1,5 @@
 --- Programs that failed once, made small. They run before the random ones.
-return {
+local found = {
   -- The first call, whose plan is new, draws the numbers of the later ones.
   "x1 = with_rng(2505, torch.rand_like, shard(randn(1, { 4 }), { dp = 0, mp = 0 }))",
   -- A view that had to be gathered does not see what is written to its base.
@@ -19,15 +19,6 @@ x1:copy_(shard(randn(3, { 7 }), { mp = 0 }))]],
 x1 = shard(randn(7969, { 6, 4 }), { dp = 1 })
 x2 = x1:as_strided({ 24 }, { 1 })
 x1[mask(2736, { 6, 4 })] = 0]],
-  [[
-p = { a = randn(9554, { 2 }):requires_grad_() }
-b = { x = randn(1956, { 5, 2 }) }
-rules = { { 'a', 0 } }
-x1 = p.a * 1
-x2 = torch.view_as_complex(x1)
-x1:div_(2)
-loss = 0
-loss = loss + term(x2, 0.7)]],
   -- Sums to come, counted, split or reduced twice.
   "x1 = terms(randn(7814, { 2 }), { dp = \"sum\", mp = \"sum\" }):count_nonzero(0)",
   [[
@@ -67,21 +58,6 @@ loss = loss + term(x2, 0.6)
 gx1 = grads(loss, { x1 })]],
   "x1 = torch.std_mean(shard(randn(1963, { 0, 0 }), { dp = 0 }))",
   "x1 = shard(randn(1, { 3 }), { dp = 0, mp = 0 }):view { 3, 1, 3 }",
-  [[
-p = { a = randn(3648, { 0 }):requires_grad_() }
-b = { x = randn(5899, { 3, 3 }) }
-rules = { { 'a', 0 } }
-x1 = p.a * 1
-loss = 0
-loss = loss + term(x1, 0.4)]],
-  [[
-p = { a = randn(9594, { 6, 6 }):requires_grad_() }
-b = { x = randn(2607, { 2, 6 }) }
-rules = { { 'a', 1 } }
-x1 = p.a * 1
-x1:index_add_(1, torch.tensor { 3, 5, 3 }, randn(5254, { 6, 3 }))
-loss = 0
-loss = loss + term(x1, 0.4)]],
   -- Strides or errors that are not the same on all processes: parts of 0 or 1 elements.
   [[
 x1 = shard(randn(8175, { 6, 3 }), { dp = 1, mp = 1 }):permute { 1, 0 }
@@ -168,23 +144,6 @@ x3 = torch.batch_norm(x1, x2, nil, nil, nil, true, 0.1, 1e-5, false)
 loss = 0
 loss = loss + term(x3, 0.7)
 gx1 = grads(loss, { x1 })]],
-  -- Watched for the layout: sizes of -1, and what fails without values.
-  [[
-p = { a = randn(4123, { 3, 2 }):requires_grad_() }
-b = { x = randn(8095, { 2, 3 }) }
-rules = { { 'a', 1 } }
-x1 = p.a:reshape { -1 }
-x2 = p.a:masked_select(mask(4, { 3, 2 }):fill_(1)):narrow(0, 1, 2)
-loss = 0
-loss = loss + term(x1, 0.4) + term(x2, 0.6)]],
-  -- A plan for one tensor given twice is none for two of the same sizes.
-  [[
-p = { a = randn(3337, { 6, 6 }):requires_grad_() }
-b = { x = randn(9353, { 5, 3 }) }
-rules = { { 'a', 0 } }
-x1 = torch.addmm(randn(1425, { 6 }), p.a, p.a)
-loss = 0
-loss = loss + term(x1, 0.4)]],
   -- One answer on every process.
   [[
 x1 = shard(randn(3277, { 4 }, "float32"), { mp = { dim = 0, block = 2 } })
@@ -282,23 +241,6 @@ x2, x3 = unpack(torch.unsafe_split(x1, 1, -1))
 x3:slice(1, 0, 0, 2):tanh_()
 loss = total(x3, 0.3)
 gx1 = grads(loss, { x1 })]],
-  -- A gradient that is a plain tensor, written with parts: the processes added to it differently.
-  [[
-p = { a = randn(460, { 1, 5 }):requires_grad_() }
-b = { x = randn(5897, { 1, 5 }) }
-rules = { { 'a', 1 } }
-x1 = vmap(gradient(function(p) return p:tanh():sum() end))(p.a)
-x2 = p.a:kthvalue(1, 0)
-loss = term(x2, 0.6) + total(x1, 0.7)]],
-  -- A converted copy of a parameter that zero 3 stores, written to.
-  [[
-p = { a = randn(8382, { 6 }):requires_grad_(), b = randn(6395, { 6, 6 }):requires_grad_() }
-b = { x = randn(7, { 1, 6 }) }
-rules = { { 'a', 0 }, { 'b', 'replicate' } }
-x1 = cast(p.a, "float64")
-x1:div_(2)
-x2 = cast(x1, "float32")
-loss = term(torch.linear(x1, p.b), 0.3) + term(x2:cumsum(0), 0.4)]],
   -- Random numbers in the strides of a part; conv_transpose1d chooses its layout by them.
   [[
 x1 = shard(randn(2789, { 1, 3, 1 }), { mp = 2 }) * 1
@@ -336,17 +278,6 @@ x2 = shard(randn(514, { 3, 3, 3 }), { mp = 1 }):requires_grad_()
 x3 = x1 * torch.layer_norm(x2, { 3 })
 loss = term(x3, 0.4)
 gx2 = grads(loss, { x2 })]],
-  -- A ZeRO-3 parameter that is read, written and read again; its copy; and a view of a copy.
-  [[
-p = { a = randn(8382, { 3 }):requires_grad_(), b = randn(6395, { 3 }):requires_grad_() }
-b = { x = randn(7, { 1, 6 }) }
-rules = { { 'a', 'replicate' }, { 'b', 'replicate' } }
-x1 = cast(p.a, "float32")
-x2 = cast(p.b, "float64")
-x3 = p.a:cumsum(0) + p.b:cumsum(0)
-no_grad(function() p.a:mul_(0.5) end)
-x2:squeeze():tanh_()
-loss = total(p.a, 0.4) + term(p.b, 0.3) + term(x1, 0.5) + term(x2, 0.7) + total(x3, 0.6)]],
   -- A write to a view by strides of a tensor that is not dense in memory.
   [[
 x1 = shard(randn(7736, { 4, 5, 5 }), { dp = 2, mp = 2 }):requires_grad_()
@@ -375,18 +306,6 @@ no_grad(function() x2:copy_(x3) end)
 x4 = x2:detach():view { 3, 4 }
 x4:copy_(x2:detach())
 loss = term(x2, 0.4)]],
-  -- A loss_fn that changes its batch in place: the pass that finds the layout is repeated.
-  [[
-p = { a = randn(3451, { 5, 5, 1 }):requires_grad_(), b = randn(8539, { 5, 5, 5 }):requires_grad_() }
-b = { x = randn(3685, { 2, 4 }), y = randn(8788, { 2, 5, 1 }) }
-rules = { { 'a', 2 }, { 'b', 2 } }
-x1 = p.a
-x2 = b.y
-x3 = p.a * 1
-x2:unsqueeze_(1)
-x4 = torch.conv2d(x2, randn(8056, { 1, 1, 2, 2 }), nil, 3, 1)
-x5 = x3:view { -1 }
-loss = term(x1, 0.4)]],
   -- A write by index to an expanded tensor of which some processes hold nothing.
   [[
 x1 = shard(randn(4717, { 1, 3, 1 }), { dp = 0, mp = 0 }) * 1
@@ -457,16 +376,6 @@ x7 = x6:scatter_reduce(-3, ints(7513, { 2, 2, 1 }, 2), randn(9832, { 2, 2, 1 }, 
 x8 = gradient(function(p) return (p:pow(2) * x4):mean() end)(x5)
 loss = term(x7, 0.6)
 gx2, gx3 = grads(loss, { x2, x3 })]],
-  -- With ZeRO 3, parameters that were converted twice, and to integers beside a matrix product.
-  [[
-p = { a = randn(2866, { 7, 2, 7 }):requires_grad_(), b = randn(669, { 7, 2, 7 }):requires_grad_(), c = randn(8776, { 7, 2, 7 }):requires_grad_() }
-b = { x = randn(7698, { 2, 2 }), y = randn(6483, { 2, 2, 7 }) }
-rules = { { 'a', 2 }, { 'b', 0 }, { 'c', 0 } }
-x1 = p.a:bool():double():matmul(randn(6444, { 7, 7 }))
-x2 = p.b:long():double():matmul(randn(6444, { 7, 7 }))
-x3 = p.c:to("float32"):double():matmul(randn(6444, { 7, 7 })):ceil()
-x4 = (p.c * 300):to("bfloat16"):matmul(randn(6444, { 7, 7 }, "bfloat16"))
-loss = total(p.a, 0.4)]],
   -- Written to in place: with sequence_parallel, views of a sum are split along the sequence.
   [[
 x1 = shard(randn(5, { 2, 8, 4 }), { mp = 2 }):requires_grad_()
@@ -500,99 +409,16 @@ x4:mul_(2)
 x5:tanh_()
 loss = term(x2, 0.3) + term(x3, 0.4) + term(x4, 0.5) + term(x5, 0.6)
 gx1 = grads(loss, { x1 })]],
-  -- A search for layouts that fails on some parts only: one without classes.
+  -- A gradient whose positions are split over data and model shards.
   [[
-p = { a = randn(6902, { 2, 2, 2 }):requires_grad_(), b = randn(3597, { 2, 2 }):requires_grad_() }
-b = { x = randn(630, { 2, 1, 1 }) }
-rules = { { 'a', 2 } }
-x1 = p.a * 1
-x2 = shard(b.x, { dp = 2, mp = 1 }):fill_(0)
-x3 = torch.cross_entropy_loss(x2, ints(6991, { 2, 1 }, 1), torch.arange(1, 2, { dtype = x2.dtype }), 0)
-loss = term(x1, 0.4) + term(p.b, 0.5)]],
-  -- The pass that finds the stages of a pipeline: whole copies beside plain tensors.
-  [[
-p = { a = randn(2558, { 5, 5, 5 }):requires_grad_(), b = randn(4171, { 1, 1 }):requires_grad_() }
-b = { x = randn(8040, { 3, 5 }), y = randn(2729, { 3, 1 }) }
-rules = { { 'a', 'replicate' } }
-x1 = p.a * 1
-x2 = torch.conv1d(x1:full(), randn(7876, { 5, 5, 3 }), nil, 1, 1)
-x3 = (b.x * 1):full():add_(randn(7877, { 1, 5 }))
-x4 = torch.scaled_dot_product_attention(x1:full(), x1, x1, { is_causal = true })
-loss = term(x1, 0.4) + term(p.b, 0.5)]],
-  -- A copy of a parameter, which one stage has, in another placement.
-  [[
-p = { a = randn(5432, { 2, 2 }):requires_grad_(), c = randn(4753, { 2, 2 }):requires_grad_() }
-b = { x = randn(5717, { 5, 2 }) }
-rules = { { 'c', 0 } }
-x1 = shard(p.c, { dp = 1 }):mul_(3.5)
-x2 = p.a * 1
-loss = term(x1, 0.4)
-loss = loss + term(x2, 0.5)]],
-  -- A parameter that is written between its uses: what is computed from it is sent again.
-  [[
-p = { a = randn(4609, { 5, 5 }):requires_grad_(), c = randn(6494, { 5, 5 }):requires_grad_() }
-b = { x = randn(27, { 3, 5 }) }
-rules = { { 'a', 1 }, { 'c', 0 } }
-x1 = p.c
-x2, x3 = x1:median(0)
-no_grad(function() p.c:unsqueeze(0):mul_(0.5) end)
-x4 = block(function(h) return torch.linear(h, p.a):tanh() end, x2)
+x1 = randn(4562, { 2, 6, 4 }):requires_grad_()
+x2 = shard(randn(2160, { 6, 6 }), { dp = 0, mp = 0 }):requires_grad_()
+x3 = torch.linear(torch.linear(x1:transpose(1, 2), x2), x2)
 loss = 0
-loss = loss + term(x2, 0.4)]],
-  -- Blocks that run again begin on the stage where they began at first.
-  [[
-p = { a = randn(663, { }):requires_grad_(), b = randn(9331, { 2, 2 }):requires_grad_(), c = randn(6641, { }):requires_grad_() }
-b = { x = randn(8398, { 3, 1 }), y = randn(9742, { 3, 2, 1 }) }
-rules = { { 'a', 'replicate' }, { 'b', 'replicate' }, { 'c', 'replicate' } }
-x1 = p.a
-x2 = p.b
-x7 = p.a * 1
-x9 = randn(9251, { 2 })
-x13 = block(function(h) return torch.linear(h, x2, x9):relu_() end, x2)
-loss = 0
-loss = loss + term(x1, 0.4)]],
-  -- A plain gradient of a parameter that one stage has.
-  [[
-p = { a = randn(6558, { 1, 4, 4 }, "float32"):requires_grad_(), b = randn(9272, { 4, 1 }, "float32"):requires_grad_() }
-b = { x = randn(1682, { 5, 4 }, "float32") }
-rules = { { 'a', 0 }, compute_dtype = "bfloat16" }
-x1 = p.b[{ 'newaxis', { 3, 3, 1 } }]
-x1:expand { 3, 0, 3 }:add_(0.5)
-loss = 0
-loss = loss + term(p.a, 0.4)
-loss = loss + term(x1, 0.7)]],
-  -- Gradients inside of vmap, of a parameter that several stages have.
-  [[
-p = { a = randn(7866, { 6, 4, 4 }):requires_grad_(), b = randn(7380, { 6, 4, 4 }):requires_grad_() }
-b = { x = randn(7734, { 4, 6 }) }
-rules = { { 'a', 'replicate' }, { 'b', 'replicate' } }
-x1 = p.a
-x2 = p.b
-x3 = vmap(gradient(function(p) return p:logsumexp({ 0 }):sum() end))(x2)
-x4 = x3:bmm(randn(4114, { 6, 4, 4 }))
-x5 = x4 * x1
-x6 = vmap(function(r) return torch.linear(r, randn(9630, { 6, 4 })):tanh() end)(x4)
-loss = 0
-loss = loss + term(x3, 0.3)
-loss = loss + term(x5, 0.4)]],
-  -- A write through a view of a parameter that is cast, on the stage that has it.
-  [[
-p = { a = randn(8270, { 7, 3, 7 }, "float32"):requires_grad_(), b = randn(3072, { 1 }, "float32"):requires_grad_() }
-b = { x = randn(8794, { 4, 7 }, "float32") }
-rules = { { 'a', 1 }, { 'b', 'replicate' }, compute_dtype = "float64" }
-x1 = p.a
-x1:squeeze():tanh_()
-loss = 0
-loss = loss + term(x1, 0.4)]],
-  -- A write, after it was sent, to what another stage reads.
-  [[
-p = { a = randn(9618, { 1, 5 }):requires_grad_(), b = randn(8654, { 5, 5, 4 }):requires_grad_(), c = randn(9996, { 1, 5 }):requires_grad_() }
-b = { x = randn(5402, { 1, 1 }), y = randn(8378, { 1, 5, 5 }) }
-rules = { { 'a', 0 }, { 'b', 2 }, { 'c', 1 } }
-x1 = p.a
-x8 = torch.stack({ p.c, x1 }, 1)
-no_grad(function() p.a:squeeze():clamp_(-0.5, 0.5) end)
-loss = 0
-loss = loss + term(x1, 0.4)
-loss = loss + term(x8, 0.7)]],
+loss = loss + term(x1 + x3:transpose(1, 2), 0.4)
+gx1, gx2 = grads(loss, { x1, x2 })]],
 }
+
+for _, program in ipairs(require "programs.found_in_training") do found[#found + 1] = program end
+
+return found
