@@ -125,7 +125,7 @@ local tensor_parallel = {
     return {
       { "all_reduce", 1, large, "what `first` puts out" },
       { "all_reduce", 1, small, "what `down` puts out" },
-      { "all_reduce", 1, small, "the gradient of what goes into the head, at the relu before" },
+      { "all_reduce", 1, batch_size * 16 * number, "the gradient of what goes into the head" },
       { "all_reduce", 1, large, "the gradient of what goes into `second`" },
     }
   end,
@@ -236,12 +236,15 @@ if n_processes == 2 then
     step()
     return traffic.sent("mp", step), #tree.leaves(trainer.params)
   end
-  test("unet on 1x2, by its rules little more than half the bytes", function()
+  test("unet on 1x2, with and without its rules", function()
     local by_rules, n_params = sent_by_unet(true)
-    traffic.expect_only(by_rules, total(of_unet(), of_norms { n_gradients = n_params }))
-    local n_bytes = 0
+    local expected = total(of_unet(), of_norms { n_gradients = n_params })
+    traffic.expect_only(by_rules, expected)
+    local n_bytes, n_expected = 0, 0
     for _, sent in pairs(sent_by_unet(false)) do n_bytes = n_bytes + sent.bytes end
-    testing.expect_equal(n_bytes, 503204)  -- 1.71 times the bytes by the rules
+    for _, sum in pairs(expected) do n_expected = n_expected + sum[2] end
+    assert(n_bytes <= 1.1 * n_expected, ("found: %d bytes, by rules: %d"):format(
+      n_bytes, n_expected))
   end)
 end
 

@@ -123,6 +123,31 @@ TEST_CASE("zeros around a sum leave it one, unless they make a large tensor larg
   });
 }
 
+TEST_CASE("a sum is made before it is repeated, and after it is resampled to less") {
+  const at::Tensor row = numbers({2, 1}), images = numbers({1, 3, 4, 4});
+  over_model([&](const MeshPointer& mesh) {
+    const at::Tensor repeated = placed(row, mesh, sum).expand({2, 6});
+    CHECK(placement_of(repeated).is_replicated());
+    same(repeated, row.expand({2, 6}));
+    CHECK(placement_of(placed(row, mesh, sum).expand({1, 2, 1})).is_partial());
+
+    const at::Tensor x = placed(images, mesh, sum);
+    const at::Tensor pooled = at::avg_pool2d(x, 2);
+    CHECK(placement_of(pooled).is_partial());
+    same(pooled, at::avg_pool2d(images, 2));
+    const at::Tensor gradient = at::upsample_nearest2d_backward(x, {4, 4}, {1, 3, 2, 2});
+    CHECK(placement_of(gradient).is_partial());
+    same(gradient, at::upsample_nearest2d_backward(images, {4, 4}, {1, 3, 2, 2}));
+    const at::Tensor larger = at::upsample_nearest2d(x, {8, 8});
+    CHECK(placement_of(larger).is_replicated());
+    same(larger, at::upsample_nearest2d(images, {8, 8}));
+    const at::Tensor largest = at::max_pool2d(x, 2);
+    same(largest, at::max_pool2d(images, 2));
+    const at::Tensor in_16_bits = placed(images.to(at::kBFloat16), mesh, sum);
+    CHECK(placement_of(at::avg_pool2d(in_16_bits, 2)).is_replicated());
+  });
+}
+
 TEST_CASE("nothing is moved to leave a sum") {
   const at::Tensor x = numbers({6, 4}), w = numbers({4, 12});
   over_model([&](const MeshPointer& mesh) {

@@ -11,6 +11,15 @@
 
 namespace redco::sharding {
 
+bool works_on_terms(const Call& call, bool only_moves) {
+  at::ScalarType type = call.tensors[0].tensor.scalar_type();
+  const c10::IValue* dtype = call.find("dtype");
+  if (dtype && !dtype->isNone() && dtype->toScalarType() != type) return false;
+  for (const TensorArgument& argument : call.tensors)
+    if (argument.tensor.scalar_type() != type) return false;
+  return only_moves || (!is_narrow(type) && !at::isIntegralType(type, /*includeBool=*/true));
+}
+
 namespace {
 
 enum class Result {
@@ -65,17 +74,6 @@ std::optional<Letters> letters_without_own(int64_t n_dims, int64_t n_own_dims,
   return result;
 }
 
-// Whether the operator may run on the terms of a sum. All terms must have the type of the result.
-// Unless the operator only moves values, terms must not round or overflow in this type.
-bool keeps_terms(const Call& call, bool only_moves) {
-  at::ScalarType type = call.tensors[0].tensor.scalar_type();
-  const c10::IValue* dtype = call.find("dtype");
-  if (dtype && !dtype->isNone() && dtype->toScalarType() != type) return false;
-  for (const TensorArgument& argument : call.tensors)
-    if (argument.tensor.scalar_type() != type) return false;
-  return only_moves || (!is_narrow(type) && !at::isIntegralType(type, /*includeBool=*/true));
-}
-
 std::optional<CallPlan> along(const Call& call, const DimOperator& row) {
   int64_t n_dims = call.tensors[0].tensor.dim();
   std::optional<std::vector<int64_t>> own = call.dims(row.dims, n_dims);
@@ -93,7 +91,7 @@ std::optional<CallPlan> along(const Call& call, const DimOperator& row) {
   }
   factors.outputs.assign(call.op.returned.size(), result);
   factors.only_moves = row.sums == Sums::pass_as_maxima_do;
-  if (row.sums != Sums::are_reduced && keeps_terms(call, factors.only_moves))
+  if (row.sums != Sums::are_reduced && works_on_terms(call, factors.only_moves))
     factors.linear = {(uint64_t{1} << call.tensors.size()) - 1};
   return plan_by_factors(call, factors);
 }
@@ -143,7 +141,7 @@ std::optional<CallPlan> cumsum(const Call& call) {
   const int64_t dim = call.dims("dim", n_dims)->front();
   Factors factors{{letters(n_dims)}, {letters(n_dims)}};
   refuse_blocks(call, factors, dim);
-  if (keeps_terms(call, /*only_moves=*/false)) factors.linear = {1};
+  if (works_on_terms(call, /*only_moves=*/false)) factors.linear = {1};
   CallPlan plan = plan_by_factors(call, factors);
   const MeshDims over = splitting(plan.inputs[0], dim);
   if (!over.empty())

@@ -21,7 +21,7 @@ namespace {
 // Whether terms padded with zeros cost less than a separate reduction: backward often adds up the
 // gradients of several views.
 bool keeps_terms_among_zeros(const TensorArgument& argument, int64_t n_elements) {
-  constexpr int64_t little = 1 << 16;  // bytes
+  constexpr int64_t little = 1 << 14;  // bytes
   return n_elements <= argument.tensor.numel() ||
          n_elements * int64_t(argument.tensor.element_size()) <= little;
 }

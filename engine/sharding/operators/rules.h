@@ -124,6 +124,10 @@ bool adds_up_in(at::ScalarType from, at::ScalarType to);
 /// where the sum itself does not. Such sums are reduced first.
 inline bool may_overflow(at::ScalarType type) { return type == at::kHalf; }
 
+/// Whether an operator may run on the terms of a sum. All terms must have the type of the result.
+/// Unless the operator only moves values, terms must not round or overflow in this type.
+bool works_on_terms(const Call& call, bool only_moves);
+
 /// Sets the size argument of the local call, and the result's logical sizes, from `sizes`.
 void keep_local_sizes(const Call& call, CallPlan& plan, const char* argument,
                       const std::vector<int64_t>& sizes);
