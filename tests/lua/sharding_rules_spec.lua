@@ -205,8 +205,9 @@ test("heads that do not divide: some ranks hold one more than others", function(
       ["c_attn.bias"] = { dim = 0, block = 96, grain = 8 }, ["attn.c_proj.weight"] = outputs }),
     llama = copy(copy(golden.llama, attention), { ["o_proj.weight"] = inputs }),
     gptj = copy(copy(golden.gptj, attention), { ["out_proj.weight"] = inputs }),
+    -- 12 heads of position biases are little: whole, their gradients need no gather.
     t5 = copy(golden.t5, { ["q.weight"] = outputs, ["k.weight"] = outputs, ["v.weight"] = outputs,
-      ["o.weight"] = inputs }),
+      ["o.weight"] = inputs, ["relative_attention_bias.weight"] = "replicate" }),
   } do
     local decisions = decide(name, twelve, 8)
     expect_layout(decisions, expected)
@@ -223,6 +224,33 @@ test("a projection that all blocks add to stays whole: split, it would have each
     expected["embed_tokens.weight"] = nil
     for _, n in ipairs { 2, 4, 8 } do expect_layout(decide("llama", vectors, n), expected) end
   end)
+
+test("a stream of channels stays whole, and both convolutions of a block are split", function()
+  local torch = redco.torch
+  local images = torch.zeros { 2, 3, 8, 8 }
+  local function params_of(n_blocks)
+    local params = { first = torch.zeros { 32, 3, 3, 3 }, blocks = {} }
+    for i = 1, n_blocks do
+      params.blocks[i] = { time = torch.zeros { 32, 16 }, up = torch.zeros { 32, 32, 3, 3 },
+        down = torch.zeros { 32, 32, 3, 3 } }
+    end
+    return params
+  end
+  local same, one = { 1, 1 }, { 1, 1 }
+  local function forward(p)
+    local x = torch.conv2d(images, p.first, nil, one, same)
+    for _, block in ipairs(p.blocks) do
+      local y = torch.conv2d(torch.group_norm(x, 4), block.up, nil, one, same)
+      y = y + torch.linear(torch.zeros { 2, 16 }, block.time):view { 2, 32, 1, 1 }
+      x = x + torch.conv2d(torch.silu(y), block.down, nil, one, same)
+    end
+    return x:square():mean()
+  end
+  for _, n in ipairs { 2, 4 } do
+    local decisions = deployer:get_sharding_rules(params_of(2), forward, {}, n)
+    expect_layout(decisions, { ["blocks.*.up"] = 0, ["blocks.*.down"] = 1, ["blocks.*.time"] = 0 })
+  end
+end)
 
 test("the reason for what stays whole is the one that holds", function()
   local torch, nn = redco.torch, redco.nn

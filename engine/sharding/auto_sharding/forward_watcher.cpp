@@ -216,6 +216,12 @@ void ForwardWatcher::after(const Call& call, const CallPlan& plan,
     if (target.is_sharded()) needed_split_.insert(summed.begin(), summed.end());
     if (target.is_replicated() && is_elementwise) made.summed.insert(summed.begin(), summed.end());
   }
+  std::set<int> weights;
+  for (const TensorArgument& argument : call.tensors) {
+    auto seen = origins_.find(argument.impl);
+    if (seen != origins_.end() && argument.tensor.dim() > 1) weights.insert(seen->second.parameter);
+  }
+  const Streams::Lineage stream = streams_.of(call, plan, weights);
   // A product of two activations, such as attention's scores, of which each rank has a part of the
   // sums.
   if (call.op.facts.is_product && sums(plan) &&
@@ -226,6 +232,7 @@ void ForwardWatcher::after(const Call& call, const CallPlan& plan,
   const bool is_of_weights = is_of_parameters(call);
   const auto keep = [&](const at::Tensor& tensor) {
     note(tensor, made);
+    if (tensor.defined() && sharded_impl(tensor)) streams_.note(tensor, stream);
     if (is_handed_on && origin != origins_.end())
       remember(tensor, call.op.is_view ? of_view(origin->second, call.tensors[0].tensor, tensor)
                                        : origin->second);
@@ -379,8 +386,10 @@ void ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& paramet
     std::optional<CallPlan> plan = call.op.facts.rule(call);
     if (!plan || !plan->inputs[i][mp].is_sharded() || !shows_split(*plan)) continue;
     if (decide_as(parameter, argument, Placement::shard(dim),
-                  "its input is whole: split along its outputs"))
+                  "its input is whole: split along its outputs")) {
+      streams_.add_source(int(&parameter - parameters_.data()));
       return;
+    }
   }
 }
 

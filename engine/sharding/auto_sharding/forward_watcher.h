@@ -3,6 +3,7 @@
 #pragma once
 
 #include "origin.h"
+#include "streams.h"
 #include "without_values.h"
 
 #include <map>
@@ -73,6 +74,7 @@ class ForwardWatcher final : public WithoutValues {
   std::set<int> suspects() const;
   /// The first weights of pairs, if anything is gathered: the weights may be paired otherwise.
   std::set<int> partners() const;
+  const Streams& streams() const { return streams_; }
   /// Splits of a parameter that views of its outputs have as dimensions.
   const std::map<int, std::vector<Placement>>& splits_in_views() const { return splits_in_views_; }
   /// The parameters that are weights of experts.
@@ -124,6 +126,7 @@ class ForwardWatcher final : public WithoutValues {
       readers_;                 // weights split along inputs, by the source of the input
   std::set<int> moved_;         // parameters whose split is gathered or changed
   std::set<int> needed_split_;  // parameters whose sum is needed split
+  Streams streams_;
   std::map<int, std::vector<Placement>> splits_in_views_;
   std::map<int, ExpertWeight> experts_;
 };

@@ -25,7 +25,7 @@ constexpr double launch_bytes = 4096;
 constexpr double flops_per_byte = 1000;
 // A device may hold this share of the model beyond its even part, so that small parameters may stay
 // whole. Another tenth costs as much as all moves of the first layout.
-constexpr double free_part = 0.05, price_of_part = 10;
+constexpr double free_part = 0.05, price_of_part = 5;
 // A search stops tracing steps after it has called this many operators: a few seconds.
 constexpr int64_t most_calls = 100000;
 // A smaller gain does not justify a layout other than the one that follows from the operators.
@@ -69,6 +69,7 @@ class Search {
     if (!measured || measured->cost.bytes == 0) return otherwise;
     best_ = *std::move(measured);
     first_price_ = best_.price;
+    keep_streams_whole();
     while (forward_.n_calls() < most_calls)
       if (!improve(best_.layout.suspects) && !improve(best_.layout.partners)) break;
     return std::move(best_.layout.parameters);
@@ -90,6 +91,19 @@ class Search {
     return result;
   }
 
+  static std::string name_of_kind(const TracedParameter& parameter) {
+    return with_stars(parameter.name) + c10::str(parameter.given.sizes());
+  }
+
+  std::vector<int> kind_of(int index) const {
+    const std::string name = name_of_kind(decided_[size_t(index)]);
+    std::vector<int> kind;
+    for (int i = 0; i < int(decided_.size()); ++i)
+      if (!decided_[size_t(i)].is_by_rule && name_of_kind(decided_[size_t(i)]) == name)
+        kind.push_back(i);
+    return kind;
+  }
+
   // Returns the parameters, by kind, for which another placement may be better: those that make
   // others move, and, if a device holds too much, those that are whole.
   std::vector<std::vector<int>> kinds_to_try(const WatchedForward::Layout& layout,
@@ -98,19 +112,16 @@ class Search {
     const bool holds_much = held_by(all, forward_.n_ranks()) > limit();
     std::map<std::string, std::vector<int>> kinds;
     std::vector<std::string> order;
-    auto kind_of = [](const TracedParameter& parameter) {
-      return with_stars(parameter.name) + c10::str(parameter.given.sizes());
-    };
     for (int i = 0; i < int(all.size()); ++i) {
       const TracedParameter& parameter = all[size_t(i)];
       if (parameter.is_by_rule || parameter.adapter || parameter.given.dim() < 2) continue;
       bool is_whole = !parameter.placement || parameter.placement->is_replicated();
       bool is_tried = suspects.contains(i) || (holds_much && is_whole);
-      if (is_tried && kinds.try_emplace(kind_of(parameter)).second)
-        order.push_back(kind_of(parameter));
+      if (is_tried && kinds.try_emplace(name_of_kind(parameter)).second)
+        order.push_back(name_of_kind(parameter));
     }
     for (int i = 0; i < int(all.size()); ++i) {
-      auto kind = kinds.find(kind_of(all[size_t(i)]));
+      auto kind = kinds.find(name_of_kind(all[size_t(i)]));
       if (kind != kinds.end() && !all[size_t(i)].is_by_rule) kind->second.push_back(i);
     }
     std::vector<std::vector<int>> result;
@@ -118,12 +129,18 @@ class Search {
     return result;
   }
 
+  // The three columns of a kernel are not split over two ranks: one would hold two of them.
+  bool divides_well(int64_t size) const {
+    const int64_t n_ranks = forward_.n_ranks();
+    return size % n_ranks == 0 || size >= 8 * n_ranks;
+  }
+
   std::vector<Placement> candidates(int index) const {
     const TracedParameter& parameter = best_.layout.parameters[size_t(index)];
     std::vector<Placement> all;
     if (parameter.given.is_floating_point())
       for (int64_t dim = 0; dim < parameter.given.dim(); ++dim)
-        if (parameter.given.size(dim) >= forward_.n_ranks()) all.push_back(Placement::shard(dim));
+        if (divides_well(parameter.given.size(dim))) all.push_back(Placement::shard(dim));
     auto in_views = best_.layout.splits_in_views.find(index);
     if (in_views != best_.layout.splits_in_views.end())
       for (const Placement& placement : in_views->second)
@@ -131,6 +148,20 @@ class Search {
     all.push_back(Placement::replicate());  // last, so that equal prices prefer a split
     std::erase(all, parameter.placement.value_or(Placement()));
     return all;
+  }
+
+  // Makes the sources of streams whole, if this gains. No change of one kind finds this: a stream
+  // stays split while one of its sources is.
+  void keep_streams_whole() {
+    std::vector<int> whole;
+    WatchedForward::Layout layout = best_.layout;
+    while (layout.is_complete && layout.source_of_stream && forward_.n_calls() < most_calls / 2) {
+      // Later ones may split no stream once this one is whole.
+      const std::vector<int> kind = kind_of(*layout.source_of_stream);
+      whole.insert(whole.end(), kind.begin(), kind.end());
+      layout = forward_.follow(with({whole, Placement::replicate(), 0}));
+    }
+    if (!whole.empty()) take({whole, Placement::replicate(), 0});
   }
 
   struct Change {

@@ -35,6 +35,7 @@ class WatchedForward {
     std::vector<TracedParameter> parameters;
     bool is_complete = false;                    ///< the forward pass ran to its end
     std::set<int> suspects = {}, partners = {};  ///< see ForwardWatcher
+    std::optional<int> source_of_stream = {};    ///< see Streams
     std::map<int, std::vector<Placement>> splits_in_views = {};
     std::map<int, ExpertWeight> experts = {};
   };

@@ -72,6 +72,7 @@ WatchedForward::Layout WatchedForward::follow(std::vector<TracedParameter> decid
     if (corrections.empty()) {
       found.suspects = watcher.suspects();
       found.partners = watcher.partners();
+      found.source_of_stream = watcher.streams().first_source();
       found.splits_in_views = watcher.splits_in_views();
       return found;
     }
