@@ -6,8 +6,8 @@ local redco = require "redco"
 local testing = require "testing"
 
 local options = redco.options { seed = 1, count = testing.is_full and 60 or 40, most_failures = 20,
-  layouts = "2x1 1x2 1x2-sp 2x2 2x2-sp 2x1-zero3 2x2-zero3 4x1-zero3-group2 1x1-context2 1x2-context2 "
-    .. "2x1-context2-zero3 1x1-experts2 1x2-experts2 2x1-experts2-zero3 1x1-stages2 "
+  layouts = "2x1 1x2 1x2-sp 2x2 2x2-sp 2x1-zero3 2x2-zero3 4x1-zero3-group2 1x1-context2 "
+    .. "1x2-context2 2x1-context2-zero3 1x1-experts2 1x2-experts2 2x1-experts2-zero3 1x1-stages2 "
     .. "1x2-stages2" }
 local script = assert(os.getenv "REDCO_SOURCE") .. "/tests/cluster/programs.lua"
 local log = program.folder .. "/seed"
