@@ -83,6 +83,15 @@ local shared_stages = { "gpt-float64-zero1-stages2-dropout", "gpt-float64-zero2-
   "t5-float64-zero3-stages2", "conv-float64-zero3-stages2", "gpt-float16-zero3-stages2",
   "t5-float64-zero0-stages4", "conv-float64-zero0-stages4" }
 
+-- Three kinds of shards at once, on eight processes.
+local of_three_kinds = { "gpt-float64-zero0-context2-stages2-dropout",
+  "llama-float64-zero0-context2-stages2-mqa", "t5-float64-zero0-context2-stages2",
+  "conv-float64-zero0-context2-stages2", "llama-float64-zero0-context2-stages2-sequence",
+  "gpt-float64-zero0-context2-stages2-recompute-dropout", "gpt-float64-zero3-stages2-dropout",
+  "llama-float64-zero2-stages2", "t5-float64-zero3-stages2",
+  "llama-float64-zero3-context2-sequence", "t5-float64-zero3-context4",
+  "gpt-float64-zero3-stages2-group1-dropout" }
+
 local one = train(1, 1, all)
 
 --- The run of one process that a run must equal.
@@ -117,7 +126,7 @@ local function compare(folder, name)
 end
 
 -- On 4x1, beside groups, and 1x4 resume_spec.lua and families.lua train too.
-local layouts = { { 2, 1 }, { 2, 2 }, { 4, 2 }, { 4, 1 }, is_full and { 4, 4 } }
+local layouts = { { 2, 1 }, { 2, 2 }, { 4, 2 }, { 4, 1 }, { 8, 2 }, is_full and { 4, 4 } }
 for _, layout in ipairs(layouts) do
   if not layout then break end
   local n, n_model_shards = unpack(layout)
@@ -127,23 +136,27 @@ for _, layout in ipairs(layouts) do
       if testing.is_chosen(i, n_alike or 1) then names[#names + 1] = name end
     end
   end
-  if is_full or n_model_shards > 1 or n == 2 then
-    add(all, n / 2)
-    if n > n_model_shards then add(shared, n / 2) end
+  if n == 8 then
+    add(of_three_kinds, 4)
+  else
+    if is_full or n_model_shards > 1 or n == 2 then
+      add(all, n / 2)
+      if n > n_model_shards then add(shared, n / 2) end
+    end
+    if n_model_shards > 1 then add(sequence) end
+    if n > n_model_shards and (is_full or n == 2) then add(more_shared) end
+    if n_model_shards > 1 and (is_full or n == 2) then add(more_sequence) end
+    if n > n_model_shards and n_model_shards > 1 then add(shared_sequence) end
+    if n == 4 and n_model_shards == 2 then
+      add { "gpt-float64-zero3-group1-dropout", "gpt-float64-zero1-group1-sequence" }
+    end
+    if n == 4 and n_model_shards == 1 then add(in_groups, 2) end
+    if n > n_model_shards then add(in_context, n == 4 and n_model_shards == 1 and 2 or 1) end
+    if n == 4 and n_model_shards == 2 then add(context_sequence) end
+    if n == 4 and n_model_shards == 1 then add(context_groups) end
+    if n > n_model_shards then add(in_stages, n == 4 and 2 or 1) end
+    if n == 4 and n_model_shards == 1 then add(shared_stages) end
   end
-  if n_model_shards > 1 then add(sequence) end
-  if n > n_model_shards and (is_full or n == 2) then add(more_shared) end
-  if n_model_shards > 1 and (is_full or n == 2) then add(more_sequence) end
-  if n > n_model_shards and n_model_shards > 1 then add(shared_sequence) end
-  if n == 4 and n_model_shards == 2 then
-    add { "gpt-float64-zero3-group1-dropout", "gpt-float64-zero1-group1-sequence" }
-  end
-  if n == 4 and n_model_shards == 1 then add(in_groups, 2) end
-  if n > n_model_shards then add(in_context, n == 4 and n_model_shards == 1 and 2 or 1) end
-  if n == 4 and n_model_shards == 2 then add(context_sequence) end
-  if n == 4 and n_model_shards == 1 then add(context_groups) end
-  if n > n_model_shards then add(in_stages, n == 4 and 2 or 1) end
-  if n == 4 and n_model_shards == 1 then add(shared_stages) end
   local folder
   test(("%dx%d trains"):format(n / n_model_shards, n_model_shards), function()
     folder = train(n, n_model_shards, names)
