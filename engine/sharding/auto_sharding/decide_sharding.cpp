@@ -14,7 +14,9 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 #include <string_view>
+#include <unordered_map>
 
 namespace redco {
 
@@ -28,12 +30,45 @@ bool matches_any_name(const std::string& pattern, const TracedParameter& paramet
                      [&](const std::string& name) { return matches_name(pattern, name); });
 }
 
+// The parameters that match a pattern. Those of a pattern without a * are looked up, because a
+// table of rules may have a line for each of thousands of parameters.
+class ByPattern {
+ public:
+  explicit ByPattern(std::vector<TracedParameter>& parameters) : all_(parameters) {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      add(parameters[i].name, i);
+      for (const std::string& name : parameters[i].other_names) add(name, i);
+    }
+  }
+
+  std::set<size_t> find(const std::string& pattern) const {
+    if (pattern.find('*') == std::string::npos) {
+      auto found = by_ending_.find(pattern);
+      return found != by_ending_.end() ? found->second : std::set<size_t>();
+    }
+    std::set<size_t> found;
+    for (size_t i = 0; i < all_.size(); ++i)
+      if (matches_any_name(pattern, all_[i])) found.insert(i);
+    return found;
+  }
+
+ private:
+  void add(std::string_view name, size_t parameter) {
+    by_ending_[name].insert(parameter);
+    for (size_t dot = name.find('.'); dot != name.npos; dot = name.find('.', dot + 1))
+      by_ending_[name.substr(dot + 1)].insert(parameter);
+  }
+
+  std::vector<TracedParameter>& all_;
+  std::unordered_map<std::string_view, std::set<size_t>> by_ending_;
+};
+
 void apply_rules(const std::vector<ShardingRule>& rules, std::vector<TracedParameter>& parameters) {
+  const ByPattern by_pattern(parameters);
   for (const ShardingRule& rule : rules) {
-    bool matched = false;
-    for (TracedParameter& parameter : parameters) {
-      if (!matches_any_name(rule.pattern, parameter)) continue;
-      matched = true;
+    const std::set<size_t> matching = by_pattern.find(rule.pattern);
+    for (size_t i : matching) {
+      TracedParameter& parameter = parameters[i];
       if (parameter.placement) continue;  // an earlier rule decided
       const Placement& placement = rule.placement;
       if (placement.is_sharded()) {
@@ -55,7 +90,7 @@ void apply_rules(const std::vector<ShardingRule>& rules, std::vector<TracedParam
       parameter.is_by_rule = true;
       parameter.reason = "by the rule \"" + rule.pattern + "\"";
     }
-    require(matched, "sharding rule \"", rule.pattern,
+    require(!matching.empty(), "sharding rule \"", rule.pattern,
             "\" matches no parameter; a pattern must match a "
             "whole dotted name or its last parts, with * for anything");
   }

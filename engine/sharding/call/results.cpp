@@ -140,6 +140,7 @@ void Results::reduce(at::Tensor& local, Placements& placements) {
 // Some operators return memory that they read, without saying so in their schema.
 void Results::share_memory(ShardedTensorImpl& result) {
   if (!result.local().has_storage()) return;
+  if (is_of_lists(call_.op)) return;  // makes new tensors, maybe thousands
   for (const TensorArgument& argument : call_.tensors)
     if (argument.impl && argument.local().has_storage() &&
         result.local().is_alias_of(argument.local()))

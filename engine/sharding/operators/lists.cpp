@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <set>
 #include <utility>
@@ -22,21 +23,23 @@ using namespace kernels;
 
 namespace {
 
-// The tensors at one index of all lists, as a call of their own, and their indices in `call`.
-struct Element {
-  Call call;
-  std::vector<size_t> places;
-};
+// The tensors at one index of all lists, as a call of their own, and their indices in the call.
+using ForElement = std::function<void(const Call& element, const std::vector<size_t>& places)>;
 
-Element element_of(const Call& call, int64_t index) {
-  Element element{call, {}};
-  element.call.tensors.clear();
+void for_each_element(const Call& call, const ForElement& body) {
+  std::vector<std::vector<size_t>> places;
   for (size_t i = 0; i < call.tensors.size(); ++i) {
-    if (call.tensors[i].element != index) continue;
-    element.call.tensors.push_back(call.tensors[i]);
-    element.places.push_back(i);
+    const int64_t element = call.tensors[i].element;
+    if (element < 0) continue;
+    if (element >= int64_t(places.size())) places.resize(size_t(element) + 1);
+    places[size_t(element)].push_back(i);
   }
-  return element;
+  Call own = call;
+  for (const std::vector<size_t>& of_element : places) {
+    own.tensors.clear();
+    for (size_t i : of_element) own.tensors.push_back(call.tensors[i]);
+    body(own, of_element);
+  }
 }
 
 // Plans each element as a separate call. Tensors outside of lists are scalars and replicated.
@@ -46,15 +49,17 @@ std::optional<CallPlan> element_by_element(const Call& call) {
   std::vector<std::vector<OutputPlan>> results(n_results);
   CallPlan plan;
   plan.inputs.resize(call.tensors.size());
-  for (int64_t index = 0;; ++index) {
-    Element element = element_of(call, index);
-    if (element.places.empty()) break;
-    std::optional<CallPlan> own = rule(element.call);
-    if (!own) return std::nullopt;
-    for (size_t i = 0; i < element.places.size(); ++i)
-      plan.inputs[element.places[i]] = own->inputs[i];
+  bool is_planned = true;
+  for_each_element(call, [&](const Call& element, const std::vector<size_t>& places) {
+    std::optional<CallPlan> own = is_planned ? rule(element) : std::nullopt;
+    if (!own) {
+      is_planned = false;
+      return;
+    }
+    for (size_t i = 0; i < places.size(); ++i) plan.inputs[places[i]] = own->inputs[i];
     for (size_t i = 0; i < n_results; ++i) results[i].push_back(own->outputs[i]);
-  }
+  });
+  if (!is_planned) return std::nullopt;
   for (const auto& list : results)
     plan.outputs.insert(plan.outputs.end(), list.begin(), list.end());
   return plan;
@@ -102,17 +107,16 @@ std::optional<CallPlan> like_parameters(const Call& call) {
   CallPlan plan;
   plan.inputs.resize(call.tensors.size());
   plan.run = run_with_equal_strides;
-  for (int64_t index = 0;; ++index) {
-    Element element = element_of(call, index);
-    if (element.places.empty()) return plan;
-    const TensorArgument& parameter = element.call.tensors[0];
-    for (size_t i = 0; i < element.places.size(); ++i) {
-      if (element.call.tensors[i].sizes() != parameter.sizes()) continue;  // a step count
-      Placements& target = plan.inputs[element.places[i]] = parameter.placements;
+  for_each_element(call, [&](const Call& element, const std::vector<size_t>& places) {
+    const TensorArgument& parameter = element.tensors[0];
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (element.tensors[i].sizes() != parameter.sizes()) continue;  // a step count
+      Placements& target = plan.inputs[places[i]] = parameter.placements;
       for (Placement& placement : target)
         if (placement.is_partial()) placement = {};
     }
-  }
+  });
+  return plan;
 }
 
 // Returns the indices of a dimension that this process holds.
@@ -133,28 +137,29 @@ std::optional<CallPlan> adamw8bit(const Call& call) {
   plan.inputs.resize(call.tensors.size());
   std::vector<Adamw8bitParam> parts;
   std::set<Mesh::Dim> split;
-  for (int64_t index = 0;; ++index) {
-    Element element = element_of(call, index);
-    if (element.places.empty()) break;
-    Placements target = element.call.tensors[params].placements;
-    at::IntArrayRef sizes = element.call.tensors[params].sizes();
+  for_each_element(call, [&](const Call& element, const std::vector<size_t>& places) {
+    Placements target = element.tensors[params].placements;
+    at::IntArrayRef sizes = element.tensors[params].sizes();
     for (Mesh::Dim dim : Mesh::dims) {
       if (target[dim].is_partial()) target[dim] = {};
       if (target[dim].is_sharded()) split.insert(dim);
     }
-    for (size_t i = params; i < absmaxs; ++i) plan.inputs[element.places[i]] = target;
+    for (size_t i = params; i < absmaxs; ++i) plan.inputs[places[i]] = target;
     parts.emplace_back().sizes = sizes.vec();
     for (size_t dim = 0; dim < sizes.size(); ++dim)
       parts.back().indices.push_back(own_indices(sizes[dim], int64_t(dim), target, *call.mesh));
-  }
+  });
   plan.run = [parts, split](const Operator&, torch::jit::Stack& stack, const Mesh& mesh) {
     std::vector<Adamw8bitParam> own = parts;
+    auto list = [&](size_t i) { return stack[i].toTensorList(); };
+    const auto param = list(params), grad = list(grads), exp_avg = list(exp_avgs);
+    const auto exp_avg_sq = list(exp_avg_sqs), absmax = list(absmaxs);
     for (size_t i = 0; i < own.size(); ++i) {
-      own[i].param = stack[params].toTensorVector()[i];
-      own[i].grad = stack[grads].toTensorVector()[i];
-      own[i].exp_avg = stack[exp_avgs].toTensorVector()[i];
-      own[i].exp_avg_sq = stack[exp_avg_sqs].toTensorVector()[i];
-      own[i].absmax = stack[absmaxs].toTensorVector()[i];
+      own[i].param = param[i];
+      own[i].grad = grad[i];
+      own[i].exp_avg = exp_avg[i];
+      own[i].exp_avg_sq = exp_avg_sq[i];
+      own[i].absmax = absmax[i];
     }
     auto option = [&](size_t i) { return stack[step + i].toDouble(); };
     adamw8bit_step(std::move(own),
