@@ -27,11 +27,14 @@ at::Tensor to_ordered(const at::Tensor& floats, ReduceOp op) {
   at::Tensor wide = floats.element_size() < 4 ? floats.to(at::kFloat) : floats;
   bool is_double = wide.scalar_type() == at::kDouble;
   int64_t most = is_double ? INT64_MAX : INT32_MAX;
+  if (wide.is_meta()) return wide.view(is_double ? at::kLong : at::kInt);  // `where` needs values
   return to_integer_order(wide.view(is_double ? at::kLong : at::kInt))
       .masked_fill_(wide.isnan(), op == ReduceOp::max ? most : -most - 1);
 }
 
 at::Tensor from_ordered(const at::Tensor& ordered) {
+  if (ordered.is_meta())
+    return ordered.view(ordered.scalar_type() == at::kLong ? at::kDouble : at::kFloat);
   return to_integer_order(ordered).view(ordered.scalar_type() == at::kLong ? at::kDouble
                                                                            : at::kFloat);
 }
