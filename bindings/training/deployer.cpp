@@ -192,19 +192,20 @@ int get_sharding_rules(lua_State* L) {
                                ? deployer->mesh()->size(Mesh::model)
                                : check_integer(L, 5, "Deployer:get_sharding_rules: n_model_shards");
   Ref forward(L, 3);
-  push_decisions(L,
-                 decide_sharding(check_tree(L, 2), n_model_shards, rules, [&](const Tree& params) {
-                   lua_State* state = forward.state();
-                   Tree used;
-                   balanced(state, [&] {
-                     forward.push();
-                     push_tree(state, params);
-                     call(state, 1, 1);
-                     if (const at::Tensor* result = test_tensor(state, -1)) used = *result;
-                     lua_pop(state, 1);
-                   });
-                   return used;
-                 }));
+  const auto traced = [&](const Tree& params) {
+    lua_State* state = forward.state();
+    Tree used;
+    balanced(state, [&] {
+      forward.push();
+      push_tree(state, params);
+      call(state, 1, 1);
+      if (const at::Tensor* result = test_tensor(state, -1)) used = *result;
+      lua_pop(state, 1);
+    });
+    return used;
+  };
+  push_decisions(L, decide_sharding(check_tree(L, 2), n_model_shards, rules, traced,
+                                    deployer->mesh()->sequence_parallel()));
   return 1;
 }
 

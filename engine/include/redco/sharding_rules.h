@@ -42,14 +42,15 @@ using TracedForward = std::function<Tree(const Tree& params)>;
 /// embeddings are split along their rows. If the outputs are regrouped into attention heads, each
 /// rank must get whole heads; otherwise the weight is not split. Where this gathers what is split,
 /// or keeps much whole, other placements of the weights involved are tried, and what moves least
-/// over the whole step is taken: layers of one kind get one placement. `forward` may be called many
-/// times.
+/// over the whole step, sequence parallel or not, is taken: layers of one kind get one placement.
+/// `forward` may be called many times.
 ///
 /// The first rule that matches a parameter decides its placement. Throws Error for a rule that
 /// matches nothing, and for one that splits a dimension that does not exist.
 REDCO_API std::vector<ShardingDecision> decide_sharding(const Tree& params, int64_t n_model_shards,
                                                         const std::vector<ShardingRule>& rules,
-                                                        const TracedForward& forward);
+                                                        const TracedForward& forward,
+                                                        bool sequence_parallel = false);
 
 /// The placements on `n_expert_shards` ranks of the parameters that are weights of experts:
 /// `forward` multiplies rows by them that choose them by numbers (grouped_linear). By name. Each

@@ -147,7 +147,8 @@ WatchedForward watched(const Tree& params, const std::map<const void*, int>& pla
 
 std::vector<ShardingDecision> decide_sharding(const Tree& params, int64_t n_model_shards,
                                               const std::vector<ShardingRule>& rules,
-                                              const TracedForward& forward) {
+                                              const TracedForward& forward,
+                                              bool sequence_parallel) {
   require(n_model_shards > 0, "n_model_shards = ", n_model_shards, " must be positive");
   std::map<const void*, int> places;
   std::vector<TracedParameter> parameters = parameters_of(params, places);
@@ -156,6 +157,7 @@ std::vector<ShardingDecision> decide_sharding(const Tree& params, int64_t n_mode
   if (n_model_shards > 1 && forward) {
     at::NoGradGuard no_grad;
     WatchedForward traced = watched(params, places, forward, n_model_shards, parameters);
+    traced.is_sequence_parallel = sequence_parallel;
     parameters = least_moving_layout(traced, parameters);
   }
 

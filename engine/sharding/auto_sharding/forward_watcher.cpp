@@ -222,6 +222,8 @@ void ForwardWatcher::after(const Call& call, const CallPlan& plan,
     if (seen != origins_.end() && argument.tensor.dim() > 1) weights.insert(seen->second.parameter);
   }
   const Streams::Lineage stream = streams_.of(call, plan, weights);
+  if (call.op.facts.is_product && sums(plan) && results[0].isTensor())
+    pairs_.note_sum(weights, results[0].toTensor().numel());
   // A product of two activations, such as attention's scores, of which each rank has a part of the
   // sums.
   if (call.op.facts.is_product && sums(plan) &&
@@ -334,7 +336,7 @@ void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
     if (decide_as(parameter, seen, wanted, std::move(reason)) && is_weight && is_own)
       for (const TensorArgument& input : call.tensors)
         if (input.placements[mp].is_sharded())
-          readers_[lineages_[input.impl].split].insert(int(&parameter - parameters_.data()));
+          pairs_.add(lineages_[input.impl].split, int(&parameter - parameters_.data()));
   } else if (is_weight && comes_of_whole(call)) {
     // Splitting it would save no reduction and cost a gather.
     keep_whole(parameter, "its input comes from outputs that stay whole: whole");
@@ -349,16 +351,13 @@ void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
 std::set<int> ForwardWatcher::suspects() const {
   std::set<int> all = moved_;
   all.insert(needed_split_.begin(), needed_split_.end());
-  for (const auto& [sources, weights] : readers_)
-    if (weights.size() > 1) all.insert(sources.begin(), sources.end());
+  const std::set<int> of_pairs = pairs_.suspects();
+  all.insert(of_pairs.begin(), of_pairs.end());
   return all;
 }
 
 std::set<int> ForwardWatcher::partners() const {
-  std::set<int> all;
-  if (moved_.empty()) return all;
-  for (const auto& [sources, weights] : readers_) all.insert(sources.begin(), sources.end());
-  return all;
+  return moved_.empty() && pairs_.suspects().empty() ? std::set<int>() : pairs_.first_weights();
 }
 
 bool ForwardWatcher::comes_of_whole(const Call& call) const {
@@ -387,7 +386,12 @@ void ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& paramet
     if (!plan || !plan->inputs[i][mp].is_sharded() || !shows_split(*plan)) continue;
     if (decide_as(parameter, argument, Placement::shard(dim),
                   "its input is whole: split along its outputs")) {
-      streams_.add_source(int(&parameter - parameters_.data()));
+      const int weight = int(&parameter - parameters_.data());
+      streams_.add_source(weight);
+      int64_t n_inputs = 0;
+      for (size_t k = 0; k < call.tensors.size(); ++k)
+        if (k != i) n_inputs = std::max(n_inputs, call.tensors[k].tensor.numel());
+      pairs_.add_source(weight, n_inputs);
       return;
     }
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "origin.h"
+#include "pairs.h"
 #include "streams.h"
 #include "without_values.h"
 
@@ -72,9 +73,11 @@ class ForwardWatcher final : public WithoutValues {
   /// anew or summed within a product of activations; or it is the input of several weights that are
   /// split along their inputs, so that each of these needs a reduction.
   std::set<int> suspects() const;
-  /// The first weights of pairs, if anything is gathered: the weights may be paired otherwise.
+  /// The first weights of pairs, if anything is gathered or a sum is wide: the weights may be
+  /// paired otherwise.
   std::set<int> partners() const;
   const Streams& streams() const { return streams_; }
+  const Pairs& pairs() const { return pairs_; }
   /// Splits of a parameter that views of its outputs have as dimensions.
   const std::map<int, std::vector<Placement>>& splits_in_views() const { return splits_in_views_; }
   /// The parameters that are weights of experts.
@@ -122,10 +125,9 @@ class ForwardWatcher final : public WithoutValues {
     std::set<int64_t> positions;
   };
   std::map<int, Cuts> cuts_;
-  std::map<std::set<int>, std::set<int>>
-      readers_;                 // weights split along inputs, by the source of the input
   std::set<int> moved_;         // parameters whose split is gathered or changed
   std::set<int> needed_split_;  // parameters whose sum is needed split
+  Pairs pairs_;
   Streams streams_;
   std::map<int, std::vector<Placement>> splits_in_views_;
   std::map<int, ExpertWeight> experts_;

@@ -58,11 +58,22 @@ std::string text_of(const Measured& measured) {
 class Search {
  public:
   Search(WatchedForward& forward, std::vector<TracedParameter> decided)
-      : forward_(forward), decided_(std::move(decided)) {}
+      : forward_(forward), decided_(std::move(decided)) {
+    std::map<std::string, int> numbers;
+    for (int i = 0; i < int(decided_.size()); ++i) {
+      const TracedParameter& parameter = decided_[size_t(i)];
+      const std::string name = with_stars(parameter.name) + c10::str(parameter.given.sizes());
+      const int number = numbers.try_emplace(name, int(kinds_.size())).first->second;
+      if (number == int(kinds_.size())) kinds_.emplace_back();
+      if (!parameter.is_by_rule) kinds_[size_t(number)].push_back(i);
+      kind_numbers_.push_back(number);
+    }
+  }
 
   std::vector<TracedParameter> best() {
     WatchedForward::Layout first = forward_.follow(decided_);
-    if (!first.is_complete || kinds_to_try(first, first.suspects).empty())
+    if (!first.is_complete ||
+        (kinds_to_try(first, first.suspects).empty() && small_pairs(first).empty()))
       return std::move(first.parameters);
     std::vector<TracedParameter> otherwise = first.parameters;
     std::optional<Measured> measured = measure(std::move(first));
@@ -70,6 +81,8 @@ class Search {
     best_ = *std::move(measured);
     first_price_ = best_.price;
     keep_streams_whole();
+    for (const std::vector<int>& pair : small_pairs(best_.layout))
+      if (forward_.n_calls() < most_calls) take({pair, Placement::replicate(), 0});
     while (forward_.n_calls() < most_calls)
       if (!improve(best_.layout.suspects) && !improve(best_.layout.partners)) break;
     return std::move(best_.layout.parameters);
@@ -91,17 +104,31 @@ class Search {
     return result;
   }
 
-  static std::string name_of_kind(const TracedParameter& parameter) {
-    return with_stars(parameter.name) + c10::str(parameter.given.sizes());
+  const std::vector<int>& kind_of(int index) const {
+    return kinds_[size_t(kind_numbers_[size_t(index)])];
   }
 
-  std::vector<int> kind_of(int index) const {
-    const std::string name = name_of_kind(decided_[size_t(index)]);
-    std::vector<int> kind;
-    for (int i = 0; i < int(decided_.size()); ++i)
-      if (!decided_[size_t(i)].is_by_rule && name_of_kind(decided_[size_t(i)]) == name)
-        kind.push_back(i);
-    return kind;
+  // Returns pairs of kinds that may be whole beside what is. The sums of a pair may move more than
+  // its weights are worth, such as those over the few positions of an MLP mixer.
+  std::vector<std::vector<int>> small_pairs(const WatchedForward::Layout& layout) const {
+    std::set<std::set<int>> pairs;  // of kinds
+    for (const std::set<int>& pair : layout.pairs) {
+      std::set<int> kinds;
+      for (int index : pair)
+        if (decided_[size_t(index)].given.dim() > 1) kinds.insert(kind_numbers_[size_t(index)]);
+      pairs.insert(std::move(kinds));
+    }
+    std::vector<std::vector<int>> small;
+    for (const std::set<int>& pair : pairs) {
+      std::vector<int> members;
+      for (int kind : pair)
+        members.insert(members.end(), kinds_[size_t(kind)].begin(), kinds_[size_t(kind)].end());
+      std::vector<TracedParameter> whole = layout.parameters;
+      for (int index : members) whole[size_t(index)].placement = Placement::replicate();
+      if (!members.empty() && held_by(whole, forward_.n_ranks()) <= limit())
+        small.push_back(std::move(members));
+    }
+    return small;
   }
 
   // Returns the parameters, by kind, for which another placement may be better: those that make
@@ -110,23 +137,16 @@ class Search {
                                              const std::set<int>& suspects) const {
     const std::vector<TracedParameter>& all = layout.parameters;
     const bool holds_much = held_by(all, forward_.n_ranks()) > limit();
-    std::map<std::string, std::vector<int>> kinds;
-    std::vector<std::string> order;
+    std::vector<std::vector<int>> kinds;
+    std::set<int> numbers;
     for (int i = 0; i < int(all.size()); ++i) {
       const TracedParameter& parameter = all[size_t(i)];
       if (parameter.is_by_rule || parameter.adapter || parameter.given.dim() < 2) continue;
       bool is_whole = !parameter.placement || parameter.placement->is_replicated();
       bool is_tried = suspects.contains(i) || (holds_much && is_whole);
-      if (is_tried && kinds.try_emplace(name_of_kind(parameter)).second)
-        order.push_back(name_of_kind(parameter));
+      if (is_tried && numbers.insert(kind_numbers_[size_t(i)]).second) kinds.push_back(kind_of(i));
     }
-    for (int i = 0; i < int(all.size()); ++i) {
-      auto kind = kinds.find(name_of_kind(all[size_t(i)]));
-      if (kind != kinds.end() && !all[size_t(i)].is_by_rule) kind->second.push_back(i);
-    }
-    std::vector<std::vector<int>> result;
-    for (const std::string& name : order) result.push_back(kinds[name]);
-    return result;
+    return kinds;
   }
 
   // The three columns of a kernel are not split over two ranks: one would hold two of them.
@@ -157,7 +177,7 @@ class Search {
     WatchedForward::Layout layout = best_.layout;
     while (layout.is_complete && layout.source_of_stream && forward_.n_calls() < most_calls / 2) {
       // Later ones may split no stream once this one is whole.
-      const std::vector<int> kind = kind_of(*layout.source_of_stream);
+      const std::vector<int>& kind = kind_of(*layout.source_of_stream);
       whole.insert(whole.end(), kind.begin(), kind.end());
       layout = forward_.follow(with({whole, Placement::replicate(), 0}));
     }
@@ -225,6 +245,9 @@ class Search {
 
   WatchedForward& forward_;
   std::vector<TracedParameter> decided_;  // by rules and by this search
+  // The parameters of each kind: of all layers alike. Without those that rules decide.
+  std::vector<std::vector<int>> kinds_;
+  std::vector<int> kind_numbers_;  // by parameter
   Measured best_;
   double first_price_ = 0;
 };

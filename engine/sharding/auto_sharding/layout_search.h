@@ -28,20 +28,24 @@ class WatchedForward {
  public:
   /// places: the indices of the parameters, by the tensors of `params`.
   WatchedForward(const Tree& params, std::map<const void*, int> places,
-                 const TracedForward& forward, std::shared_ptr<const Mesh> mesh)
+                 const TracedForward& forward, std::shared_ptr<Mesh> mesh)
       : params_(params), places_(std::move(places)), forward_(forward), mesh_(std::move(mesh)) {}
 
   struct Layout {
     std::vector<TracedParameter> parameters;
     bool is_complete = false;                    ///< the forward pass ran to its end
     std::set<int> suspects = {}, partners = {};  ///< see ForwardWatcher
-    std::optional<int> source_of_stream = {};    ///< see Streams
+    std::set<std::set<int>> pairs = {};
+    std::optional<int> source_of_stream = {};  ///< see Streams
     std::map<int, std::vector<Placement>> splits_in_views = {};
     std::map<int, ExpertWeight> experts = {};
   };
 
   /// The placements that follow from the parameters already decided.
   Layout follow(std::vector<TracedParameter> decided);
+
+  /// Whether the steps that `cost` traces are sequence parallel.
+  bool is_sequence_parallel = false;
 
   /// Returns what a rank sends and computes in a step, forward and backward, with these placements.
   /// Nullopt if the step does not run without values.
@@ -57,7 +61,7 @@ class WatchedForward {
   /// plain run is thrown, which is clearer.
   bool watch(const std::function<at::Tensor(int parameter)>& stand_in);
 
-  const std::shared_ptr<const Mesh>& mesh() const { return mesh_; }
+  std::shared_ptr<const Mesh> mesh() const { return mesh_; }
   /// The operators called in all traces.
   int64_t n_calls() const { return n_calls_; }
   int64_t n_ranks() const { return mesh_->size(Mesh::mp); }
@@ -69,7 +73,7 @@ class WatchedForward {
   const Tree& params_;
   std::map<const void*, int> places_;
   const TracedForward& forward_;
-  std::shared_ptr<const Mesh> mesh_;
+  std::shared_ptr<Mesh> mesh_;
   bool runs_alone_ = false;
   int64_t n_calls_ = 0;
 };

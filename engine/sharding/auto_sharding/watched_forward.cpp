@@ -72,6 +72,7 @@ WatchedForward::Layout WatchedForward::follow(std::vector<TracedParameter> decid
     if (corrections.empty()) {
       found.suspects = watcher.suspects();
       found.partners = watcher.partners();
+      found.pairs = watcher.pairs().all();
       found.source_of_stream = watcher.streams().first_source();
       found.splits_in_views = watcher.splits_in_views();
       return found;
@@ -94,6 +95,11 @@ std::optional<WatchedForward::StepCost> WatchedForward::cost(
   const Traffic before = sent(*mesh_);
   Traffic after;
   WithoutValues without_values(mesh_);
+  struct SequenceParallel {
+    Mesh& mesh;
+    ~SequenceParallel() { mesh.set_sequence_parallel(false); }
+  } sequence_parallel{*mesh_};
+  mesh_->set_sequence_parallel(is_sequence_parallel);
   try {
     at::AutoGradMode with_gradients(true);
     const Tree used = forward_(stand_ins([&](int index) {

@@ -83,7 +83,10 @@ LaidOut lay_out(const Tree& params, const Deployer& deployer,
                 const std::vector<ShardingRule>& rules, const TracedForward& forward) {
   const std::shared_ptr<Mesh>& mesh = deployer.mesh();
   LaidOut result{
-      params, {decide_sharding(params, mesh->size(Mesh::model), rules, forward), {}}, nullptr};
+      params,
+      {decide_sharding(params, mesh->size(Mesh::model), rules, forward, mesh->sequence_parallel()),
+       {}},
+      nullptr};
   if (mesh->world().size() == 1) return result;
   log_params(named_tensors(params));
   check_alike(params, *mesh);
