@@ -175,13 +175,25 @@ class Search {
   void keep_streams_whole() {
     std::vector<int> whole;
     WatchedForward::Layout layout = best_.layout;
-    while (layout.is_complete && layout.source_of_stream && forward_.n_calls() < most_calls / 2) {
-      // Later ones may split no stream once this one is whole.
-      const std::vector<int>& kind = kind_of(*layout.source_of_stream);
+    // Later sources may split no stream once the first one is whole.
+    while (layout.is_complete && forward_.n_calls() < most_calls / 2) {
+      auto source = std::ranges::find_if(layout.sources_of_streams, [&](int index) {
+        return may_be_whole(kind_of(index), whole);
+      });
+      if (source == layout.sources_of_streams.end()) break;
+      const std::vector<int>& kind = kind_of(*source);
       whole.insert(whole.end(), kind.begin(), kind.end());
       layout = forward_.follow(with({whole, Placement::replicate(), 0}));
     }
     if (!whole.empty()) take({whole, Placement::replicate(), 0});
+  }
+
+  // Whether a kind is not so much of the model that its share costs more than streams do.
+  bool may_be_whole(const std::vector<int>& kind, const std::vector<int>& others) const {
+    std::vector<TracedParameter> parameters = best_.layout.parameters;
+    for (const std::vector<int>* each : {&kind, &others})
+      for (int index : *each) parameters[size_t(index)].placement = Placement::replicate();
+    return held_by(parameters, forward_.n_ranks()) <= limit() + free_part;
   }
 
   struct Change {

@@ -36,7 +36,7 @@ class WatchedForward {
     bool is_complete = false;                    ///< the forward pass ran to its end
     std::set<int> suspects = {}, partners = {};  ///< see ForwardWatcher
     std::set<std::set<int>> pairs = {};
-    std::optional<int> source_of_stream = {};  ///< see Streams
+    std::vector<int> sources_of_streams = {};  ///< see Streams
     std::map<int, std::vector<Placement>> splits_in_views = {};
     std::map<int, ExpertWeight> experts = {};
   };

@@ -7,7 +7,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
-#include <optional>
 #include <set>
 #include <unordered_map>
 #include <vector>
@@ -25,17 +24,18 @@ class Streams {
 
   /// The sources that a tensor comes from.
   struct Lineage {
-    std::set<int> split;   ///< if it is split: those whose outputs it consists of
-    std::set<int> summed;  ///< if it is a sum: those of what was summed
+    std::set<int> split;  ///< if it is split: those whose outputs it consists of
+    std::set<int>
+        summed;  ///< of a sum, or one that was split to be added: those of what was summed
+    bool adds_sum = false;
   };
   /// The lineage of a call's results. weights: the matrices among its arguments.
   Lineage of(const Call& call, const CallPlan& plan, const std::set<int>& weights);
   /// Keeps the lineage of a result. The tensor must outlive this object.
   void note(const at::Tensor& result, const Lineage& lineage);
 
-  /// The first source, in order of use, of something split that sums are added to. Nullopt if there
-  /// is none.
-  std::optional<int> first_source() const;
+  /// The sources, in order of use, of what is split and sums are added to.
+  std::vector<int> sources() const;
 
  private:
   std::vector<int> sources_;
