@@ -260,8 +260,10 @@ const at::Tensor& memory_of(const at::Tensor& tensor) {
 }
 
 const at::Tensor& held_memory_of(const at::Tensor& tensor) {
+  static const at::Tensor nothing;
   ShardedTensorImpl* impl = tensor.defined() ? sharded_impl(tensor) : nullptr;
-  return impl ? impl->held() : tensor;
+  if (!impl) return tensor;
+  return impl->mesh()->is_absent() ? nothing : impl->held();
 }
 
 at::Tensor full(const at::Tensor& tensor) {
