@@ -230,22 +230,6 @@ TEST_CASE("the kind and the size of products are traced") {
   is("aten::convolution_backward", ProductKind::convolution, 3);
 }
 
-TEST_CASE("the step before the traced one has two micro-batches") {
-  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
-  auto n_batches = [&](int64_t n_accumulated) {
-    TracedProgram program = program_of(models[0], own);
-    int64_t n = 0;
-    program.options.loss_fn = [&](at::Generator rng, const TrainState& state, const Tree& params,
-                                  const Tree& batch, bool is_training) {
-      ++n;
-      return models[0].loss(std::move(rng), state, params, batch, is_training);
-    };
-    trace_step(program, {.mesh = {}, .per_device_batch_size = 2, .n_accumulated = n_accumulated});
-    return n;
-  };
-  CHECK(n_batches(5) - n_batches(2) == 3);
-}
-
 TEST_CASE("products with experts take time, by the sizes of their matrices") {
   auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   const TracedProgram program = program_of({"experts", experts, experts_loss}, own);
