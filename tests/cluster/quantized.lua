@@ -101,7 +101,8 @@ local variants = {
     options = { target_modules = { "q_proj", "v_proj" },
       target_parameters = { "input_linear.weight", "output_linear.weight" } },
     packed = { of_experts .. "input_linear", of_experts .. "output_linear" },
-    split = { of_experts .. "input_linear.lora_B", of_experts .. "output_linear.lora_A" } },
+    split = { of_experts .. "input_linear.lora_B", of_experts .. "output_linear.lora_A" },
+    rules = { { "output_linear.weight", 2 } } },  -- else it is whole: it is little here
 }
 
 -- gpt-oss, in a folder that has its experts in MXFP4.
@@ -168,6 +169,7 @@ for _, variant in ipairs(variants) do
       local trainer = redco.Trainer {
         deployer = deployer, params = adapted(base, variant.options), loss_fn = model.loss_fn,
         collate_fn = redco.data.default_collate, optimizer = lora.freeze_base(adamw),
+        params_sharding_rules = variant.rules,
       }
       local losses = {}
       for step = 1, 3 do
