@@ -114,8 +114,11 @@ class Search {
     std::set<std::set<int>> pairs;  // of kinds
     for (const std::set<int>& pair : layout.pairs) {
       std::set<int> kinds;
-      for (int index : pair)
-        if (decided_[size_t(index)].given.dim() > 1) kinds.insert(kind_numbers_[size_t(index)]);
+      for (int index : pair) {
+        const TracedParameter& parameter = decided_[size_t(index)];
+        if (parameter.given.dim() > 1 && !parameter.adapter)
+          kinds.insert(kind_numbers_[size_t(index)]);
+      }
       pairs.insert(std::move(kinds));
     }
     std::vector<std::vector<int>> small;
