@@ -34,7 +34,7 @@ bool matches_any_name(const std::string& pattern, const TracedParameter& paramet
 // table of rules may have a line for each of thousands of parameters.
 class ByPattern {
  public:
-  explicit ByPattern(std::vector<TracedParameter>& parameters) : all_(parameters) {
+  explicit ByPattern(const std::vector<TracedParameter>& parameters) : all_(parameters) {
     for (size_t i = 0; i < parameters.size(); ++i) {
       add(parameters[i].name, i);
       for (const std::string& name : parameters[i].other_names) add(name, i);
@@ -59,7 +59,7 @@ class ByPattern {
       by_ending_[name.substr(dot + 1)].insert(parameter);
   }
 
-  std::vector<TracedParameter>& all_;
+  const std::vector<TracedParameter>& all_;
   std::unordered_map<std::string_view, std::set<size_t>> by_ending_;
 };
 

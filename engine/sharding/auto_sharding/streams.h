@@ -27,7 +27,7 @@ class Streams {
     std::set<int> split;  ///< if it is split: those whose outputs it consists of
     std::set<int>
         summed;  ///< of a sum, or one that was split to be added: those of what was summed
-    bool adds_sum = false;
+    bool adds_sum = false;  ///< whether sums were split to be added in it
   };
   /// The lineage of a call's results. weights: the matrices among its arguments.
   Lineage of(const Call& call, const CallPlan& plan, const std::set<int>& weights);

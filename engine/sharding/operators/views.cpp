@@ -4,6 +4,7 @@
 #include "rules.h"
 
 #include <ATen/ops/cat.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <numeric>
