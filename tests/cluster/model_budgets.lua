@@ -118,14 +118,14 @@ local tensor_parallel = {
       { "all_reduce", 1, decoder.whole, "the gradient of what goes into the head" },
     }
   end,
-  -- `first` and `down` split their outputs, `second` and the head their inputs. `stem` is little,
+  -- `stem` and `second` split their outputs, `first` and `down` their inputs. The head is little,
   -- and whole.
   conv = function()
     local large = batch_size * 8 * 6 * 6 * number
     return {
-      { "all_reduce", 1, large, "what `second` puts out" },
-      { "all_reduce", 1, batch_size * 5 * number, "the logits" },
-      { "all_reduce", 2, large, "the gradients of what goes into `first` and `down`" },
+      { "all_reduce", 1, large, "what `first` puts out" },
+      { "all_reduce", 1, large / 2, "what `down` puts out, twice as wide at a quarter of places" },
+      { "all_reduce", 1, large, "the gradient of what goes into `second`" },
     }
   end,
 }
@@ -211,7 +211,7 @@ end
 
 -- A UNet by its rules: per picture there are 64 places with 16 channels outside, and 16 places with
 -- 32 inside. The second of two convolutions, and the last products of attention and feed-forward,
--- sum parts.
+-- sum parts. Outside, attention and feed-forward are little, and whole.
 local function of_unet()
   local outer, inner = batch_size * 64 * 16 * number, batch_size * 16 * 32 * number
   local time = 64 * number
@@ -220,10 +220,8 @@ local function of_unet()
     { "all_reduce", 5, inner, "the same inside" },
     { "all_reduce", 3, 2 * outer, "gradients of their inputs: 16, 32 and 48 channels" },
     { "all_reduce", 5, 6 / 5 * inner, "the same inside: 16, 32, 32, 48 and 64 channels" },
-    { "all_reduce", 3 * 3, outer, "attention to itself, attention to the text, feed-forward" },
-    { "all_reduce", 3, inner, "the same inside" },
-    { "all_reduce", 3 * 3, outer, "gradients of their inputs" },
-    { "all_reduce", 3, inner, "the same inside" },
+    { "all_reduce", 3, inner, "attention to itself, attention to the text, feed-forward inside" },
+    { "all_reduce", 3, inner, "gradients of their inputs" },
     { "all_reduce", 1, time, "the output of the time's layers" },
     { "all_reduce", 8, time, "its gradient, from each residual block" },
   }
@@ -233,17 +231,21 @@ if n_processes == 2 then
   local function sent_by_unet(has_rules)
     local step, trainer = prepare("unet", { n_model_shards = 2 }, { has_rules = has_rules })
     step()
-    return traffic.sent("mp", step), #tree.leaves(trainer.params)
+    local memory = trainer:memory().params
+    return traffic.sent("mp", step), memory.here / memory.whole, #tree.leaves(trainer.params)
   end
   test("unet on 1x2, with and without its rules", function()
-    local by_rules, n_params = sent_by_unet(true)
+    local by_rules, held_by_rules, n_params = sent_by_unet(true)
     local expected = total(of_unet(), of_norms { n_gradients = n_params })
     traffic.expect_only(by_rules, expected)
     local n_bytes, n_expected = 0, 0
-    for _, sent in pairs(sent_by_unet(false)) do n_bytes = n_bytes + sent.bytes end
+    local found, held = sent_by_unet(false)
+    for _, sent in pairs(found) do n_bytes = n_bytes + sent.bytes end
     for _, sum in pairs(expected) do n_expected = n_expected + sum[2] end
-    assert(n_bytes <= 1.1 * n_expected, ("found: %d bytes, by rules: %d"):format(
-      n_bytes, n_expected))
+    -- A feed-forward layer that is whole by the rules is split in what is found.
+    local text = ("found: %d bytes, %.3f held; by rules: %d, %.3f"):format(
+      n_bytes, held, n_expected, held_by_rules)
+    assert(n_bytes <= 1.35 * n_expected and held < held_by_rules - 0.03, text)
   end)
 end
 

@@ -118,14 +118,14 @@ local golden = {
     ["output.dense.weight"] = 1,
     ["lm_head.bias"] = 0,  -- split, the head's dense layer would be gathered before its norm
   },
-  -- Redco splits the patches' projection by its outputs: all sums between the blocks would be.
+  -- Redco splits the patches' projection by its outputs: all sums between the blocks would be. It
+  -- splits the classifier too: four collectives for few weights.
   vit = {
     ["query.weight"] = 0, ["key.weight"] = 0, ["value.weight"] = 0,
     ["query.bias"] = 0, ["key.bias"] = 0, ["value.bias"] = 0,
     ["attention.output.dense.weight"] = 1,
     ["intermediate.dense.weight"] = 0, ["intermediate.dense.bias"] = 0,
     ["output.dense.weight"] = 1,
-    ["classifier.weight"] = 0, ["classifier.bias"] = 0,
   },
   -- Redco splits the convolutions too: they are little, and their sums would be the largest.
   mnist_cnn = {

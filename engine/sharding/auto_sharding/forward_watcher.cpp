@@ -193,7 +193,10 @@ void ForwardWatcher::after(const Call& call, const CallPlan& plan,
       made.of_whole =
           parameters_[size_t(seen->second.parameter)].was_corrected && now.is_replicated();
     Lineage& own = lineages_[argument.impl];
-    if (now.is_sharded() && target != now) moved_.insert(own.split.begin(), own.split.end());
+    if (now.is_sharded() && target != now) {
+      moved_.insert(own.split.begin(), own.split.end());
+      if (target.is_replicated() && own.split.size() > 1) moved_together_.insert(own.split);
+    }
     if (now.is_sharded() && call.op.facts.regroups) note_view(call, own.split);
     if (now.is_sharded() && target.is_replicated() && call.op.facts.regroups)
       correct(call, i, own.split);
@@ -313,7 +316,9 @@ bool ForwardWatcher::decide_as(TracedParameter& parameter, const TensorArgument&
 void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
   const TensorArgument& seen = call.tensors[i];
   if (call.op.facts.looks_up_rows && i == 0) {
-    if (!decide_as(parameter, seen, Placement::shard(0), "embedding: split along its rows"))
+    if (decide_as(parameter, seen, Placement::shard(0), "embedding: split along its rows"))
+      embeddings_.insert(int(&parameter - parameters_.data()));
+    else
       parameter.placement = Placement::replicate();
     return;
   }
@@ -351,13 +356,16 @@ void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
 std::set<int> ForwardWatcher::suspects() const {
   std::set<int> all = moved_;
   all.insert(needed_split_.begin(), needed_split_.end());
+  all.insert(stacks_.begin(), stacks_.end());
   const std::set<int> of_pairs = pairs_.suspects();
   all.insert(of_pairs.begin(), of_pairs.end());
   return all;
 }
 
 std::set<int> ForwardWatcher::partners() const {
-  return moved_.empty() && pairs_.suspects().empty() ? std::set<int>() : pairs_.first_weights();
+  std::set<int> all = pairs_.first_weights();
+  all.insert(embeddings_.begin(), embeddings_.end());
+  return all;
 }
 
 bool ForwardWatcher::comes_of_whole(const Call& call) const {
@@ -388,10 +396,12 @@ void ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& paramet
                   "its input is whole: split along its outputs")) {
       const int weight = int(&parameter - parameters_.data());
       streams_.add_source(weight);
+      if (call.op.name == "aten::bmm" && dim > 0) stacks_.insert(weight);
       int64_t n_inputs = 0;
       for (size_t k = 0; k < call.tensors.size(); ++k)
         if (k != i) n_inputs = std::max(n_inputs, call.tensors[k].tensor.numel());
-      pairs_.add_source(weight, n_inputs);
+      const int64_t n_outputs = argument.tensor.size(dim);
+      pairs_.add_source(weight, n_inputs, n_outputs < argument.tensor.numel() / n_outputs);
       return;
     }
   }

@@ -71,11 +71,13 @@ class ForwardWatcher final : public WithoutValues {
 
   /// The parameters of which another placement may move less: what they split is gathered, split
   /// anew or summed within a product of activations; or it is the input of several weights that are
-  /// split along their inputs, so that each of these needs a reduction.
+  /// split along their inputs, so that each of these needs a reduction; or it is a stack of weights
+  /// that is split inside each.
   std::set<int> suspects() const;
-  /// The first weights of pairs, if anything is gathered or a sum is wide: the weights may be
-  /// paired otherwise.
+  /// The first weights of pairs, which may be paired otherwise, and the embeddings.
   std::set<int> partners() const;
+  /// The parameters that split one tensor which is gathered: whole together, they may move less.
+  const std::set<std::set<int>>& moved_together() const { return moved_together_; }
   const Streams& streams() const { return streams_; }
   const Pairs& pairs() const { return pairs_; }
   /// Splits of a parameter that views of its outputs have as dimensions.
@@ -125,7 +127,9 @@ class ForwardWatcher final : public WithoutValues {
     std::set<int64_t> positions;
   };
   std::map<int, Cuts> cuts_;
-  std::set<int> moved_;         // parameters whose split is gathered or changed
+  std::set<int> moved_;  // parameters whose split is gathered or changed
+  std::set<std::set<int>> moved_together_;
+  std::set<int> stacks_, embeddings_;
   std::set<int> needed_split_;  // parameters whose sum is needed split
   Pairs pairs_;
   Streams streams_;

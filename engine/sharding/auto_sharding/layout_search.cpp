@@ -24,10 +24,13 @@ constexpr double launch_bytes = 4096;
 // than most moves.
 constexpr double flops_per_byte = 1000;
 // A device may hold this share of the model beyond its even part, so that small parameters may stay
-// whole. Another tenth costs as much as all moves of the first layout.
-constexpr double free_part = 0.05, price_of_part = 5;
+// whole. Another hundredth costs a part of the moves of the first layout: 6 % of them up to a tenth
+// of the model, and 1 % beyond, where little else can be whole.
+constexpr double free_part = 0.05, steep_part = 0.1, steep_price = 6, flat_price = 1;
 // A search stops tracing steps after it has called this many operators: a few seconds.
 constexpr int64_t most_calls = 100000;
+// Fewer collectives are worth at most this factor of the moves.
+constexpr double most_moves = 1.05;
 // A smaller gain does not justify a layout other than the one that follows from the operators.
 constexpr double least_gain = 0.005;
 
@@ -35,8 +38,15 @@ struct Measured {
   WatchedForward::Layout layout;
   WatchedForward::StepCost cost;
   double held = 1;   // the share of the model on a device
+  double moves = 0;  // bytes, and what each rank computes, as bytes
   double price = 0;  // in bytes
 };
+
+// The price of a share of the model beyond the free one, relative to the moves of the first layout.
+double price_of_part(double excess) {
+  return steep_price * std::min(excess, steep_part) +
+         flat_price * std::max(0.0, excess - steep_part);
+}
 
 double held_by(const std::vector<TracedParameter>& parameters, int64_t n_ranks) {
   double all = 0, held = 0;
@@ -79,16 +89,20 @@ class Search {
     std::optional<Measured> measured = measure(std::move(first));
     if (!measured || measured->cost.bytes == 0) return otherwise;
     best_ = *std::move(measured);
-    first_price_ = best_.price;
+    first_moves_ = best_.moves;
     keep_streams_whole();
     for (const std::vector<int>& pair : small_pairs(best_.layout))
       if (forward_.n_calls() < most_calls) take({pair, Placement::replicate(), 0});
     while (forward_.n_calls() < most_calls)
-      if (!improve(best_.layout.suspects) && !improve(best_.layout.partners)) break;
+      if (!improve(best_.layout.suspects, Allowed::all) &&
+          !improve(best_.layout.partners, Allowed::splits) && !undo())
+        break;
     return std::move(best_.layout.parameters);
   }
 
  private:
+  enum class Allowed { all, splits };
+
   double limit() const { return 1.0 / double(forward_.n_ranks()) + free_part; }
 
   std::optional<Measured> measure(WatchedForward::Layout layout) {
@@ -98,9 +112,9 @@ class Search {
     Measured result{std::move(layout), *cost};
     result.held = held_by(result.layout.parameters, forward_.n_ranks());
     const double excess = std::max(0.0, result.held - limit());
-    result.price =
-        cost->bytes + launch_bytes * double(cost->collectives) + cost->flops / flops_per_byte;
-    result.price += price_of_part * excess * (first_price_ > 0 ? first_price_ : result.price);
+    result.moves = cost->bytes + cost->flops / flops_per_byte;
+    result.price = result.moves + launch_bytes * double(cost->collectives);
+    result.price += price_of_part(excess) * (first_moves_ > 0 ? first_moves_ : result.moves);
     return result;
   }
 
@@ -108,30 +122,39 @@ class Search {
     return kinds_[size_t(kind_numbers_[size_t(index)])];
   }
 
-  // Returns pairs of kinds that may be whole beside what is. The sums of a pair may move more than
-  // its weights are worth, such as those over the few positions of an MLP mixer.
-  std::vector<std::vector<int>> small_pairs(const WatchedForward::Layout& layout) const {
-    std::set<std::set<int>> pairs;  // of kinds
-    for (const std::set<int>& pair : layout.pairs) {
+  // Returns the weights of all kinds that each set has a parameter of.
+  std::vector<std::vector<int>> weights_of(const std::set<std::set<int>>& sets) const {
+    std::set<std::set<int>> all;  // of kinds
+    for (const std::set<int>& parameters : sets) {
       std::set<int> kinds;
-      for (int index : pair) {
+      for (int index : parameters) {
         const TracedParameter& parameter = decided_[size_t(index)];
         if (parameter.given.dim() > 1 && !parameter.adapter)
           kinds.insert(kind_numbers_[size_t(index)]);
       }
-      pairs.insert(std::move(kinds));
+      all.insert(std::move(kinds));
     }
-    std::vector<std::vector<int>> small;
-    for (const std::set<int>& pair : pairs) {
-      std::vector<int> members;
-      for (int kind : pair)
+    std::vector<std::vector<int>> weights;
+    for (const std::set<int>& kinds : all) {
+      std::vector<int>& members = weights.emplace_back();
+      for (int kind : kinds)
         members.insert(members.end(), kinds_[size_t(kind)].begin(), kinds_[size_t(kind)].end());
+      if (members.empty()) weights.pop_back();
+    }
+    return weights;
+  }
+
+  // Returns pairs that are a small part of the model. Their sums may move more than the weights are
+  // worth, such as those over the few positions of an MLP mixer.
+  std::vector<std::vector<int>> small_pairs(const WatchedForward::Layout& layout) const {
+    std::vector<std::vector<int>> pairs = weights_of(layout.pairs);
+    const double held = held_by(layout.parameters, forward_.n_ranks());
+    std::erase_if(pairs, [&](const std::vector<int>& members) {
       std::vector<TracedParameter> whole = layout.parameters;
       for (int index : members) whole[size_t(index)].placement = Placement::replicate();
-      if (!members.empty() && held_by(whole, forward_.n_ranks()) <= limit())
-        small.push_back(std::move(members));
-    }
-    return small;
+      return held_by(whole, forward_.n_ranks()) - held > free_part;
+    });
+    return pairs;
   }
 
   // Returns the parameters, by kind, for which another placement may be better: those that make
@@ -158,7 +181,7 @@ class Search {
     return size % n_ranks == 0 || size >= 8 * n_ranks;
   }
 
-  std::vector<Placement> candidates(int index) const {
+  std::vector<Placement> candidates(int index, Allowed allowed) const {
     const TracedParameter& parameter = best_.layout.parameters[size_t(index)];
     std::vector<Placement> all;
     if (parameter.given.is_floating_point())
@@ -168,7 +191,8 @@ class Search {
     if (in_views != best_.layout.splits_in_views.end())
       for (const Placement& placement : in_views->second)
         if (std::ranges::find(all, placement) == all.end()) all.push_back(placement);
-    all.push_back(Placement::replicate());  // last, so that equal prices prefer a split
+    if (allowed == Allowed::all)
+      all.push_back(Placement::replicate());  // last, so that equal prices prefer a split
     std::erase(all, parameter.placement.value_or(Placement()));
     return all;
   }
@@ -201,52 +225,67 @@ class Search {
 
   struct Change {
     std::vector<int> kind;
-    Placement placement;
-    double price;  // of the layout with this change
+    std::optional<Placement> placement;  // nullopt: what follows from the operators
+    double price;                        // of the layout with this change
   };
 
   // Tries changes of these parameters, and returns whether one gained.
-  bool improve(const std::set<int>& suspects) {
+  bool improve(const std::set<int>& suspects, Allowed allowed) {
     bool is_better = false;
-    for (const Change& change : promising_changes(suspects)) is_better |= take(change);
+    for (const Change& change : promising_changes(suspects, allowed)) is_better |= take(change);
     return is_better;
   }
 
-  // Returns the best change of each kind that gains on its own, the largest gains first.
-  std::vector<Change> promising_changes(const std::set<int>& suspects) {
+  // Returns the best change of each kind that gains on its own, the largest gains first. Parameters
+  // that split one tensor may also become whole together.
+  std::vector<Change> promising_changes(const std::set<int>& suspects, Allowed allowed) {
     std::vector<Change> changes;
-    for (const std::vector<int>& kind : kinds_to_try(best_.layout, suspects)) {
-      Change best{kind, {}, (1 - least_gain) * best_.price};
-      bool is_better = false;
-      for (const Placement& candidate : candidates(kind[0])) {
-        if (forward_.n_calls() >= most_calls) break;
-        std::optional<Measured> measured = measure(forward_.follow(with({kind, candidate, 0})));
-        if (!measured || measured->price >= best.price) continue;
-        best.placement = candidate;
-        best.price = measured->price;
-        is_better = true;
-      }
-      if (is_better) changes.push_back(std::move(best));
-    }
+    for (const std::vector<int>& kind : kinds_to_try(best_.layout, suspects))
+      add_best(changes, kind, candidates(kind[0], allowed));
+    if (allowed == Allowed::all)
+      for (const std::vector<int>& weights : weights_of(best_.layout.moved_together))
+        add_best(changes, weights, {Placement::replicate()});
     std::ranges::stable_sort(changes, {}, &Change::price);
     return changes;
+  }
+
+  void add_best(std::vector<Change>& changes, const std::vector<int>& kind,
+                const std::vector<Placement>& candidates) {
+    Change best{kind, {}, (1 - least_gain) * best_.price};
+    for (const Placement& candidate : candidates) {
+      if (forward_.n_calls() >= most_calls) break;
+      std::optional<Measured> measured = measure(forward_.follow(with({kind, candidate, 0})));
+      if (!measured || !gains(*measured, best.price)) continue;
+      best.placement = candidate;
+      best.price = measured->price;
+    }
+    if (best.placement) changes.push_back(std::move(best));
   }
 
   std::vector<TracedParameter> with(const Change& change) const {
     std::vector<TracedParameter> changed = decided_;
     for (int index : change.kind) {
       changed[size_t(index)].placement = change.placement;
-      changed[size_t(index)].is_tried = true;
+      changed[size_t(index)].is_tried = change.placement.has_value();
     }
     return changed;
+  }
+
+  // Whether a layout costs less than this price. One that only has fewer collectives may not send
+  // much more.
+  bool gains(const Measured& measured, double price) const {
+    if (measured.moves > most_moves * best_.moves && measured.held >= best_.held) return false;
+    return measured.price < price;
   }
 
   // Takes a change if it still gains: earlier changes may have used up its gain.
   bool take(const Change& change) {
     std::vector<TracedParameter> changed = with(change);
     std::optional<Measured> measured = measure(forward_.follow(changed));
-    if (!measured || measured->price > (1 - least_gain) * best_.price) return false;
+    if (!measured || !gains(*measured, (1 - least_gain) * best_.price)) return false;
+    if (change.placement) taken_.push_back(change.kind);
     for (int index : change.kind) {
+      if (!change.placement) continue;
       std::string& reason = measured->layout.parameters[size_t(index)].reason;
       reason = "searched: a step sends " + text_of(*measured) + "; " +
                to_string(best_.layout.parameters[size_t(index)].placement.value_or(Placement())) +
@@ -258,13 +297,22 @@ class Search {
     return true;
   }
 
+  // Takes back changes that later ones have made worse, and returns whether it gained.
+  bool undo() {
+    bool is_better = false;
+    for (const std::vector<int>& kind : std::exchange(taken_, {}))
+      if (forward_.n_calls() < most_calls) is_better |= take({kind, std::nullopt, 0});
+    return is_better;
+  }
+
   WatchedForward& forward_;
   std::vector<TracedParameter> decided_;  // by rules and by this search
   // The parameters of each kind: of all layers alike. Without those that rules decide.
   std::vector<std::vector<int>> kinds_;
   std::vector<int> kind_numbers_;  // by parameter
   Measured best_;
-  double first_price_ = 0;
+  double first_moves_ = 0;
+  std::vector<std::vector<int>> taken_;  // the parameters of each change
 };
 
 }  // namespace

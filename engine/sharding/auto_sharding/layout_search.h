@@ -35,7 +35,7 @@ class WatchedForward {
     std::vector<TracedParameter> parameters;
     bool is_complete = false;                    ///< the forward pass ran to its end
     std::set<int> suspects = {}, partners = {};  ///< see ForwardWatcher
-    std::set<std::set<int>> pairs = {};
+    std::set<std::set<int>> pairs = {}, moved_together = {};
     std::vector<int> sources_of_streams = {};  ///< see Streams
     std::map<int, std::vector<Placement>> splits_in_views = {};
     std::map<int, ExpertWeight> experts = {};

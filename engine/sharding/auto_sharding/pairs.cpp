@@ -37,6 +37,9 @@ std::set<std::set<int>> Pairs::all() const {
     pair.insert(seconds.begin(), seconds.end());
     result.insert(std::move(pair));
   }
+  const std::set<int> first = first_weights();
+  for (int weight : narrow_)
+    if (!first.contains(weight)) result.insert({weight});
   return result;
 }
 

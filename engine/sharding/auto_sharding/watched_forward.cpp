@@ -73,6 +73,7 @@ WatchedForward::Layout WatchedForward::follow(std::vector<TracedParameter> decid
       found.suspects = watcher.suspects();
       found.partners = watcher.partners();
       found.pairs = watcher.pairs().all();
+      found.moved_together = watcher.moved_together();
       found.sources_of_streams = watcher.streams().sources();
       found.splits_in_views = watcher.splits_in_views();
       return found;
