@@ -83,9 +83,9 @@ local function try(deployer, architecture, sequence_parallel)
     print(("%.2f"):format(found.bytes / by_hand.bytes), architecture.name, text)
   end
   assert(found.bytes <= 1.05 * by_hand.bytes, text)
-  -- More collectives may send a fifth less, or hold a tenth of the model less; to hold more may
-  -- halve what is sent.
-  local saves = found.bytes <= 0.8 * by_hand.bytes or found.held <= by_hand.held - 0.1
+  -- More collectives may send a fifth less, or hold 3 % of the model less; to hold more may halve
+  -- what is sent.
+  local saves = found.bytes <= 0.8 * by_hand.bytes or found.held <= by_hand.held - 0.03
   assert(saves or found.collectives <= by_hand.collectives + of.n_layers, text)
   local halves = found.bytes <= 0.5 * by_hand.bytes
   assert(halves or found.held <= math.max(by_hand.held, 1 / n_shards + 0.05), text)
@@ -95,7 +95,7 @@ for _, sequence_parallel in ipairs { false, true } do
   local deployer = redco.Deployer { seed = 1, n_model_shards = n_shards,
     sequence_parallel = sequence_parallel, verbose = false }
   for _, kind in ipairs { "attention", "grouped_heads", "mixing", "feed_forward", "recurrent",
-    "pictures", "recommenders" } do
+    "pictures", "recommenders", "unusual" } do
     for _, architecture in ipairs(require("architectures." .. kind)) do
       test(("%s over %d%s"):format(architecture.name, n_shards,
         sequence_parallel and ", sequences in parts" or ""), function()

@@ -368,6 +368,12 @@ std::set<int> ForwardWatcher::partners() const {
   return all;
 }
 
+std::set<std::set<int>> ForwardWatcher::moved_together() const {
+  std::set<std::set<int>> all = pairs_.suspects_together();
+  all.insert(moved_together_.begin(), moved_together_.end());
+  return all;
+}
+
 bool ForwardWatcher::comes_of_whole(const Call& call) const {
   return std::any_of(call.tensors.begin(), call.tensors.end(), [&](const auto& argument) {
     auto found = lineages_.find(argument.impl);

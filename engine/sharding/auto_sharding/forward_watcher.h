@@ -76,8 +76,9 @@ class ForwardWatcher final : public WithoutValues {
   std::set<int> suspects() const;
   /// The first weights of pairs, which may be paired otherwise, and the embeddings.
   std::set<int> partners() const;
-  /// The parameters that split one tensor which is gathered: whole together, they may move less.
-  const std::set<std::set<int>>& moved_together() const { return moved_together_; }
+  /// The parameters that split one tensor which is gathered, or which several weights read: whole
+  /// together, they may move less.
+  std::set<std::set<int>> moved_together() const;
   const Streams& streams() const { return streams_; }
   const Pairs& pairs() const { return pairs_; }
   /// Splits of a parameter that views of its outputs have as dimensions.

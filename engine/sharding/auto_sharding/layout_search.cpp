@@ -24,8 +24,8 @@ constexpr double launch_bytes = 4096;
 // than most moves.
 constexpr double flops_per_byte = 1000;
 // A device may hold this share of the model beyond its even part, so that small parameters may stay
-// whole. Another hundredth costs a part of the moves of the first layout: 6 % of them up to a tenth
-// of the model, and 1 % beyond, where little else can be whole.
+// whole. Another hundredth raises the price of a layout: by 6 % up to a tenth of the model, and by
+// 1 % beyond, where little else can be whole.
 constexpr double free_part = 0.05, steep_part = 0.1, steep_price = 6, flat_price = 1;
 // A search stops tracing steps after it has called this many operators: a few seconds.
 constexpr int64_t most_calls = 100000;
@@ -42,7 +42,7 @@ struct Measured {
   double price = 0;  // in bytes
 };
 
-// The price of a share of the model beyond the free one, relative to the moves of the first layout.
+// By how much a share of the model beyond the free one raises the price of a layout.
 double price_of_part(double excess) {
   return steep_price * std::min(excess, steep_part) +
          flat_price * std::max(0.0, excess - steep_part);
@@ -89,7 +89,6 @@ class Search {
     std::optional<Measured> measured = measure(std::move(first));
     if (!measured || measured->cost.bytes == 0) return otherwise;
     best_ = *std::move(measured);
-    first_moves_ = best_.moves;
     keep_streams_whole();
     for (const std::vector<int>& pair : small_pairs(best_.layout))
       if (forward_.n_calls() < most_calls) take({pair, Placement::replicate(), 0});
@@ -114,7 +113,7 @@ class Search {
     const double excess = std::max(0.0, result.held - limit());
     result.moves = cost->bytes + cost->flops / flops_per_byte;
     result.price = result.moves + launch_bytes * double(cost->collectives);
-    result.price += price_of_part(excess) * (first_moves_ > 0 ? first_moves_ : result.moves);
+    result.price *= 1 + price_of_part(excess);
     return result;
   }
 
@@ -311,7 +310,6 @@ class Search {
   std::vector<std::vector<int>> kinds_;
   std::vector<int> kind_numbers_;  // by parameter
   Measured best_;
-  double first_moves_ = 0;
   std::vector<std::vector<int>> taken_;  // the parameters of each change
 };
 

@@ -30,6 +30,13 @@ std::set<int> Pairs::suspects() const {
   return result;
 }
 
+std::set<std::set<int>> Pairs::suspects_together() const {
+  std::set<std::set<int>> result;
+  for (const auto& [first, seconds] : seconds_)
+    if (first.size() > 1 && seconds.size() > 1) result.insert(first);
+  return result;
+}
+
 std::set<std::set<int>> Pairs::all() const {
   std::set<std::set<int>> result;
   for (const auto& [first, seconds] : seconds_) {

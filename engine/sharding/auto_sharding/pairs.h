@@ -28,6 +28,8 @@ class Pairs {
   /// The first weights for which other pairs may move less: several second weights, each of which
   /// makes a sum, or a sum with more elements than the input of the first weight.
   std::set<int> suspects() const;
+  /// The first weights of each pair with several of them and several second weights.
+  std::set<std::set<int>> suspects_together() const;
   /// The weights of each pair. Several first weights, or several second ones, are one pair. A
   /// narrow weight without a second one, such as the head of a classifier, stands alone.
   std::set<std::set<int>> all() const;
