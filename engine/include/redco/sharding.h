@@ -16,6 +16,12 @@
 
 namespace redco {
 
+/// The elements [begin, end) of a dimension.
+struct Span {
+  int64_t begin = 0, end = 0;
+  int64_t length() const { return end - begin; }
+};
+
 /// The placement of a tensor on one dimension of the mesh.
 struct REDCO_API Placement {
   enum Kind : uint8_t {
@@ -31,7 +37,8 @@ struct REDCO_API Placement {
   /// fused query-key-value weight is three blocks, so that each rank holds its heads of all three.
   int32_t block = 0;
   /// The lengths of the blocks if they differ, as of a query-key-value weight with fewer heads for
-  /// keys and values than for queries; null: they are as `block` says. `shard_blocks` makes it.
+  /// keys and values than for queries; null: they are as `block` says. `shard_blocks` makes it. A
+  /// dimension that is shorter than they are together ends inside of them: see `shard_prefix`.
   const std::vector<int64_t>* lengths = nullptr;
   /// The dimension is split at multiples of this: when two dimensions were merged into one, it is
   /// split between rows of the first.
@@ -46,6 +53,10 @@ struct REDCO_API Placement {
   }
   /// For blocks of these lengths. Equal lists give equal placements.
   static Placement shard_blocks(int64_t dim, const std::vector<int64_t>& lengths,
+                                int64_t grain = 1);
+  /// For the first elements of a dimension of such blocks, as of a cache that is not full: each
+  /// rank holds those that it holds of the whole dimension.
+  static Placement shard_prefix(int64_t dim, const std::vector<int64_t>& lengths,
                                 int64_t grain = 1);
   /// The tensor is on one rank. The others hold a tensor without rows.
   static Placement on_rank(int64_t rank) {
@@ -63,6 +74,10 @@ struct REDCO_API Placement {
   /// For a dimension of `size` whose blocks do not differ.
   int64_t n_blocks(int64_t size) const { return block > 0 ? size / block : 1; }
   int64_t block_length(int64_t size) const { return block > 0 ? block : size; }
+  /// Whether a dimension of `size` ends inside of its blocks.
+  bool is_prefix(int64_t size) const;
+  /// What a rank holds of each block of a dimension of `size`. Not of one that is on a rank.
+  std::vector<Span> pieces(int64_t size, int64_t n_ranks, int64_t rank) const;
   /// The number of elements that a rank holds of a dimension of `size`.
   int64_t part_length(int64_t size, int64_t n_ranks, int64_t rank) const;
   bool operator==(const Placement&) const = default;
@@ -89,12 +104,8 @@ void for_each_shown(const Placements& placements, const Function& function) {
       function(Mesh::facts[dim].name, placements[dim]);
 }
 
-/// The part [begin, end) that a rank holds of a dimension of `size`, or of a block of that length.
-/// Sizes differ by at most one grain; a rank may hold nothing.
-struct Span {
-  int64_t begin = 0, end = 0;
-  int64_t length() const { return end - begin; }
-};
+/// The part that a rank holds of a dimension of `size`, or of a block of that length. Sizes differ
+/// by at most one grain; a rank may hold nothing.
 REDCO_API Span span_of(int64_t size, int64_t grain, int64_t n_ranks, int64_t rank);
 /// The same for the placement of the dimension, if it is no dimension of blocks.
 REDCO_API Span span_of(int64_t size, const Placement& placement, int64_t n_ranks, int64_t rank);

@@ -3,6 +3,8 @@
 
 #include "rules.h"
 
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 namespace redco::sharding {
@@ -60,6 +62,36 @@ void write_own(const Indexed& indexed, const Operator& op, torch::jit::Stack& st
       (index - indexed.own.begin).masked_fill_(is_outside(index, indexed.own), length);
   op.handle.callBoxed(&stack);
   return_written(op, self, stack[0].toTensor().narrow(indexed.dim, 0, length), stack);
+}
+
+// Where the part of a rank has these elements, or -1. It consists of `pieces` of the dimension.
+at::Tensor place_in_part(const at::Tensor& index, const std::vector<Span>& pieces) {
+  at::Tensor place = at::full_like(index, -1);
+  int64_t begin = 0;
+  for (const Span& piece : pieces) {
+    place = at::where(is_outside(index, piece), place, index + (begin - piece.begin));
+    begin += piece.length();
+  }
+  return place;
+}
+
+// Writes elements in place, without a copy of the part: a cache is large, and gets few at a time.
+void copy_own(const Indexed& indexed, const std::vector<Span>& pieces, const Operator& op,
+              torch::jit::Stack& stack) {
+  const at::Tensor self = stack[0].toTensor(), source = stack[3].toTensor();
+  at::Tensor index = stack[indexed.argument].toTensor().reshape({-1});
+  check_range(op, index, indexed.size);
+  const int64_t dim = indexed.dim;
+  stack = {self};
+  if (self.size(dim) == 0 || self.is_meta()) return;
+  const at::Tensor place = place_in_part(index, pieces);
+  if (index.numel() == 1) {  // without reading the index: a GPU would stall
+    const at::Tensor own = place.clamp_min(0), kept = self.index_select(dim, own);
+    self.index_copy_(dim, own, at::where(place.lt(0), kept, source.reshape(kept.sizes())));
+  } else {
+    const at::Tensor own = place.ge(0).nonzero().squeeze(1);
+    self.index_copy_(dim, place.index_select(0, own), source.index_select(dim, own));
+  }
 }
 
 // Other dimensions share a factor if their sizes are equal; an index may be shorter.
@@ -166,6 +198,23 @@ std::optional<CallPlan> scatter(const Call& call) {
   return write(call, factors, *dim);
 }
 
+// Returns nullopt unless one mesh dimension splits the indexed dimension, perhaps in blocks.
+std::optional<CallPlan> copied_in_place(const Call& call, Factors factors, int64_t dim) {
+  factors.outputs = {factors.inputs[0]};
+  CallPlan plan = plan_by_factors(call, factors);
+  const MeshDims over = splitting(plan.inputs[0], dim);
+  if (over.size() != 1 || plan.inputs[0][over[0]].is_on_rank()) return std::nullopt;
+  at::IntArrayRef sizes = call.tensors[0].sizes();
+  plan.outputs[0].sizes = Sizes(sizes.begin(), sizes.end());
+  const int64_t n_ranks = call.mesh->size(over[0]), rank = call.mesh->coordinate(over[0]);
+  const Indexed indexed{dim, sizes[size_t(dim)], {}, size_t(call.index_of("index"))};
+  const std::vector<Span> pieces = plan.inputs[0][over[0]].pieces(indexed.size, n_ranks, rank);
+  plan.run = [=](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
+    copy_own(indexed, pieces, op, stack);
+  };
+  return plan;
+}
+
 // index_add, index_copy, index_fill, index_reduce: an index of one dimension.
 std::optional<CallPlan> index_write(const Call& call) {
   std::optional<int64_t> dim = own_dim(call);
@@ -185,6 +234,8 @@ std::optional<CallPlan> index_write(const Call& call) {
     add_up(call, factors);
   else
     factors.whole |= uint64_t{1} << index_factor(call);
+  if (call.op.name == "aten::index_copy" && call.op.returned[0] >= 0)
+    if (auto plan = copied_in_place(call, factors, *dim)) return plan;
   return write(call, factors, *dim);
 }
 

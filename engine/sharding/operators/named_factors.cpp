@@ -56,9 +56,10 @@ bool all_ranks_hold(const Call& call, const Factors& factors, int factor, int64_
   for (Mesh::Dim mesh_dim : Mesh::dims)
     if (const Placement* placement = split_of(call, factors, factor, mesh_dim)) {
       if (placement->is_on_rank()) return false;
-      size = placement->lengths
-                 ? placement->part_length(size, call.mesh->size(mesh_dim), 0)
-                 : placement->block_length(size) / placement->grain / call.mesh->size(mesh_dim);
+      const int64_t n_ranks = call.mesh->size(mesh_dim);
+      size = placement->lengths ? std::min(placement->part_length(size, n_ranks, 0),
+                                           placement->part_length(size, n_ranks, n_ranks - 1))
+                                : placement->block_length(size) / placement->grain / n_ranks;
     }
   return size > 0;
 }

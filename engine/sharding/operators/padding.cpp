@@ -1,5 +1,6 @@
 // Rules for operators that pad, repeat or take a triangle. If they make a large tensor larger, they
-// reduce partial arguments first, because fewer bytes move then.
+// reduce partial arguments first, because fewer bytes move then. What is added behind positions
+// that context shards split is a block, which they split too: a cache grows where it is.
 
 #include "rules.h"
 
@@ -69,23 +70,74 @@ std::optional<CallPlan> unfold_backward(const Call& call) {
   return among_zeros(call, grad, result);
 }
 
+// The blocks of a dimension that context shards split, after a call adds some elements behind them
+// or, in backward, removes whole blocks.
+struct Room {
+  Mesh::Dim over;
+  std::vector<int64_t> lengths;
+  int64_t added = 0;  // by this rank
+
+  static std::optional<Room> of(const Call& call, int64_t dim, int64_t added) {
+    const TensorArgument& argument = call.tensors[0];
+    const MeshDims splits = splitting(argument.placements, dim);
+    if (splits.size() != 1 || !Mesh::has(splits[0], Mesh::context)) return std::nullopt;
+    const Placement& placement = argument.placements[splits[0]];
+    const int64_t size = argument.sizes()[size_t(dim)];
+    if (placement.is_on_rank() || placement.grain > 1 || placement.is_prefix(size))
+      return std::nullopt;
+    Room room{splits[0], {}};
+    if (placement.lengths)
+      room.lengths = *placement.lengths;
+    else
+      room.lengths.assign(size_t(placement.n_blocks(size)), placement.block_length(size));
+    const auto of_this_rank = [&](int64_t length) {
+      return span_of(length, 1, call.mesh->size(room.over), call.mesh->coordinate(room.over))
+          .length();
+    };
+    if (added > 0) {
+      room.lengths.push_back(added);
+      room.added = of_this_rank(added);
+      return room;
+    }
+    for (; added < 0 && room.lengths.size() > 1; room.lengths.pop_back()) {
+      added += room.lengths.back();
+      room.added -= of_this_rank(room.lengths.back());
+    }
+    return added == 0 ? std::optional(room) : std::nullopt;
+  }
+};
+
 std::optional<CallPlan> pad(const Call& call) {
   if (call.tensors.size() != 1) return std::nullopt;  // out
   const TensorArgument& argument = call.tensors[0];
   std::vector<int64_t> pad = call.find("pad")->toIntVector();
   Sizes sizes(argument.sizes());
   Letters all = letters(argument.tensor.dim());
-  for (size_t i = 0; i < pad.size(); ++i) {
+  std::vector<std::pair<size_t, Room>> rooms;  // by dimension
+  for (size_t i = 0; i + 1 < pad.size(); i += 2) {
     const size_t dim = all.size() - 1 - i / 2;  // from the last dimension backwards
-    if (pad[i] != 0) all[dim] = -1;
-    sizes[dim] += pad[i];
+    sizes[dim] += pad[i] + pad[i + 1];
+    if (pad[i] == 0 && pad[i + 1] == 0) continue;
+    const auto room = pad[i] == 0 ? Room::of(call, int64_t(dim), pad[i + 1]) : std::nullopt;
+    if (room)
+      rooms.emplace_back(dim, *room);
+    else
+      all[dim] = -1;
   }
   Factors factors{{all}, {all}};
   const c10::IValue* value = call.find("value");
   if (value && value->isScalar() && value->toScalar().equal(0) &&
       keeps_terms_among_zeros(argument, c10::multiply_integers(sizes)))
     factors.linear = {1};
-  return plan_by_factors(call, factors);
+  CallPlan plan = plan_by_factors(call, factors);
+  for (const auto& [dim, room] : rooms) {
+    OutputPlan& output = plan.outputs[0];
+    output.sizes[dim] = sizes[dim];
+    output.placements[room.over] = Placement::shard_blocks(int64_t(dim), room.lengths);
+    pad[2 * (all.size() - 1 - dim) + 1] = room.added;
+  }
+  if (!rooms.empty()) plan.arguments.emplace_back(call.index_of("pad"), pad);
+  return plan;
 }
 
 std::optional<CallPlan> repeat(const Call& call) {

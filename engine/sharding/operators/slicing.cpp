@@ -1,7 +1,8 @@
 // Rules for slices, and for glu, which takes two slices. A slice of whole blocks of a split
 // dimension keeps its parts. So does a slice with a step, if ranks split the dimension between
 // steps. If context shards split positions, a slice shifts some of them to a neighbour, and
-// neighbours exchange these.
+// neighbours exchange these; the first positions of blocks, as of a cache that has room, stay where
+// they are.
 
 #include "../tensor/split.h"
 #include "halo.h"
@@ -169,6 +170,12 @@ bool is_shifted(const Placements& placements, int64_t dim, const Range& range) {
          placements[*over] == Placement::shard(dim);
 }
 
+// Whether a range is the first elements of `dim`, which context shards split in blocks.
+bool is_prefix_of_blocks(const Placement& placement, Mesh::Dim over, const Range& range) {
+  return Mesh::has(over, Mesh::context) && range.start == 0 && range.step == 1 &&
+         range.length() > 0 && placement.is_in_blocks() && !placement.is_on_rank();
+}
+
 std::optional<CallPlan> slice_by(const Call& call, int64_t dim, bool keeps_split) {
   int64_t n_dims = call.tensors[0].tensor.dim();
   Letters own = letters(n_dims), result = own;
@@ -192,12 +199,23 @@ std::optional<CallPlan> slice(const Call& call) {
   }
   std::optional<Mesh::Dim> over = only_splitting(argument.placements, dim);
   if (!over) return slice_by(call, dim, false);
-  const Blocks blocks = blocks_of(argument.placements[*over], range.size);
+  const Placement& placement = argument.placements[*over];
+  const Blocks blocks = blocks_of(placement, range.size);
   const int64_t n_ranks = call.mesh->size(*over), rank = call.mesh->coordinate(*over);
   const Span run = range.step == 1 ? whole_blocks(blocks, range) : Span();
-  const std::optional<Blocks> kept = range.step > 1      ? thinned(blocks, range, n_ranks)
-                                     : run.length() == 0 ? std::nullopt
-                                                         : std::optional(some_of(blocks, run));
+  const std::optional<Blocks> kept =
+      range.step == 1 ? run.length() == 0 ? std::nullopt : std::optional(some_of(blocks, run))
+      : placement.is_prefix(range.size) ? std::nullopt
+                                        : thinned(blocks, range, n_ranks);
+  if (!kept && is_prefix_of_blocks(placement, *over, range)) {
+    std::optional<CallPlan> plan = slice_by(call, dim, true);
+    OutputPlan& output = plan->outputs[0];
+    output.sizes[size_t(dim)] = range.length();
+    output.placements[*over] = Placement::shard_prefix(dim, blocks.lengths, blocks.grain);
+    plan->arguments = {{size_t(call.index_of("end")),
+                        output.placements[*over].part_length(range.length(), n_ranks, rank)}};
+    return plan;
+  }
   if (!kept) {
     ShiftedRange shifted(range, n_ranks);
     const bool is_few = range.length() * n_ranks < range.size;
@@ -257,7 +275,9 @@ struct Sliced {
         range(range_of(call, sizes[size_t(dim)])),
         over(only_splitting(call.tensors[0].placements, dim)) {
     if (!over) return;
-    const Blocks own = blocks_of(call.tensors[0].placements[*over], range.length());
+    const Placement& placement = call.tensors[0].placements[*over];
+    if (placement.is_prefix(range.length())) return;
+    const Blocks own = blocks_of(placement, range.length());
     if (range.step > 1 && range.length() * range.step == range.size) {
       blocks = own;
       for (int64_t& length : blocks->lengths) length *= range.step;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <numeric>
 #include <set>
 #include <sstream>
 
@@ -29,6 +30,10 @@ Placement Placement::shard_blocks(int64_t dim, const std::vector<int64_t>& lengt
   if (lengths.size() < 2) return shard(dim, 0, grain);
   if (std::ranges::adjacent_find(lengths, std::not_equal_to<>()) == lengths.end())
     return shard(dim, lengths[0], grain);
+  return shard_prefix(dim, lengths, grain);
+}
+
+Placement Placement::shard_prefix(int64_t dim, const std::vector<int64_t>& lengths, int64_t grain) {
   static std::mutex mutex;
   static auto& known = *new std::set<std::vector<int64_t>>;  // placements may outlive statics
   Placement placement = shard(dim, 0, grain);
@@ -37,11 +42,28 @@ Placement Placement::shard_blocks(int64_t dim, const std::vector<int64_t>& lengt
   return placement;
 }
 
+bool Placement::is_prefix(int64_t size) const {
+  return lengths && std::accumulate(lengths->begin(), lengths->end(), int64_t{0}) > size;
+}
+
+std::vector<Span> Placement::pieces(int64_t size, int64_t n_ranks, int64_t rank) const {
+  std::vector<int64_t> same;
+  if (!lengths) same.assign(size_t(n_blocks(size)), block_length(size));
+  std::vector<Span> pieces;
+  int64_t begin = 0;
+  for (int64_t length : lengths ? *lengths : same) {
+    const Span own = span_of(length, grain, n_ranks, rank);
+    pieces.push_back({std::min(begin + own.begin, size), std::min(begin + own.end, size)});
+    begin += length;
+  }
+  return pieces;
+}
+
 int64_t Placement::part_length(int64_t size, int64_t n_ranks, int64_t rank) const {
   if (size == 0) return 0;  // another rank holds all blocks
   if (!lengths) return span_of(block_length(size), *this, n_ranks, rank).length() * n_blocks(size);
   int64_t sum = 0;
-  for (int64_t length : *lengths) sum += span_of(length, grain, n_ranks, rank).length();
+  for (const Span& piece : pieces(size, n_ranks, rank)) sum += piece.length();
   return sum;
 }
 

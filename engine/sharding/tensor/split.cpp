@@ -15,13 +15,7 @@ Split::Split(const Placement& placement, int64_t size, int64_t n_ranks)
   int64_t block_length = size == 0 ? 0 : placement.block_length(size);
   for (int64_t rank = 0; rank < n_ranks; ++rank) {
     if (placement.lengths && size > 0) {
-      std::vector<Span>& pieces = pieces_.emplace_back();
-      int64_t begin = 0;
-      for (int64_t length : *placement.lengths) {
-        Span own = span_of(length, placement.grain, n_ranks, rank);
-        pieces.push_back({begin + own.begin, begin + own.end});
-        begin += length;
-      }
+      pieces_.push_back(placement.pieces(size, n_ranks, rank));
       spans_.push_back({0, placement.part_length(size, n_ranks, rank)});
     } else {
       spans_.push_back(span_of(block_length, placement, n_ranks, rank));

@@ -126,6 +126,8 @@ local function views(list)
     { "torch.diag(<x>)", kind = "float", dims = { 1, 2 } },
     { "torch.pad(<x>, { 1, 2 })", dims = { 1 } }, { "torch.pad(<x>, { 0, -1 })", dims = { 1 } },
     { "torch.constant_pad_nd(<x>, { 0, 0, 1, 1 }, 0.5)", kind = "float", dims = { 2 } },
+    { "torch.constant_pad_nd(<x>, { 0, 0, 0, 3 }, 2)", dims = { 2 } },
+    { "torch.constant_pad_nd(<x>, { 0, 0, 0, 4 }, 2):narrow(-2, 0, 5)", dims = { 2 } },
     { "<x>:transpose(<d>, <e>):contiguous()", dims = { 2 } },
     { "(<x>:transpose(<d>, <e>) * 1)", kind = "number", dims = { 2 } },
   } do
