@@ -9,6 +9,7 @@
 #include <redco/sharding.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/ge.h>
 #include <ATen/ops/repeat_interleave.h>
@@ -17,8 +18,10 @@
 #include <torch/custom_class.h>
 
 #include <array>
+#include <cmath>
 #include <numeric>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 namespace redco::sharding {
@@ -179,10 +182,51 @@ std::optional<ByHeads> exchanged_by_heads(const at::Tensor& q, const at::Tensor&
                  Exchanged::apply(repeated(v), *of_v), *of_q, placements_of(q)};
 }
 
+bool is_recorded(const c10::IValue& tensor) {
+  return at::GradMode::is_enabled() && tensor.isTensor() && tensor.toTensor().requires_grad();
+}
+
+// Whether few queries, which all ranks hold, attend to keys that context shards hold parts of: then
+// each attends to its part, and they combine the results. They send less than the keys.
+bool has_few_queries(Stack& stack) {
+  const auto argument = [&](Argument i) -> c10::IValue& { return torch::jit::peek(stack, i, n); };
+  const at::Tensor q = argument(query).toTensor(), k = argument(key).toTensor(),
+                   v = argument(value).toTensor();
+  const std::optional<Mesh::Dim> dim = dim_over_positions(k);
+  if (!dim || dim_over_positions(v) != dim || q.dim() != 4) return false;
+  if (is_sharded(q) && !splitting(placements_of(q), positions).empty()) return false;
+  for (Argument i : {query, key, value, mask})
+    if (is_recorded(argument(i))) return false;
+  const bool is_plain = !argument(is_causal).toBool() && argument(dropout).toDouble() == 0;
+  const bool has_heads = q.size(heads) == k.size(heads) ||
+                         (argument(enable_gqa).toBool() && q.size(heads) % k.size(heads) == 0);
+  return is_plain && has_heads && q.size(0) == k.size(0) && q.numel() > 0 &&
+         q.size(positions) * mesh_of(k)->size(*dim) <= k.size(positions);
+}
+
+void attend_to_parts(Stack* stack) {
+  const auto argument = [&](Argument i) -> c10::IValue& { return torch::jit::peek(*stack, i, n); };
+  const at::Tensor q = argument(query).toTensor();
+  static const auto part = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("redco::_attention_part", "")
+                               .typed<std::tuple<at::Tensor, at::Tensor>(
+                                   const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                   const std::optional<at::Tensor>&, double)>();
+  const double by =
+      argument(scale).isNone() ? 1 / std::sqrt(double(q.size(3))) : argument(scale).toDouble();
+  const at::Tensor y =
+      std::get<0>(part.call(q, argument(key).toTensor(), argument(value).toTensor(),
+                            argument(mask).toOptional<at::Tensor>(), by))
+          .to(q.scalar_type());
+  torch::jit::drop(*stack, n);
+  stack->emplace_back(y);
+}
+
 }  // namespace
 
 void context_attention(const c10::OperatorHandle& op, Stack* stack) {
   const auto argument = [&](Argument i) -> c10::IValue& { return torch::jit::peek(*stack, i, n); };
+  if (has_few_queries(*stack)) return attend_to_parts(stack);
   const at::Tensor q = argument(query).toTensor();
   const std::optional<Mesh::Dim> dim = dim_over_positions(q);
   if (!dim) return call_composite(op, stack);

@@ -1,6 +1,7 @@
 // Rules for fused scaled dot product attention on CPU and CUDA. Heads and examples are independent,
 // so they may be split. Positions of queries may be split unless the kernel counts them for its
-// causal mask. The elements of a head may not be split.
+// causal mask, and positions of keys for a kernel whose results of parts can be combined. The
+// elements of a head may not be split.
 
 #include "flops.h"
 #include "gpu_bytes.h"
@@ -8,6 +9,7 @@
 
 #include <ATen/OpMathType.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -19,12 +21,13 @@ namespace redco::sharding {
 
 namespace {
 
-constexpr int head = 1, position = 2;
+constexpr int head = 1, position = 2, key_position = 3;
 
 // [batch, head, position, ...], aligned at the right like a broadcast attention mask. A dimension
 // of size 1 has no factor.
-Letters mask_letters(at::IntArrayRef sizes, at::IntArrayRef query) {
+Letters mask_letters(at::IntArrayRef sizes, at::IntArrayRef query, int64_t n_keys) {
   Letters result(sizes.size(), int8_t(-1));
+  if (!sizes.empty() && sizes.back() == n_keys) result.back() = key_position;
   for (size_t dim = 0; dim < sizes.size(); ++dim) {
     size_t from_right = sizes.size() - dim;
     if (from_right < 2 || from_right > 4) continue;
@@ -126,6 +129,22 @@ struct OnParts {
   }
 };
 
+// Combines the results of parts of the keys, [batch, heads, length, size] and [batch, heads,
+// length]. Ranks exchange nothing else.
+void combine(torch::jit::Stack& stack, const MeshDims& over, const Mesh& mesh) {
+  at::Tensor sums = stack[0].toTensor(), logsumexp = stack[1].toTensor();
+  for (Mesh::Dim dim : over) {
+    const at::Tensor parts =
+        mesh.group(dim).all_gather(at::cat({sums, logsumexp.unsqueeze(-1)}, -1).contiguous());
+    const at::Tensor of_parts = parts.select(-1, sums.size(-1));
+    logsumexp = of_parts.logsumexp(0);
+    const at::Tensor weights =
+        of_parts.sub(logsumexp.masked_fill(logsumexp.isneginf(), 0)).exp_().unsqueeze(-1);
+    sums = parts.narrow(-1, 0, sums.size(-1)).mul(weights).sum(0);
+  }
+  stack = {sums, logsumexp};
+}
+
 // query: [batch, heads, ...]; key and value: the same, or fewer heads, each for a run of
 // consecutive query heads. First result: [batch, heads, ...]; backward: the gradients of query, key
 // and value.
@@ -134,6 +153,7 @@ std::optional<CallPlan> attention(const Call& call) {
   if (query < 0 || key < 0 || value < 0) return std::nullopt;
   at::IntArrayRef sizes = call.tensors[size_t(query)].sizes();
   int64_t n_kv_heads = call.tensors[size_t(key)].sizes()[size_t(head)];
+  const int64_t n_keys = call.tensors[size_t(key)].sizes()[size_t(position)];
   if (sizes.size() != 4 || n_kv_heads == 0) return std::nullopt;
   bool is_backward = call.tensor_of("grad_out") >= 0 || call.tensor_of("grad_out_") >= 0;
 
@@ -141,7 +161,9 @@ std::optional<CallPlan> attention(const Call& call) {
   // their logsumexp along the positions.
   const bool is_whole = call.boolean("is_causal", false) || call.index_of("segment_ids") >= 0 ||
                         call.op.facts.kind == ProductKind::biased_attention;
-  Letters x = {batch, head, int8_t(is_whole ? -1 : position), -1}, all = {batch, head, -1, -1},
+  const bool is_part = call.op.name == "redco::_attention_part";
+  const auto of_keys = int8_t(is_part ? key_position : -1);
+  Letters x = {batch, head, int8_t(is_whole ? -1 : position), -1}, all = {batch, head, of_keys, -1},
           mask;
   auto factors_with = [&](const Letters& kv) {
     Factors factors;
@@ -154,9 +176,11 @@ std::optional<CallPlan> attention(const Call& call) {
       if (name == "logsumexp") own[0] = batch, own[1] = head, own[2] = x[2];
       if (name == "segment_ids") own[0] = batch;
       const bool is_mask = name == "attn_mask" || name == "attn_bias";
-      if (is_mask) own = mask_letters(argument.sizes(), sizes);
-      for (int8_t& letter : own)
+      if (is_mask) own = mask_letters(argument.sizes(), sizes, n_keys);
+      for (int8_t& letter : own) {
         if (letter == position) letter = x[2];
+        if (letter == key_position) letter = of_keys;
+      }
       if (is_mask) mask = own;
     }
     if (is_backward)
@@ -168,7 +192,7 @@ std::optional<CallPlan> attention(const Call& call) {
   Factors factors = factors_with(all);
   bool is_shared = n_kv_heads != sizes[head] && !(splits_evenly(call, factors, head, n_kv_heads) &&
                                                   splits_evenly(call, factors, head, sizes[head]));
-  if (is_shared) factors = factors_with({batch, -1, -1, -1});
+  if (is_shared) factors = factors_with({batch, -1, of_keys, -1});
   CallPlan plan = plan_by_factors(call, factors);
   for (size_t i : {1, 2})
     if (is_backward && !is_shared) plan.outputs[i].sizes[head] = n_kv_heads;
@@ -180,6 +204,12 @@ std::optional<CallPlan> attention(const Call& call) {
   if (is_shared && heads.numel() < sizes[head])
     on_parts.shared.emplace(heads, sizes[head] / n_kv_heads);
   plan.run = on_parts;
+  if (!is_part) return plan;
+  if (const MeshDims over = reduced_over(plan); !over.empty())
+    plan.run = [=](const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
+      on_parts(op, stack, mesh);
+      combine(stack, over, mesh);
+    };
   return plan;
 }
 
@@ -252,6 +282,7 @@ const RuleTable& attention_rules() {
     biased_backward.gpu = {.starts = 4.5};
     forward.gpu = {.starts = 5};
     backward.gpu = {.starts = 5, .workspace = workspace_of_attention_backward};
+    table["redco::_attention_part"] = forward;
     table["aten::_scaled_dot_product_flash_attention_for_cpu"] = forward;
     table["aten::_scaled_dot_product_flash_attention"] = forward;
     table["aten::_scaled_dot_product_efficient_attention"] = biased;
