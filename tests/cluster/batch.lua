@@ -56,12 +56,13 @@ for _, name in ipairs { "llama", "gpt2", "gemma2", "qwen2", "falcon_h1", "qwen3_
   local tries_all = name == "llama" or testing.is_full
   for number, options in ipairs { { n_model_shards = 1 }, { n_model_shards = 2, zero = 3 },
     { n_model_shards = 1, zero = 3 }, { n_model_shards = 2 },
-    { n_model_shards = 2, sequence_parallel = true } } do
+    { n_model_shards = 2, sequence_parallel = true }, { n_context_shards = 2 } } do
     if number > 2 and not tries_all then break end
     options.seed, options.verbose = 1, false
     local deployer = redco.Deployer(options)
-    local layout = ("%dx%d with zero %d%s"):format(deployer.mesh.dp, deployer.mesh.mp,
-      options.zero or 0, options.sequence_parallel and " and sequences in parts" or "")
+    local layout = ("%dx%d with zero %d%s%s"):format(deployer.mesh.dp, deployer.mesh.mp,
+      options.zero or 0, options.sequence_parallel and " and sequences in parts" or "",
+      options.n_context_shards and " and context shards" or "")
     local trainer = redco.Trainer {
       deployer = deployer, params = redco.tree.map(function(p) return p:detach():clone() end,
         model.params),

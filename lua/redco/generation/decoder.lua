@@ -120,7 +120,9 @@ function Decoder:scores(ids)
     for name, value in pairs(self.prompt_inputs) do inputs[name] = value end
   end
   local hidden = self.model.hidden_states(self.params, inputs, { cache = self.cache })
-  return native.from_stage(self.model.logits(self.params, hidden:select(1, -1)):float())
+  -- A slice, because of split positions it sends the last one alone.
+  local last = hidden:narrow(1, -1, 1):squeeze(1)
+  return native.from_stage(self.model.logits(self.params, last):float())
 end
 
 -- Makes steps alike: see Cache:fix. One GPU captures the second step and replays it, so that the

@@ -37,6 +37,12 @@ function Cache:advance(n)
   if self.place then self.place:add_(n) else self.length = self.length + n end
 end
 
+-- Writes new tokens to a tensor. Of split columns each process writes its own.
+local function write(held, past, new)
+  if not held:is_sharded() then return held:narrow(2, past, new:size(2)):copy_(new) end
+  held:index_copy_(2, torch.arange(past, past + new:size(2), { device = held.device }), new)
+end
+
 --- Appends the keys and values [B, H, T, D] of new tokens in a layer. Returns those of all tokens.
 function Cache:extend(layer, k, v)
   local held, past = self.layers[layer], self.length
@@ -54,8 +60,8 @@ function Cache:extend(layer, k, v)
     for i = 1, 2 do held[i] = with_room(held[i], 2 * length) end
   end
   if past > 0 then
-    held[1]:narrow(2, past, length - past):copy_(k)
-    held[2]:narrow(2, past, length - past):copy_(v)
+    write(held[1], past, k)
+    write(held[2], past, v)
   end
   return held[1]:narrow(2, 0, length), held[2]:narrow(2, 0, length)
 end
