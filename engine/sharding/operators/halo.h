@@ -23,11 +23,18 @@ struct HeldAndNeeded {
 
   /// The most elements that a rank needs of another one.
   int64_t longest_piece() const;
+  /// Whether an exchange sends at most half as much as if all parts were joined.
+  bool sends_few() const;
+  /// What is sent back.
+  HeldAndNeeded back() const { return {needed, held}; }
 };
 
 /// Returns what this rank needs, from the part that it holds: neighbours exchange the rest.
 /// Elements that nobody holds are zeros.
 at::Tensor exchanged_along(const at::Tensor& part, int64_t dim, const HeldAndNeeded& ranges,
                            Group& group);
+/// The same where ranks may hold the same elements, as terms of sums: returns the sums.
+at::Tensor summed_along(const at::Tensor& part, int64_t dim, const HeldAndNeeded& ranges,
+                        Group& group);
 
 }  // namespace redco::sharding

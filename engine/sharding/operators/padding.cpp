@@ -2,6 +2,7 @@
 // reduce partial arguments first, because fewer bytes move then. What is added behind positions
 // that context shards split is a block, which they split too: a cache grows where it is.
 
+#include "halo.h"
 #include "rules.h"
 
 #include <c10/util/accumulate.h>
@@ -107,22 +108,55 @@ struct Room {
   }
 };
 
+// A dimension that context shards split in even parts, to which a call adds elements at its
+// beginning, and may be at its end, or removes them in backward: neighbours exchange what shifts.
+struct Shift {
+  Mesh::Dim over;
+  int64_t before, size, padded_size;
+  HeldAndNeeded ranges;  // counted in the result
+
+  static std::optional<Shift> of(const Call& call, int64_t dim, int64_t before, int64_t behind) {
+    const TensorArgument& argument = call.tensors[0];
+    const MeshDims splits = splitting(argument.placements, dim);
+    if (splits.size() != 1 || !Mesh::has(splits[0], Mesh::context) ||
+        argument.placements[splits[0]] != Placement::shard(dim))
+      return std::nullopt;
+    const int64_t size = argument.sizes()[size_t(dim)], n_ranks = call.mesh->size(splits[0]);
+    Shift shift{splits[0], before, size, before + size + behind, {}};
+    if (shift.padded_size < n_ranks) return std::nullopt;
+    shift.ranges = {parts_of_ranks(size, n_ranks, before),
+                    parts_of_ranks(shift.padded_size, n_ranks)};
+    return shift.ranges.sends_few() ? std::optional(shift) : std::nullopt;
+  }
+
+  at::Tensor padded(const at::Tensor& part, int64_t dim, const at::Scalar& value,
+                    const Mesh& mesh) const {
+    at::Tensor result = exchanged_along(part, dim, ranges, mesh.group(over));
+    const Span own = ranges.needed[size_t(mesh.coordinate(over))];
+    for (const Span& added : {Span{0, before}, Span{before + size, padded_size}})
+      if (const Span here = common(own, added); here.length() > 0)
+        result.narrow(dim, here.begin - own.begin, here.length()).fill_(value);
+    return result;
+  }
+};
+
 std::optional<CallPlan> pad(const Call& call) {
   if (call.tensors.size() != 1) return std::nullopt;  // out
   const TensorArgument& argument = call.tensors[0];
   std::vector<int64_t> pad = call.find("pad")->toIntVector();
   Sizes sizes(argument.sizes());
   Letters all = letters(argument.tensor.dim());
-  std::vector<std::pair<size_t, Room>> rooms;  // by dimension
+  std::vector<std::pair<size_t, Room>> rooms;    // by dimension
+  std::vector<std::pair<size_t, Shift>> shifts;  // the same
   for (size_t i = 0; i + 1 < pad.size(); i += 2) {
     const size_t dim = all.size() - 1 - i / 2;  // from the last dimension backwards
     sizes[dim] += pad[i] + pad[i + 1];
     if (pad[i] == 0 && pad[i + 1] == 0) continue;
     const auto room = pad[i] == 0 ? Room::of(call, int64_t(dim), pad[i + 1]) : std::nullopt;
-    if (room)
-      rooms.emplace_back(dim, *room);
-    else
-      all[dim] = -1;
+    const auto shift = room ? std::nullopt : Shift::of(call, int64_t(dim), pad[i], pad[i + 1]);
+    if (room) rooms.emplace_back(dim, *room);
+    if (shift) shifts.emplace_back(dim, *shift);
+    if (!room && !shift) all[dim] = -1;
   }
   Factors factors{{all}, {all}};
   const c10::IValue* value = call.find("value");
@@ -136,7 +170,19 @@ std::optional<CallPlan> pad(const Call& call) {
     output.placements[room.over] = Placement::shard_blocks(int64_t(dim), room.lengths);
     pad[2 * (all.size() - 1 - dim) + 1] = room.added;
   }
-  if (!rooms.empty()) plan.arguments.emplace_back(call.index_of("pad"), pad);
+  for (const auto& [dim, shift] : shifts) {
+    plan.outputs[0].sizes[dim] = sizes[dim];
+    pad[2 * (all.size() - 1 - dim)] = pad[2 * (all.size() - 1 - dim) + 1] = 0;
+  }
+  if (!rooms.empty() || !shifts.empty()) plan.arguments.emplace_back(call.index_of("pad"), pad);
+  if (shifts.empty()) return plan;
+  plan.run = [shifts, filler = value && value->isScalar() ? value->toScalar() : at::Scalar(0)](
+                 const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
+    at::Tensor part = stack[0].toTensor();
+    for (const auto& [dim, shift] : shifts) part = shift.padded(part, int64_t(dim), filler, mesh);
+    stack[0] = part;
+    op.handle.callBoxed(&stack);
+  };
   return plan;
 }
 

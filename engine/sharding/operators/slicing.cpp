@@ -160,7 +160,6 @@ struct ShiftedRange {
     const auto n = int64_t(ranges.held.size());
     return ranges.longest_piece() * n * 2 <= ranges.held.front().length();
   }
-  HeldAndNeeded back() const { return {ranges.needed, ranges.held}; }
 };
 
 // Whether a range is taken from `dim`, which context shards split in one block.
@@ -315,7 +314,8 @@ std::optional<CallPlan> slice_backward(const Call& call) {
       plan.outputs[0].sizes[size_t(dim)] = range.size;
       plan.run = [=, dim = dim, over = *over](const Operator&, torch::jit::Stack& stack,
                                               const Mesh& mesh) {
-        stack = {exchanged_along(stack[0].toTensor(), dim, shifted.back(), mesh.group(over))};
+        stack = {
+            exchanged_along(stack[0].toTensor(), dim, shifted.ranges.back(), mesh.group(over))};
       };
       return plan;
     }
