@@ -1,15 +1,20 @@
 // Rules for convolutions with any number of spatial dimensions. The batch and the channels may be
-// split, spatial dimensions may not.
+// split. So may one spatial dimension, of positions that context shards split: neighbours exchange
+// what a kernel reads across a cut. Other spatial dimensions may not.
 
 #include "flops.h"
 #include "gpu_bytes.h"
+#include "halo.h"
 #include "rules.h"
+
+#include <algorithm>
+#include <utility>
 
 namespace redco::sharding {
 
 namespace {
 
-constexpr int in_channel = 1, out_channel = 2;
+constexpr int in_channel = 1, out_channel = 2, place = 3;
 
 // input: [n, in, ...]; weight: [out, in / groups, ...], or if transposed [in, out / groups, ...];
 // output: [n, out, ...]; bias: [out]. With groups, input and output channels are one factor.
@@ -46,6 +51,72 @@ struct ConvolutionLetters {
   Letters input, output, weight, bias = {-1};
 };
 
+// A spatial dimension that context shards split, of the input and of the output alike in even
+// parts, and the elements of the input that a part of the output reads.
+struct Halo {
+  int64_t dim;
+  Mesh::Dim over;
+  int64_t n_out;         // elements of the whole output
+  HeldAndNeeded ranges;  // of the input; those before and behind it are padding
+  std::vector<int64_t> padding;
+
+  // Nullopt if the dimension has to be whole.
+  static std::optional<Halo> of(const Call& call, bool is_transposed) {
+    if (is_transposed) return std::nullopt;
+    std::optional<Halo> halo;
+    for (const char* name : {"input", "grad_output"}) {
+      const int at = call.tensor_of(name);
+      if (at < 0) continue;
+      const Placements& placements = call.tensors[size_t(at)].placements;
+      for (Mesh::Dim over : Mesh::dims) {
+        const Placement& placement = placements[over];
+        if (!placement.is_sharded() || placement.dim < 2) continue;
+        const bool is_known = halo && (halo->dim != placement.dim || halo->over != over);
+        if (is_known || !Mesh::has(over, Mesh::context) ||
+            placement != Placement::shard(placement.dim))
+          return std::nullopt;
+        halo = Halo{placement.dim, over, 0, {}, {}};
+      }
+    }
+    if (!halo || !halo->read(call)) return std::nullopt;
+    return halo;
+  }
+
+  // Finds the ranges. Returns whether it is worth it: every rank has outputs, and reads few inputs
+  // of others.
+  bool read(const Call& call) {
+    const at::IntArrayRef input = call.tensors[size_t(call.tensor_of("input"))].sizes(),
+                          weight = call.tensors[size_t(call.tensor_of("weight"))].sizes();
+    const size_t n_spatial = input.size() - 2, place = size_t(dim - 2);
+    const auto along = [&](const char* name) {
+      std::vector<int64_t> values = call.find(name)->toIntVector();
+      if (values.size() == 1) values.resize(n_spatial, values[0]);
+      return values;
+    };
+    const std::vector<int64_t> strides = along("stride"), dilations = along("dilation");
+    padding = along("padding");
+    // LibTorch raises errors about the others.
+    for (const auto& values : {strides, dilations, padding})
+      if (values.size() != n_spatial || weight.size() != input.size()) return false;
+    const int64_t stride = strides[place], before = std::exchange(padding[place], 0);
+    const int64_t reach = dilations[place] * (weight[size_t(dim)] - 1) + 1;  // of an output
+    if (stride < 1 || dilations[place] < 1 || before < 0 || weight[size_t(dim)] < 1) return false;
+    const int64_t n_in = input[size_t(dim)], n_ranks = call.mesh->size(over);
+    n_out = (n_in + 2 * before - reach) / stride + 1;
+    if (std::min(n_in, n_out) < n_ranks) return false;
+    ranges.held = parts_of_ranks(n_in, n_ranks);
+    for (const Span& part : parts_of_ranks(n_out, n_ranks))
+      ranges.needed.push_back(
+          {part.begin * stride - before, (part.end - 1) * stride - before + reach});
+    return ranges.sends_few();
+  }
+
+  // Whether a plan keeps the dimension split.
+  bool is_kept(const CallPlan& plan, int argument) const {
+    return plan.inputs[size_t(argument)][over] == Placement::shard(dim);
+  }
+};
+
 // Sets the number of groups to that of the local channels.
 void set_groups(const Call& call, const ConvolutionLetters& l, CallPlan& plan) {
   if (l.groups == 1) return;
@@ -56,6 +127,8 @@ void set_groups(const Call& call, const ConvolutionLetters& l, CallPlan& plan) {
 
 std::optional<CallPlan> convolution(const Call& call) {
   ConvolutionLetters l(call);
+  const auto halo = Halo::of(call, l.is_transposed);
+  if (halo) l.input[size_t(halo->dim)] = l.output[size_t(halo->dim)] = place;
   auto factors =
       named_factors(call, {{"input", l.input}, {"weight", l.weight}, {"bias", l.bias}}, {l.output});
   if (!factors) return std::nullopt;
@@ -64,11 +137,24 @@ std::optional<CallPlan> convolution(const Call& call) {
   CallPlan plan = plan_by_factors(call, *factors);
   set_groups(call, l, plan);
   plan.outputs[0].sizes[1] = l.n_out;
+  const int input = call.tensor_of("input");
+  if (!halo) return plan;
+  plan.outputs[0].sizes[size_t(halo->dim)] = halo->n_out;
+  if (!halo->is_kept(plan, input)) return plan;
+  set_argument(call, plan, "padding", halo->padding);
+  plan.run = [=, argument = call.tensors[size_t(input)].argument](
+                 const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
+    stack[argument] = exchanged_along(stack[argument].toTensor(), halo->dim, halo->ranges,
+                                      mesh.group(halo->over));
+    op.handle.callBoxed(&stack);
+  };
   return plan;
 }
 
 std::optional<CallPlan> convolution_backward(const Call& call) {
   ConvolutionLetters l(call);
+  const auto halo = Halo::of(call, l.is_transposed);
+  if (halo) l.input[size_t(halo->dim)] = l.output[size_t(halo->dim)] = place;
   auto factors =
       named_factors(call, {{"grad_output", l.output}, {"input", l.input}, {"weight", l.weight}},
                     {l.input, l.weight, l.bias});
@@ -89,6 +175,19 @@ std::optional<CallPlan> convolution_backward(const Call& call) {
   Sizes own = local_sizes({l.n_out}, plan.outputs[2].placements, *call.mesh);
   if (sizes && sizes->isIntList())
     set_argument(call, plan, "bias_sizes", std::vector<int64_t>(own.begin(), own.end()));
+  const int input = call.tensor_of("input");
+  if (!halo) return plan;
+  plan.outputs[0].sizes[size_t(halo->dim)] = call.tensors[size_t(input)].sizes()[size_t(halo->dim)];
+  if (!halo->is_kept(plan, input)) return plan;
+  set_argument(call, plan, "padding", halo->padding);
+  plan.run = [=, argument = call.tensors[size_t(input)].argument](
+                 const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
+    Group& group = mesh.group(halo->over);
+    stack[argument] = exchanged_along(stack[argument].toTensor(), halo->dim, halo->ranges, group);
+    op.handle.callBoxed(&stack);
+    if (const at::Tensor grad = stack[0].toTensor(); grad.defined())
+      stack[0] = summed_along(grad, halo->dim, halo->ranges.back(), group);
+  };
   return plan;
 }
 
