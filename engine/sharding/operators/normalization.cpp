@@ -4,6 +4,7 @@
 
 #include <ATen/OpMathType.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/stack.h>
 
 #include <limits>
 
@@ -165,10 +166,77 @@ std::optional<CallPlan> layer_norm_backward(const Call& call) {
   return plan;
 }
 
-// input: [n, c, ...]; statistics: [n, group]. Channels may be split between groups only.
+// A group norm of tensors [n, c, ...] whose last dimensions are joined, [n, group, c / group, ...].
+struct Groups {
+  Groups(const Operator& op, const torch::jit::Stack& stack)
+      : a(norm_arguments(op, stack)),
+        n_groups(stack[size_t(*op.schema().argumentIndexWithName("group"))].toInt()) {}
+
+  at::Tensor of(const at::Tensor& tensor) const {
+    return widened(tensor).reshape({tensor.size(0), n_groups, tensor.size(1) / n_groups, -1});
+  }
+  at::Tensor of_channels(const at::Tensor& weight) const {
+    return widened(weight).view({1, n_groups, -1, 1});
+  }
+  at::Tensor of_statistics(const at::Tensor& statistics) const {
+    return widened(statistics).view({-1, n_groups, 1, 1});
+  }
+
+  NormArguments a;
+  int64_t n_groups;
+};
+
+// Normalizes groups of n elements whose positions `over` splits. Ranks send sums over groups.
+void normalize_groups(const Groups& g, int64_t n, const MeshDims& over, const Mesh& mesh,
+                      torch::jit::Stack& stack) {
+  const auto mean_of = [&](const at::Tensor& x) {
+    return all_reduced(x.sum(at::IntArrayRef{2, 3}, true), over, mesh, ReduceOp::sum).div_(n);
+  };
+  at::Tensor x = g.of(g.a.input);
+  const at::Tensor mean = mean_of(x);
+  x = x - mean;
+  const at::Tensor rstd = mean_of(x.square()).add_(g.a.eps).rsqrt_();
+  x.mul_(rstd);
+  if (g.a.weight.defined()) x.mul_(g.of_channels(g.a.weight));
+  if (g.a.bias.defined()) x.add_(g.of_channels(g.a.bias));
+  const bool is_mixed = g.a.weight.defined() && g.a.weight.scalar_type() != g.a.input.scalar_type();
+  const at::ScalarType type = is_mixed ? x.scalar_type() : g.a.input.scalar_type();
+  stack = {x.view(g.a.input.sizes()).to(g.a.input.scalar_type()), mean.flatten(1).to(type),
+           rstd.flatten(1).to(type)};
+}
+
+void differentiate_groups(const Groups& g, int64_t n, const MeshDims& over, const Mesh& mesh,
+                          torch::jit::Stack& stack) {
+  const auto wanted = stack.back().toBoolList();  // gradients of input, weight and bias
+  const at::Tensor rstd = g.of_statistics(g.a.rstd), grad = g.of(g.a.grad_out);
+  const at::Tensor x = (g.of(g.a.input) - g.of_statistics(g.a.mean)).mul_(rstd);
+  at::Tensor d_x, d_weight, d_bias;
+  if (wanted[0]) {
+    d_x = g.a.weight.defined() ? grad * g.of_channels(g.a.weight) : grad.clone();
+    const at::Tensor sums = all_reduced(at::stack({(d_x * x).sum(at::IntArrayRef{2, 3}, true),
+                                                   d_x.sum(at::IntArrayRef{2, 3}, true)}),
+                                        over, mesh, ReduceOp::sum)
+                                .div_(n);
+    d_x = d_x.sub_(x * sums[0]).sub_(sums[1]).mul_(rstd);
+    d_x = d_x.view(g.a.input.sizes()).to(g.a.input.scalar_type());
+  }
+  const at::ScalarType type = (g.a.weight.defined() ? g.a.weight : g.a.input).scalar_type();
+  if (wanted[1]) d_weight = (grad * x).sum(at::IntArrayRef{0, 3}).flatten().to(type);
+  if (wanted[2]) d_bias = grad.sum(at::IntArrayRef{0, 3}).flatten().to(type);
+  stack = {d_x, d_weight, d_bias};
+}
+
+// input: [n, c, ...]; statistics: [n, group]. Channels may be split between groups only, and one
+// dimension of positions by context shards.
 std::optional<CallPlan> group_norm_plan(const Call& call, bool is_backward) {
   const TensorArgument& input = call.tensors[size_t(call.tensor_of("input"))];
   Letters x = leading(input.tensor.dim(), 2), weight = {channel}, statistics = {batch, channel};
+  int64_t position = -1;  // the dimension that may be split
+  for (Mesh::Dim dim : Mesh::dims_of(Mesh::context))
+    if (const Placement& placement = input.placements[dim];
+        placement.is_sharded() && !placement.is_on_rank() && placement.dim > channel)
+      position = placement.dim;
+  if (position > 0) x[size_t(position)] = int8_t(position);
   std::vector<Letters> outputs = {x, statistics, statistics};
   if (is_backward) outputs = {x, weight, weight};
   auto factors = named_factors(call,
@@ -190,6 +258,22 @@ std::optional<CallPlan> group_norm_plan(const Call& call, bool is_backward) {
   set_argument(call, plan, "C", local[channel]);
   set_argument(call, plan, "group", n_groups * local[channel] / all[channel]);
   plan.outputs[0].sizes = all;
+  for (size_t i : {1, 2})
+    plan.outputs[i].sizes = is_backward ? Sizes{all[channel]} : Sizes{all[batch], n_groups};
+  const MeshDims over =
+      position < 0 ? MeshDims() : splitting(plan.inputs[size_t(call.tensor_of("input"))], position);
+  if (!over.empty()) {
+    int64_t n = all[channel] / n_groups;
+    for (size_t dim = 2; dim < all.size(); ++dim) n *= all[dim];
+    for (size_t i : {1, 2})  // the run below reduces the statistics
+      for (Mesh::Dim dim : over)
+        if (!is_backward) plan.outputs[i].placements[dim] = {};
+    plan.run = [=](const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
+      (is_backward ? differentiate_groups : normalize_groups)(Groups(op, stack), n, over, mesh,
+                                                              stack);
+    };
+    return plan;
+  }
   // The kernels need dense tensors in one memory order, which redistributed tensors may not have.
   // Only the CPU's kernel takes channels-last tensors.
   plan.run = [input_argument = input.argument](const Operator& op, torch::jit::Stack& stack,
@@ -202,8 +286,6 @@ std::optional<CallPlan> group_norm_plan(const Call& call, bool is_backward) {
             value.toTensor().dim() > 2 ? order : at::MemoryFormat::Contiguous);
     op.handle.callBoxed(&stack);
   };
-  for (size_t i : {1, 2})
-    plan.outputs[i].sizes = is_backward ? Sizes{all[channel]} : Sizes{all[batch], n_groups};
   return plan;
 }
 
