@@ -224,6 +224,131 @@ test("a write to a slice that shifts positions reaches the tensor", function()
   end
 end)
 
+-- Convolutions ----------------------------------------------------------------------------------
+
+-- Adds weights to the sum, so that elements of the gradient differ.
+local function weighted(y)
+  return y * torch.arange(y:size(-1), { dtype = y.dtype }):add(1)
+end
+
+-- {size of the kernel, stride, padding, dilation, groups}
+local kernels = { { 3, 1, 1, 1, 1 }, { 4, 1, 3, 1, 4 }, { 3, 2, 1, 1, 1 }, { 3, 2, 0, 1, 2 },
+  { 3, 1, 2, 2, 1 }, { 2, 2, 0, 1, 1 }, { 1, 1, 0, 1, 1 }, { 5, 3, 2, 1, 2 }, { 2, 1, 0, 3, 4 } }
+
+for _, length in ipairs { 48, 51 } do
+  test(("convolutions over %d positions exchange the ends of parts"):format(length), function()
+    for _, row in ipairs(kernels) do
+      local size, stride, padding, dilation, groups = unpack(row)
+      local function convolve(x, weight, bias)
+        return weighted(torch.conv1d(x, weight, bias, stride, padding, dilation, groups))
+      end
+      local moved = traffic.sent("cp", function()
+        expect_same(convolve, { randn(2, 4, length), randn(4, 4 / groups, size), randn(4) },
+          { { cp = 2 }, {}, {} })
+      end)
+      -- The result and the gradient of x are gathered by the test.
+      testing.expect_equal(moved.all_gather.count, 2)
+      assert(moved.all_to_all.count <= 3, moved.all_to_all.count)
+    end
+  end)
+end
+
+test("bytes of a convolution", function()
+  local n_channels, length, batch = 4, 48, 2
+  local x = redco.shard(randn(batch, n_channels, length), { cp = 2 }):requires_grad_()
+  local weight = randn(n_channels, 1, 4):requires_grad_()
+  local y
+  -- Each of the other processes gets as many positions as the one that needs most. Parts of the
+  -- padded input, and of the result, begin at other positions.
+  local ends = batch * n_channels * (n_context == 2 and 2 or 3) * 8
+  local function exchange(n) return { n, n * (n_context - 1) * ends } end
+  traffic.expect_only(traffic.sent("cp", function()
+    y = torch.conv1d(torch.constant_pad_nd(x, { 3, 0 }), weight, nil, 1, 0, 1, n_channels)
+  end), { all_to_all = exchange(2) })
+  testing.expect_equal(y:placement().cp, "shard(2)")
+  local moved = traffic.sent("cp", function() y:backward(y:detach()) end)
+  -- Back through both, and the inputs of the convolution once more.
+  testing.expect_equal(moved.all_to_all.count, 3)
+  testing.expect_equal(moved.all_gather.count, 0)
+end)
+
+test("group norm of split positions sends sums", function()
+  for _, n_groups in ipairs { 1, 2, 4 } do
+    for _, shape in ipairs { { 2, 4, 19 }, { 2, 4, 3, 19 } } do
+      local moved = traffic.sent("cp", function()
+        expect_same(function(x, weight, bias)
+          return weighted(torch.group_norm(x, n_groups, weight, bias)) * x
+        end, { randn(unpack(shape)), randn(4), randn(4) }, { { cp = #shape - 1 }, {}, {} })
+        expect_same(function(x) return weighted(torch.group_norm(x, n_groups)):square() end,
+          { randn(unpack(shape)) }, { { cp = #shape - 1 } })
+      end)
+      testing.expect_equal(moved.all_gather.count, 4)
+    end
+  end
+end)
+
+test("convolutions of short parts, and of images", function()
+  expect_same(function(x, weight) return weighted(torch.conv1d(x, weight, nil, 1, 6)) end,
+    { randn(2, 4, 16), randn(4, 4, 13) }, { { cp = 2 }, {} })
+  expect_same(function(x, weight) return weighted(torch.conv1d(x, weight, nil, 1, 1)) end,
+    { randn(2, 4, 3), randn(4, 4, 3) }, { { cp = 2 }, {} })
+  expect_same(function(x, weight) return weighted(torch.conv_transpose1d(x, weight, nil, 2, 1)) end,
+    { randn(2, 4, 48), randn(4, 4, 3) }, { { cp = 2 }, {} })
+  for dim = 2, 3 do
+    local moved = traffic.sent("cp", function()
+      expect_same(function(x, weight)
+        return weighted(torch.conv2d(x, weight, nil, { 1, 2 }, { 1, 2 }, { 2, 1 }))
+      end, { randn(2, 4, 24, 48), randn(4, 4, 3, 3) }, { { cp = dim }, {} })
+    end)
+    testing.expect_equal(moved.all_gather.count, 2)
+  end
+  -- Neither the input nor the gradient of the result says all.
+  expect_same(function(x, weight)
+    local y = torch.conv1d(x, weight, nil, 1, 3)
+    return weighted(y:full():narrow(2, 0, 48)) + weighted(y:narrow(2, 0, 48))
+  end, { randn(2, 4, 48), randn(4, 4, 4) }, { { cp = 2 }, {} })
+end)
+
+test("convolutions that LibTorch refuses", function()
+  local x = redco.shard(randn(2, 4, 48), { cp = 2 })
+  local weight = randn(4, 4, 3)
+  for _, arguments in ipairs { { 0 }, { -1 }, { 1, -1 }, { 1, 0, 0 }, { { 1, 1 } } } do
+    assert(not pcall(torch.conv1d, x, weight, nil, unpack(arguments)))
+  end
+  assert(not pcall(torch.conv1d, x, randn(4, 4, 3, 3)))
+end)
+
+test("the gradient of a convolution's gradient, and vmap", function()
+  for _, row in ipairs { { 3, 1, 1, 1, 1 }, { 4, 1, 3, 1, 4 }, { 3, 2, 1, 1, 2 } } do
+    local size, stride, padding, dilation, groups = unpack(row)
+    local function convolve(x, weight)
+      return torch.conv1d(x, weight, nil, stride, padding, dilation, groups)
+    end
+    local function penalty(x, weight)
+      local g = redco.grad(function(z) return (convolve(z, weight) ^ 3):sum() end)(x)
+      return weighted(g * g)
+    end
+    expect_same(penalty, { randn(2, 4, 48), randn(4, 4 / groups, size) }, { { cp = 2 }, {} })
+    local function each(x, weight)
+      local function one(z) return convolve(z:unsqueeze(0), weight):squeeze(0) end
+      return weighted(redco.vmap(one)(x))
+    end
+    expect_same(each, { randn(2, 4, 48), randn(4, 4 / groups, size) }, { { cp = 2 }, {} })
+  end
+end)
+
+test("padding on both sides exchanges what shifts", function()
+  for _, pad in ipairs { { 3, 0 }, { 2, 1 }, { -2, 0 }, { -1, 2 }, { 2, -3 }, { 0, -2 } } do
+    local moved = traffic.sent("cp", function()
+      expect_same(function(x) return weighted(torch.constant_pad_nd(x, pad, 2):square()) end,
+        { randn(2, 3, 48) }, { cp = 2 })
+    end)
+    testing.expect_equal(moved.all_gather.count, 2)
+  end
+  expect_same(function(x) return weighted(torch.constant_pad_nd(x, { 30, 1 }, 2)) end,
+    { randn(2, 3, 48) }, { cp = 2 })
+end)
+
 -- Batches ----------------------------------------------------------------------------------------
 
 local function placements_in(context_dims, collate, leaves)

@@ -283,7 +283,8 @@ test("a cache that grows", function()
 end)
 
 if n_processes == 4 then
-  local deployer = redco.Deployer { seed = 1, n_context_shards = 2, n_model_shards = 2, verbose = false }
+  local deployer = redco.Deployer { seed = 1, n_context_shards = 2, n_model_shards = 2,
+    verbose = false }
   for _, name in ipairs(names) do
     expect_same_tokens(models[name], laid_out(models[name], deployer), "1x2, two context shards")
   end

@@ -125,6 +125,11 @@ for _, row in ipairs {
   { "torch.upsample_nearest1d(<x>, { 5 })", dims = { 3, 3 }, weight = 0.5 },
   { "torch.conv1d(<x>, <w>, nil, 1, 1)", dims = { 3, 3 }, w = { "n", 1, "3" }, weight = 2 },
   { "torch.conv1d(<x>, <w>, <w2>)", dims = { 3, 3 }, w = { "n", 1, "2" }, w2 = { "n" } },
+  -- Parts that are long enough for neighbours to exchange their ends.
+  { "torch.conv1d(torch.cat({ <x>, <x>, <x> }, 2), <w>, nil, 1, 1)", dims = { 3, 3 },
+    w = { "n", 1, "3" } },
+  { "torch.conv1d(torch.pad(torch.cat({ <x>, <x>, <x> }, 2), { 2, 0 }), <w>, nil, 2)",
+    dims = { 3, 3 }, w = { "n", 1, "3" } },
   { "torch.conv2d(<x>, <w>, nil, <n>, 1)", dims = { 4, 4 }, w = { "n", 1, "2", "2" }, weight = 2 },
   { "torch.conv_transpose1d(<x>, <w>)", dims = { 3, 3 }, w = { 1, "n", "2" }, weight = 0.5 },
   { "torch.conv_transpose2d(<x>, <w>, nil, 2)", dims = { 4, 4 }, w = { 1, "n", "2", "2" },
