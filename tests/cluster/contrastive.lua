@@ -4,6 +4,7 @@ local redco = require "redco"
 local testing = require "testing"
 
 local contrastive, torch = redco.contrastive, redco.torch
+local n_processes = tonumber(os.getenv "WORLD_SIZE")
 local source = assert(os.getenv "REDCO_SOURCE")
 local bert = redco.models.from_pretrained(source .. "/tests/cases/bert",
   { task = "features", dtype = "float64" })
@@ -17,10 +18,11 @@ for i = 1, 16 do
 end
 
 -- A loss of three vectors for each example, and of their first numbers.
-local function loss_fn(_, _, params, batch)
+local function loss_fn(rng, _, params, batch)
   local vectors = {}
   for i, name in ipairs { "anchor", "positive", "negative" } do
-    vectors[i] = bert(params, { input_ids = batch[name] }, { pooling = "mean" })
+    local mean = bert(params, { input_ids = batch[name] }, { pooling = "mean" })
+    vectors[i] = redco.nn.dropout(mean, 0.1, { train = true, rng = rng })
   end
   local loss, count = contrastive.matryoshka(vectors, { loss = "multiple_negatives_ranking",
     matryoshka_dims = { vectors[1]:size(1), 4 } })
@@ -38,23 +40,23 @@ local function trained(deployer, per_device, accumulate)
   return params
 end
 
-local deployers = {}
-for _, options in ipairs { { n_model_shards = 1 }, { n_model_shards = 2 },
-  { n_model_shards = 1, zero = 3 }, { n_model_shards = 2, zero = 2 } } do
+local function new_deployer(options)
   options.seed, options.verbose = 1, false
-  deployers[#deployers + 1] = redco.Deployer(options)
+  return redco.Deployer(options)
 end
 
-local expected = deployers[1]:alone(function() return trained(redco.Deployer { seed = 1,
-  verbose = false }, 16, 1) end)[1]
+local expected = new_deployer({}):alone(function() return trained(new_deployer {}, 16, 1) end)[1]
 
-for _, deployer in ipairs(deployers) do
-  local mesh = deployer.mesh
+local layouts = { { n_model_shards = 1 }, { n_model_shards = 2 }, { zero = 3 },
+  { n_model_shards = 2, zero = 2 }, { n_pipeline_stages = 2 } }
+if n_processes > 2 then layouts[6] = { n_pipeline_stages = 2, n_model_shards = 2 } end
+
+for _, layout in ipairs(layouts) do
   for _, accumulate in ipairs { 1, 2, 4 } do
-    local name = ("%dx%d, %d micro-batches"):format(mesh.dp, mesh.mp,
-      accumulate)
-    testing.test(name .. " of deployer " .. tostring(deployer), function()
-      local params = trained(deployer, 16 / mesh.dp / accumulate, accumulate)
+    -- The random numbers of a second training with one Deployer are others.
+    local deployer = new_deployer(layout)
+    testing.test(("%d micro-batches of %s"):format(accumulate, tostring(deployer)), function()
+      local params = trained(deployer, 16 / deployer.mesh.dp / accumulate, accumulate)
       for key, leaf in pairs(params) do
         local difference = (leaf - expected[key]):abs():max():item()
         assert(difference <= 1e-9, ("%s differs by %g"):format(key, difference))

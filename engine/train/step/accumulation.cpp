@@ -135,24 +135,31 @@ class TrainStep::Accumulation {
     });
   }
 
-  // Runs all forward passes to collect what the loss gathers.
+  // Runs all forward passes to collect what the loss gathers. Stages do this before their turns.
   void collect() {
     at::NoGradGuard no_grad;
-    StagedPass pass(step_.deployer_->mesh(), StagedPass::as_written);
-    for (size_t i = 0; i < n_batches_; ++i) loss_of(i, /*collects=*/true, pass);
+    std::unique_ptr<StagedPass> before;  // whose tensors are on their way
+    for (size_t i = 0; i < n_batches_; ++i) {
+      auto pass = std::make_unique<StagedPass>(step_.deployer_->mesh(), StagedPass::as_written);
+      loss_of(i, /*collects=*/true, *pass);
+      if (before) before->wait();
+      before = std::move(pass);
+    }
+    before->wait();
   }
 
   void run_forward(size_t micro_batch) {
     auto pass = std::make_unique<StagedPass>(step_.deployer_->mesh(), StagedPass::scheduled);
     Loss result = loss_of(micro_batch, /*collects=*/false, *pass);
     if (gathered_ && gathered_->is_used()) {
-      require(n_stages_ == 1, "gather_micro_batches: with n_pipeline_stages = ", n_stages_,
-              " a micro-batch ends before others begin: make per_device_batch_size larger");
-      if (!gathered_->is_collected()) {  // the first step learns that the loss gathers
+      // The first step learns that the loss gathers. All stages are in their first turn.
+      if (!gathered_->is_collected()) {
         step_.gathers_ = true;
         result = {};
+        pass->wait();
+        pass.reset();
         collect();
-        result = loss_of(micro_batch, /*collects=*/false, *pass);
+        return run_forward(micro_batch);
       }
       result.weight = at::ones_like(result.weight);  // each loss is that of the whole batch
     }
