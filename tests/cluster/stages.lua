@@ -223,10 +223,87 @@ test("a tensor that all processes have cannot be written", function()
     "to a tensor that all processes have. Make a new tensor")
 end)
 
-test("gradients inside of the loss_fn", function()
-  expect_failure(function(x, i)
-    if i == last then torch.autograd.grad({ x:sum() }, { x }, { retain_graph = true }) end
-  end, "n_pipeline_stages")
+local function penalty(gradient) return (gradient ^ 2):mean() end
+
+local function penalty_of_input(p, x)
+  x = x:detach():requires_grad_()
+  local loss = loss_of(p, x)
+  return loss + penalty(torch.autograd.grad({ loss }, { x }, { create_graph = true })[1])
+end
+
+-- Loss functions that compute gradients.
+local with_gradients = {
+  -- of what the block before, and so the stage before, has computed
+  blocks = function(p, x)
+    return loss_of(p, x, function(y, i)
+      local following = p.blocks[i + 1]
+      if not following then return nil end
+      local function energy(z) return nn.linear(following, z):tanh():sum() end
+      return y + redco.grad(energy, { create_graph = true })(y) / 8
+    end)
+  end,
+  -- of parameters of the first stage and the last one
+  parameters = function(p, x)
+    local first = redco.grad(function(w) return torch.matmul(x, w):tanh():mean() end)(p.first)
+    local loss = loss_of(p, x)
+    local head = torch.autograd.grad({ loss }, { p.head }, { create_graph = true })[1]
+    return loss + penalty(first) + penalty(head)
+  end,
+  -- of a tensor that all processes have, from the first stage and the last one
+  plain = function(p, x)
+    local y = x:detach():requires_grad_()
+    local energy = torch.matmul(y, p.first):tanh():sum() + torch.matmul(y, p.head):tanh():sum()
+    return loss_of(p, x) + penalty(torch.autograd.grad({ energy }, { y },
+      { create_graph = true })[1])
+  end,
+}
+
+-- The parameters after two steps with the loss function, which a train_step_fn calls if `by_hand`.
+local function trained_with(deployer, loss, micro, by_hand)
+  local trainer = redco.Trainer {
+    deployer = deployer, params = new_params(), compute_dtype = "float64", collate_fn = collate,
+    loss_fn = function(_, _, p, batch) return loss(p, batch.x) end,
+    train_step_fn = by_hand and function(_, _, batch, defaults)
+      local _, gradients = defaults.value_and_grad(function(p) return loss(p, batch.x) end)
+      defaults.apply_gradients(gradients)
+      return {}
+    end or nil,
+    optimizer = redco.optim.sgd { learning_rate = 0.1 },
+  }
+  trainer:fit { train_examples = rows(), n_epochs = 2, global_batch_size = n_rows,
+    per_device_batch_size = micro }
+  return redco.tree.map(function(param) return param:full():detach() end, trainer.params)
+end
+
+local function expect_as_on_one(loss, micro, by_hand)
+  local deployer = deployer_of { n_pipeline_stages = n_processes }
+  local expected = deployer:alone(function()
+    return trained_with(deployer_of {}, loss, micro, by_hand)
+  end)[1]
+  redco.tree.map(function(param, other) testing.expect_close(param, other, 1e-12, 1e-12) end,
+    trained_with(deployer, loss, micro, by_hand), expected)
+end
+
+test("gradients inside of the loss_fn are those of one process", function()
+  for _, loss in pairs(with_gradients) do expect_as_on_one(loss, 2, false) end
+end)
+
+test("gradients inside of a train_step_fn's function, also through all stages", function()
+  for _, loss in pairs(with_gradients) do expect_as_on_one(loss, n_rows, true) end
+  expect_as_on_one(penalty_of_input, n_rows, true)
+end)
+
+test("a loss_fn cannot compute gradients through several stages", function()
+  local deployer = deployer_of { n_pipeline_stages = n_processes }
+  testing.expect_error(function() trained_with(deployer, penalty_of_input, 2) end,
+    ("TanhBackward0, aten::tanh_backward on stage %d of n_pipeline_stages = %d reads a tensor of "
+      .. "stage"):format(n_processes - 1, n_processes))
+  testing.expect_error(function()
+    trained_with(deployer, function(p, x)
+      (p.head ^ 2):sum():backward()
+      return loss_of(p, x)
+    end, 2)
+  end, "by Tensor:backward")
 end)
 
 test("fewer blocks than stages, and a number that does not divide", function()

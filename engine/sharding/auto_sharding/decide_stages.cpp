@@ -35,7 +35,7 @@ class BlockWatcher final : public WithoutValues {
     at::Tensor tensor =
         wrap(whole_meta(given), {}, mesh(), dense_geometry(given.sizes(), given.strides()));
     remember(tensor, {parameter});
-    return tensor;
+    return tensor.set_requires_grad(given.requires_grad());
   }
 
   void before(Call& call) override {
@@ -129,9 +129,12 @@ StageDecisions decide_stages(const Tree& params, int64_t n_stages, const TracedF
   std::vector<TracedParameter> parameters = parameters_of(params, places);
   WatchedForward traced = watched(params, places, forward, 1, parameters);
   BlockWatcher watcher(traced.mesh());
-  const bool is_complete = traced.watch([&](int parameter) {
-    return watcher.stand_in(parameter, parameters[size_t(parameter)].given);
-  });
+  const bool is_complete = [&] {
+    at::AutoGradMode with_gradients(true);  // the function may compute some
+    return traced.watch([&](int parameter) {
+      return watcher.stand_in(parameter, parameters[size_t(parameter)].given);
+    });
+  }();
   require(is_complete, "n_pipeline_stages = ", n_stages,
           ": the stages are decided by a pass on tensors without values, which failed: see the "
           "warning before",

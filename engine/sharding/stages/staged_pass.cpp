@@ -20,6 +20,7 @@
 #include <ATen/ops/empty_strided.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/custom_class.h>
 
@@ -105,12 +106,20 @@ namespace {
 
 using Calls = sharding::StagedCalls;
 
-// A backward pass inside a loss_fn would need tensors that other stages compute later.
-void check_is_backward_of_step() {
-  require(!Calls::is_scheduled() || Calls::is_backward(),
-          "a gradient is computed inside of the loss_fn, which n_pipeline_stages = ",
-          Calls::run()->size(stages), " does not support: use n_pipeline_stages = 1");
+// Whether the function itself computes a gradient (redco.grad), in its forward pass or where that
+// runs again. Such a gradient stays on the stage that computes it, and can be differentiated.
+bool is_inner_gradient() {
+  if (Calls::is_backward() && !Recomputing::is_on()) return false;
+  const auto* nodes = torch::autograd::get_current_graph_task_exec_info();
+  const bool fills_leaves = nodes && nodes->empty();
+  require(!fills_leaves || !Calls::is_scheduled(),
+          "a gradient is computed inside of the loss_fn by Tensor:backward, which "
+          "n_pipeline_stages = ",
+          Calls::run()->size(stages), " does not support: use redco.grad or torch.autograd.grad");
+  return !fills_leaves;
 }
+
+at::Tensor on_stage(const at::Tensor& tensor, int64_t to, const std::string& reader = {});
 
 // Turns the gradient of a tensor that all stages have into the share that the stage of `gradient`
 // adds. Returns nothing on other processes. In a pass that all stages run at the same point,
@@ -144,8 +153,7 @@ class Seen : public torch::autograd::Function<Seen> {
     return seen;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    check_is_backward_of_step();
-    if (!gradients[0].defined()) return {{}, {}};
+    if (!gradients[0].defined() || is_inner_gradient()) return {gradients[0], {}};
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     return {as_part_of_stage(gradient_on_stage(ctx, gradients[0])), {}};
   }
@@ -173,8 +181,7 @@ class Staged : public torch::autograd::Function<Staged> {
     return staged;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    check_is_backward_of_step();
-    if (!gradients[0].defined()) return {{}, {}};
+    if (!gradients[0].defined() || is_inner_gradient()) return {gradients[0], {}};
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     return {at_rest(gradient_on_stage(ctx, gradients[0])), {}};
   }
@@ -211,9 +218,11 @@ class Moved : public torch::autograd::Function<Moved> {
     return moved_to_stage(tensor, to, Calls::sends());
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    check_is_backward_of_step();
     if (!gradients[0].defined()) return {{}, {}};
     const int64_t from = ctx->saved_data["from"].toInt();
+    // In the forward pass of a schedule, stages do not wait for later ones.
+    if (is_inner_gradient())
+      return {Calls::is_scheduled() ? gradients[0] : on_stage(gradients[0], from), {}};
     if (stage_of(gradients[0])) return {moved_to_stage(gradients[0], from, Calls::sends()), {}};
     return {seen_by_stage(gradients[0], Calls::run()->of_stage(from)), {}};
   }
@@ -242,7 +251,9 @@ class FromStage : public torch::autograd::Function<FromStage> {
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     if (!gradients[0].defined()) return {{}};
-    return {seen_by_stage(gradients[0], kept(ctx, "stage"))};
+    const std::shared_ptr<const Mesh> stage = kept(ctx, "stage");
+    if (is_inner_gradient()) return {on_stage(gradients[0], *stage->stage())};
+    return {seen_by_stage(gradients[0], stage)};
   }
 };
 
@@ -254,10 +265,26 @@ at::Tensor staged(const at::Tensor& tensor) {
                      [&] { return Staged::apply(tensor, Calls::run()->of_stage(*stage)); });
 }
 
-at::Tensor on_stage(const at::Tensor& tensor, int64_t to) {
+// Throws Error in a gradient inside of a loss_fn that the later stage would compute for the earlier
+// one, with copies of all that this has.
+void check_is_of_one_stage(const at::Tensor& tensor, int64_t to, const std::string& reader) {
+  const auto node = torch::autograd::get_current_node();
+  require(!Calls::is_scheduled() || !node || Recomputing::is_on(),
+          "a gradient is computed inside of the loss_fn of a function of two stages: in ",
+          node ? node->name() : "", ", ", reader, " on stage ", to,
+          " of n_pipeline_stages = ", Calls::run()->size(stages), " reads a tensor of stage ",
+          stage_of(tensor).value_or(0),
+          ". Compute gradients of functions whose operators are on one stage, or use "
+          "n_pipeline_stages = 1");
+}
+
+at::Tensor on_stage(const at::Tensor& tensor, int64_t to, const std::string& reader) {
   if (stage_of(tensor) == to) return tensor;
   if (stage_of(tensor))
-    return Calls::once(tensor, to, Calls::copy, [&] { return Moved::apply(tensor, to); });
+    return Calls::once(tensor, to, Calls::copy, [&] {
+      check_is_of_one_stage(tensor, to, reader);
+      return Moved::apply(tensor, to);
+    });
   // The call itself puts other tensors on the stage.
   if (!is_recorded(tensor)) return tensor;
   return Calls::once(tensor, to, Calls::alias,
@@ -267,7 +294,8 @@ at::Tensor on_stage(const at::Tensor& tensor, int64_t to) {
 // Moves the arguments to the last of their stages. If the only such arguments are parameters that
 // all stages have, moves them to the stage of the previous call. Returns whether the call belongs
 // to a stage.
-bool bring_together(Stack& stack, size_t n, const std::vector<bool>& is_written) {
+bool bring_together(const std::string& name, Stack& stack, size_t n,
+                    const std::vector<bool>& is_written) {
   std::optional<int64_t> last;
   bool is_of_shared_parameters = false;
   auto see = [&](const at::Tensor& tensor) {
@@ -282,16 +310,14 @@ bool bring_together(Stack& stack, size_t n, const std::vector<bool>& is_written)
   for (size_t i = 0; i < n; ++i) {
     if (is_written[i]) continue;  // put_on_stage checks written arguments
     map_tensors(stack[stack.size() - n + i],
-                [](const at::Tensor& tensor) { return on_stage(tensor, Calls::current()); });
+                [&](const at::Tensor& tensor) { return on_stage(tensor, Calls::current(), name); });
   }
   return true;
 }
 
-// Whether backward runs. In the forward pass of a schedule, only transforms such as `grad` run
-// backward passes. Autograd records these, so they belong to the forward pass.
+// Whether backward runs. Gradients that the function itself computes belong to its forward pass.
 bool is_of_backward() {
-  const bool is_recorded_forward = Calls::is_scheduled() && !Calls::is_backward();
-  return torch::autograd::get_current_node() && !Recomputing::is_on() && !is_recorded_forward;
+  return torch::autograd::get_current_node() && Calls::is_backward() && !Recomputing::is_on();
 }
 
 // Transforms such as vmap cannot record a move: put_on_stage checks their calls.
@@ -340,12 +366,13 @@ struct StagedPass::Running::Scope final : OperatorInterceptor {
   }
   bool before(const c10::OperatorHandle& op, Stack& stack) override {
     return !is_left_out() &&
-           bring_together(stack, op.schema().arguments().size(), known_operator(op).is_written);
+           bring_together(op.schema().name(), stack, op.schema().arguments().size(),
+                          known_operator(op).is_written);
   }
   void before_function(std::vector<at::Tensor>& tensors) override {
     if (is_left_out()) return;
     Stack stack(tensors.begin(), tensors.end());
-    bring_together(stack, stack.size(), std::vector<bool>(stack.size()));
+    bring_together("a fused operator", stack, stack.size(), std::vector<bool>(stack.size()));
     for (size_t i = 0; i < tensors.size(); ++i) tensors[i] = stack[i].toTensor();
   }
 
