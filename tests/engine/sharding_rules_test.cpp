@@ -1,4 +1,5 @@
 #include <redco/error.h>
+#include <redco/sharding.h>
 #include <redco/sharding_rules.h>
 
 #include <ATen/ATen.h>
@@ -151,6 +152,15 @@ TEST_CASE("what follows a sum without more ado is split along its outputs") {
   });
   CHECK(found["b"] == "shard(1)");
   CHECK(found["head"] == "shard(0)");
+}
+
+TEST_CASE("a tensor of the pass that finds the layout has no memory") {
+  Tree params = Tree::Dict{{"w", weight({8, 8})}};
+  layout(params, 2, [](const Tree& p) {
+    at::Tensor y = at::linear(at::ones({2, 8}), p.at("w").tensor());
+    CHECK(is_sharded(y));
+    CHECK(!held_memory_of(y).defined());
+  });
 }
 
 TEST_CASE("watching changes no tensor") {

@@ -263,7 +263,9 @@ const at::Tensor& held_memory_of(const at::Tensor& tensor) {
   static const at::Tensor nothing;
   ShardedTensorImpl* impl = tensor.defined() ? sharded_impl(tensor) : nullptr;
   if (!impl) return tensor;
-  return impl->mesh()->is_absent() ? nothing : impl->held();
+  const Execution& how = execution();
+  const bool is_shape = impl->mesh()->is_absent() || (!how.has_values() && !how.is_planned());
+  return is_shape ? nothing : impl->held();
 }
 
 at::Tensor full(const at::Tensor& tensor) {
