@@ -146,9 +146,7 @@ class Search {
     std::map<Kind, int64_t> n_of_kind;
     std::optional<PlannedLayout> least;
     auto look_at = [&](const PlannedLayout& form) {
-      auto known = std::ranges::find_if(
-          done_, [&](const PlannedLayout& each) { return each.is_planned && is_same(each, form); });
-      PlannedLayout now = known != done_.end() ? *known : planned(form, true);
+      PlannedLayout now = planned(form, true);
       if (!least || now.total < least->total) least = now;
     };
     for (const PlannedLayout& layout : layouts) {
@@ -199,11 +197,15 @@ class Search {
       return {first};
     std::vector<PlannedLayout> all = {first};
     PlannedLayout best = first;
-    for (Recompute recompute : {Recompute::selective, Recompute::blocks}) {
+    // What does not fit with all blocks computed again does not fit with less either.
+    bool may_fit = true;
+    for (Recompute recompute : {Recompute::blocks, Recompute::selective}) {
       if (recompute <= layout.recompute) continue;
+      if (!may_fit && options_.objective != PlanObjective::memory) continue;
       PlannedLayout again = layout;
       again.recompute = recompute;
       again = best_batch(again);
+      may_fit = again.fits;
       all.push_back(again);
       bool is_better = again.fits && (!best.fits || again.seconds < best.seconds);
       if (!again.fits && !best.fits) is_better = again.total < best.total;
@@ -264,6 +266,13 @@ class Search {
     if (layout.states > most_bytes() && !even_if_states_do_not_fit) {
       layout.why =
           "parameters, gradients and optimizer states alone need " + bytes_text(layout.states);
+      return layout;
+    }
+    const auto done = std::ranges::find_if(
+        done_, [&](const PlannedLayout& each) { return each.is_planned && is_same(each, layout); });
+    if (done != done_.end()) {
+      const bool is_asked = std::exchange(layout, *done).is_asked;
+      layout.is_asked = is_asked;
       return layout;
     }
     if (auto known = like_zero1(layout)) return *known;

@@ -229,9 +229,17 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
   });
   Trainer trainer(std::move(of_trainer));
 
-  int64_t n = layout.per_device_batch_size * layout.mesh.n_copies() * layout.n_accumulated;
-  Dataset examples = imagined_examples(program.examples, n, layout.per_device_batch_size, mesh);
   int64_t n_micro = layout.per_device_batch_size * layout.mesh.n_copies();
+  auto examples_of = [&](int64_t n_batches) {
+    return imagined_examples(program.examples, n_micro * n_batches, layout.per_device_batch_size,
+                             mesh);
+  };
+  const Dataset examples = examples_of(layout.n_accumulated);
+  // The first step makes what later steps find, such as the states of the optimizer. Two
+  // micro-batches do all that more of them do, except that the store of ZeRO 3 learns the order in
+  // which the passes of a step read blocks.
+  const Dataset first_examples =
+      layout.zero == 3 ? examples : examples_of(std::min<int64_t>(layout.n_accumulated, 2));
   trainer.setup_running_step(
       layout_examples(program.examples, n_micro, layout.per_device_batch_size),
       layout.per_device_batch_size);
@@ -253,7 +261,7 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
     const int64_t found = tracer.alive_bytes();
     const Collectives before = counted(*mesh);
     first_passes.begin_step();
-    trainer.train_step(examples, layout.per_device_batch_size);
+    trainer.train_step(step < n_steps ? first_examples : examples, layout.per_device_batch_size);
     trace.collectives = difference(counted(*mesh), before);
     trace.of_micro_batch = first_passes.sent();
     collect();
