@@ -459,5 +459,23 @@ test("errors", function()
     "at least 5 such devices" }, "--servers", "1x V100-16G:2", "train.lua", "--width=24576")
 end)
 
+test("stages share the operations of one process", function()
+  local folder = os.getenv "REDCO_SOURCE" .. "/tests/plan"
+  local function flops(n)  -- of all devices, as a part of their peak
+    local code, _, err = plan("--servers", ("%dx H100-80G:1, ib 400G"):format(n), "--timeout", "0",
+      "--json", "plan.json", folder .. "/train.lua", "--model=gpt2", "--length=64",
+      "--global-batch-size=4", "--n-pipeline-stages=" .. n)
+    expect_equal(code, 0, err)
+    local layout = data.json(program.folder .. "/plan.json").layouts[1]
+    return layout.mfu * layout.seconds.total * n
+  end
+  local whole = flops(1)
+  -- Of four stages, one that is not planned takes the operations of another. The last has the head.
+  for _, n in ipairs { 2, 4 } do
+    local all = flops(n)
+    assert(math.abs(all / whole - 1) < 1e-6, ("%d stages: %g of %g"):format(n, all, whole))
+  end
+end)
+
 program.remove_folder()
 testing.finish()

@@ -131,16 +131,18 @@ StepSeconds step_seconds(const CostModel& cost, const std::vector<TracedStage>& 
     const StepLog& log = each.trace.step.log;
     known[each.stage] = {&log, stage_seconds(cost, log)};
   }
-  const auto& [slowest, most] = *std::ranges::max_element(
-      known, {}, [&](const auto& entry) { return entry.second.seconds.busy(n_batches); });
+  const Stage& most = std::ranges::max_element(known, {}, [&](const auto& entry) {
+                        return entry.second.seconds.busy(n_batches);
+                      })->second;
   const StepTime time = cost.simulate(*most.log);
+  const auto busiest = std::ranges::max_element(work, {}, &StageDecisions::Stage::flops);
   std::vector<StageSeconds> stages;
   double flops = 0;
   for (size_t i = 0; i < work.size(); ++i) {
     auto found = known.find(int64_t(i));
     const bool is_known = found != known.end();
-    const double share = is_known ? 1 : work[i].flops / work[size_t(slowest)].flops;
-    const Stage& like = is_known ? found->second : most;
+    const double share = is_known ? 1 : work[i].flops / busiest->flops;
+    const Stage& like = is_known ? found->second : known.at(busiest - work.begin());
     StageSeconds& seconds = stages.emplace_back(like.seconds);
     seconds.forward *= share;
     seconds.backward *= share;

@@ -38,7 +38,7 @@ struct StepSeconds {
 };
 
 /// The seconds of a step of `n_batches` micro-batches, of which `n_traced` were traced. A stage
-/// that was not traced takes the time of the busiest one by its share of the work.
+/// that was not traced takes the time of the one with the most work by its share of that.
 StepSeconds step_seconds(const CostModel& cost, const std::vector<TracedStage>& traced,
                          int64_t n_traced, int64_t n_batches);
 
