@@ -168,6 +168,32 @@ test("metrics are those of all processes, and parameters those of one", function
   end
 end)
 
+-- mfu has the operations of process 0, which writes the metrics. Its peak is the same for both.
+test("a stage counts the operations of its own blocks", function()
+  local folder = assert(arg[1], "expected a folder to write to") .. "/flops"
+  local function measured(n_stages, workdir)
+    local deployer = deployer_of { n_pipeline_stages = n_stages, workdir = workdir }
+    local trainer = trainer_of(deployer, function(_, _, p, batch) return loss_of(p, batch.x) end)
+    fit(trainer, 2)
+    if deployer.process_id > 0 then return nil end
+    local step = redco.data.jsonl(workdir .. "/metrics.jsonl")[1]
+    return step.mfu * step.step_seconds, trainer.params.blocks
+  end
+  local deployer = deployer_of { n_pipeline_stages = n_processes }
+  local whole = deployer:alone(function()
+    return (measured(1, folder .. deployer.process_id))
+  end)[1]
+  local own, blocks = measured(n_processes, folder)
+  if not own then return end
+  local n_own = 0
+  for _, p in ipairs(blocks) do
+    n_own = n_own + (p.weight:placement().pp == "on_rank(0)" and 1 or 0)
+  end
+  -- In products of matrices: the first needs no gradient of its input, and the head is a vector.
+  local expected = (2 + 3 * n_own) / (2 + 3 * n_blocks)
+  testing.expect_close(torch.tensor(own / whole), torch.tensor(expected), 1e-5, 1e-5)
+end)
+
 -- An error of the training with `inside`.
 local function expect_failure(inside, message)
   local deployer = deployer_of { n_pipeline_stages = n_processes }
