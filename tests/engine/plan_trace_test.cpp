@@ -230,6 +230,26 @@ TEST_CASE("the kind and the size of products are traced") {
   is("aten::convolution_backward", ProductKind::convolution, 3);
 }
 
+TEST_CASE("the step before the traced one has two micro-batches, or with ZeRO 3 all") {
+  auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
+  auto n_batches = [&](int64_t n_accumulated, int64_t zero) {
+    TracedProgram program = program_of(models[0], own);
+    int64_t n = 0;
+    program.options.loss_fn = [&](at::Generator rng, const TrainState& state, const Tree& params,
+                                  const Tree& batch, bool is_training) {
+      ++n;
+      return models[0].loss(std::move(rng), state, params, batch, is_training);
+    };
+    trace_step(program, {.mesh = {.zero = 2},
+                         .zero = zero,
+                         .per_device_batch_size = 2,
+                         .n_accumulated = n_accumulated});
+    return n;
+  };
+  CHECK(n_batches(5, 1) - n_batches(2, 1) == 3);
+  CHECK(n_batches(5, 3) - n_batches(2, 3) == 6);
+}
+
 TEST_CASE("products with experts take time, by the sizes of their matrices") {
   auto own = Deployer::on_mesh({.verbose = false}, redco::mesh::make_imagined_mesh({}));
   const TracedProgram program = program_of({"experts", experts, experts_loss}, own);
