@@ -2,6 +2,7 @@
 
 #include "step_functions.h"
 
+#include "callbacks.h"
 #include "state/collector.h"
 #include "state/tensor.h"
 #include "state/values.h"
@@ -132,6 +133,7 @@ LossFn make_loss_fn(const Ref& function, const OfScript& own) {
                          const Tree& batch, bool is_training) -> Loss {
     lua_State* L = function.state();
     return balanced(L, [&]() -> Loss {
+      const MathRandom math_random(L);
       luaL_checkstack(L, 10, "loss_fn");
       function.push();
       push_generator(L, std::move(rng));
