@@ -314,6 +314,7 @@ std::string Checkpoint::difference_of_runs() const {
 }  // namespace
 
 void about_to_draw(const at::Generator& generator) {
+  StagedPass::note_draw(generator);
   if (!runs.empty() && !runs.back().again) runs.back().checkpoint->met(generator);
 }
 

@@ -34,6 +34,7 @@ std::string LuaDeployer::described() const {
                             {Mesh::expert, "n_expert_shards"},
                             {Mesh::pipeline, "n_pipeline_stages"}})
     if (int64_t n = mesh.size(role); n > 1) text << ", " << name << " = " << n;
+  if (int64_t n = mesh.n_chunks_per_stage(); n > 1) text << ", n_chunks_per_stage = " << n;
   if (deployer->zero() > 0) text << ", zero = " << deployer->zero();
   text << ", device = \"" << mesh.device() << "\"";
   if (!deployer->workdir().empty()) text << ", workdir = \"" << deployer->workdir() << "\"";
@@ -98,6 +99,7 @@ int make_deployer(lua_State* L) {
   options.n_context_shards = args.get<int64_t>("n_context_shards", 1);
   options.n_expert_shards = args.get<int64_t>("n_expert_shards", 1);
   options.n_pipeline_stages = args.get<int64_t>("n_pipeline_stages", 1);
+  options.n_chunks_per_stage = args.get<int64_t>("n_chunks_per_stage", 1);
   if (!choice.zero) options.zero = args.get<int64_t>("zero", 0);
   options.zero_min_size = args.get<int64_t>("zero_min_size", options.zero_min_size);
   options.zero_group = check_zero_group(args);
@@ -318,8 +320,8 @@ std::vector<Function> run_methods() {
 }
 
 constexpr const char* deployer_text = R"text(Deployer{seed, n_model_shards: integer or string = 1,
-  n_context_shards = 1, n_expert_shards = 1, n_pipeline_stages = 1, zero: integer or string = 0, zero_min_size = 4096,
-  zero_group = nil, sequence_parallel: boolean or string = false, memory: integer or string = nil,
+  n_context_shards = 1, n_expert_shards = 1, n_pipeline_stages = 1, n_chunks_per_stage = 1,
+  zero: integer or string = 0, zero_min_size = 4096, zero_group = nil, sequence_parallel: boolean or string = false, memory: integer or string = nil,
   device = nil, workdir = nil, run_tensorboard = false, log_all_processes = false, verbose = true,
   n_processes = nil, process_id = nil, host0_address = nil, host0_port = 11111,
   collective_timeout = 600} -> Deployer
@@ -339,6 +341,9 @@ process_id and host0_address.
     into: a process has the blocks of one stage, and the micro-batches of a step pass through the
     stages one behind the other. For models that are too deep for one host. Stages wait less the
     more micro-batches a step has: see global_batch_size of Trainer:fit
+  n_chunks_per_stage: the number of chunks of consecutive blocks that each stage has: n stages of v
+    chunks wait (n - 1) / (v m + n - 1) of the time with m micro-batches (interleaved 1F1B). Each
+    process calls loss_fn v times for each micro-batch, which must compute the same each time
   zero: the state that copies of the model and context shards shard instead of replicating: 1
     optimizer states, 2 also gradients, 3 also parameters
   zero_min_size: parameters with fewer values are not sharded this way

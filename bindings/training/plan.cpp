@@ -158,6 +158,7 @@ std::shared_ptr<Deployer> make_planned_deployer(DeployerOptions options) {
   planned->options.n_context_shards = options.n_context_shards;
   planned->options.n_expert_shards = options.n_expert_shards;
   planned->options.n_pipeline_stages = options.n_pipeline_stages;
+  planned->options.n_chunks_per_stage = options.n_chunks_per_stage;
   planned->options.zero = options.zero;
   planned->options.zero_group = options.zero_group;
   planned->options.sequence_parallel = options.sequence_parallel;
@@ -265,6 +266,7 @@ int plan(lua_State* L) {
   options.n_context_shards = layout.n_context_shards;
   options.n_expert_shards = layout.n_expert_shards;
   options.n_pipeline_stages = layout.n_pipeline_stages;
+  options.n_chunks_per_stage = layout.n_chunks_per_stage;
   options.zero_group = layout.zero_group;
   options.sequence_parallel = deployer.mesh()->sequence_parallel();
   ClusterSpec spec = cluster_of(cluster, n_devices);

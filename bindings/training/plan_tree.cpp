@@ -46,6 +46,7 @@ Tree tree_of(const PlannedLayout& layout) {
                   {"n_context_shards", layout.n_context_shards},
                   {"n_expert_shards", layout.n_expert_shards},
                   {"n_pipeline_stages", layout.n_pipeline_stages},
+                  {"n_chunks_per_stage", layout.n_chunks_per_stage},
                   {"stage", layout.stage},
                   {"zero", layout.zero},
                   {"zero_group", layout.zero_group},

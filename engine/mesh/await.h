@@ -22,8 +22,8 @@ struct GroupParts {
   int64_t rank = 0;
   std::vector<int64_t> processes;  ///< the rank in the run, by rank in this group
   std::chrono::milliseconds timeout = {};
-  /// Whether messages go from rank 0 to rank 1 only, in an order that no other process knows.
-  bool is_link = false;
+  LinkKind link = LinkKind::none;
+  bool is_link() const { return link != LinkKind::none; }
   bool has_core = false;  ///< whether this host has at least one core per process
   Peers* peers = nullptr;
   size_t number = 0;  ///< the group's index in `peers`

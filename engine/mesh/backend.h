@@ -17,6 +17,11 @@
 
 namespace redco::mesh {
 
+/// Whether a group only sends messages from its rank 0 to its rank 1, in an order that no other
+/// process knows: to the next stage of a pipeline, or back. With two stages both may have the same
+/// direction.
+enum class LinkKind : uint8_t { none, forward, back };
+
 /// A communication library: Gloo or NCCL.
 struct REDCO_API Backend {
   c10::intrusive_ptr<c10d::Backend> c10d;

@@ -49,7 +49,7 @@ struct Label {
   std::vector<int64_t> sizes;
 
   std::string text(const GroupParts& group) const {
-    std::string text = group.is_link ? "a message" : Group::name(kind);
+    std::string text = group.is_link() ? "a message" : Group::name(kind);
     append_type(text += " of ", type, sizes);
     return text.append(" over group \"").append(group.name).append("\"");
   }
@@ -156,11 +156,12 @@ void C10dGroup::log(const Label& label, ReduceOp op) {
                        .value();
   uint64_t in_group = Digest().add(uint64_t(label.type)).add(label.sizes).value();
   // Only the two processes of a link take part in its collectives, at different points of their
-  // sequences of collectives. So these stay out of the log.
-  uint64_t digest = parts_.is_link
-                        ? Digest().add(alike).add(in_group).value()
-                        : SpmdLog::get().add_collective(std::move(text), alike,
-                                                        parts_.processes.front(), in_group);
+  // sequences of collectives. So these stay out of the log, whose digest they have: what a step
+  // that failed has sent must not be received by the next one.
+  uint64_t digest =
+      parts_.is_link() ? Digest().add(alike).add(in_group).add(SpmdLog::get().mark().digest).value()
+                       : SpmdLog::get().add_collective(std::move(text), alike,
+                                                       parts_.processes.front(), in_group);
   // Connects the group only after logging: connecting waits for all its processes, and a process
   // that diverged may never connect.
   const Backend& backend = line_->parts()->backend;
@@ -325,7 +326,7 @@ std::unique_ptr<Pending> C10dGroup::start_exchange(std::vector<at::Tensor> sent,
   at::Tensor result = at::empty(sizes, sent[0].options());
   if (result.is_meta()) return ended(result);
   Label label{all_to_all_kind, result.scalar_type(), {sizes.begin() + 1, sizes.end()}};
-  if (parts_.is_link) label.sizes = {sent[1].size(0) + sizes[0]};  // one of them is 0
+  if (parts_.is_link()) label.sizes = {sent[1].size(0) + sizes[0]};  // one of them is 0
   Alone::refuse([&] { return label.text(parts_); });
   int64_t bytes = 0;
   for (int64_t to = 0; to < size(); ++to) {

@@ -210,8 +210,10 @@ class ImaginedGroup final : public Group {
 
 class ImaginedMesh final : public Mesh {
  public:
-  ImaginedMesh(const Shape& shape, int64_t stage, Library library, c10::Device device)
+  ImaginedMesh(const Shape& shape, int64_t stage, int64_t n_chunks, Library library,
+               c10::Device device)
       : device_(device), notes_(make_own_notes()) {
+    n_chunks_per_stage_ = n_chunks;
     processes_.size = 1;
     for (int64_t size : shape) processes_.size *= size;
     const int64_t n_stages = shape[stages], n_of_stage = processes_.size / n_stages;
@@ -224,18 +226,17 @@ class ImaginedMesh final : public Mesh {
     };
     for (Dim dim : dims) groups_.push_back(make(facts[dim].name, dim, line_of(dim, shape, rank)));
     world_ = make("world", std::nullopt, {0, 1, processes_.size});
-    for (int64_t other : {stage - 1, stage + 1})
-      for (auto [from, to] : {std::pair(stage, other), {other, stage}})
-        if (other >= 0 && other < n_stages)
-          links_[{from, to}] =
-              make(facts[stages].name + (" " + std::to_string(from)) + ">" + std::to_string(to),
-                   stages, {from * n_of_stage, (to - from) * n_of_stage, 2});
+    for (const auto& link : links_of(n_stages, n_chunks)) {
+      const int64_t from = link.first % n_stages, to = link.second % n_stages;
+      if (from == stage || to == stage)
+        links_[link] =
+            make(name_of(link), stages, {from * n_of_stage, (to - from) * n_of_stage, 2});
+    }
   }
   const Processes& processes() const override { return processes_; }
   c10::Device device() const override { return device_; }
   Group& group(Dim dim) const override { return *groups_[dim]; }
   Group& world() const override { return *world_; }
-  Group& link(int64_t from, int64_t to) const override { return *links_.at({from, to}); }
   Notes& notes() const override { return *notes_; }
 
  private:
@@ -244,7 +245,6 @@ class ImaginedMesh final : public Mesh {
   Processes processes_;
   c10::Device device_;
   std::vector<std::unique_ptr<Group>> groups_;
-  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Group>> links_;
   std::unique_ptr<Group> world_;
   std::unique_ptr<Notes> notes_;
 };
@@ -265,7 +265,7 @@ std::shared_ptr<Mesh> make_imagined_mesh(const MeshSize& size, Library library,
                  : Mesh::has(dim, Mesh::expert)  ? size.experts
                  : Mesh::has(dim, Mesh::zero)    ? size.zero
                                                  : size.replicated;
-  return std::make_shared<ImaginedMesh>(shape, size.stage, library, device);
+  return std::make_shared<ImaginedMesh>(shape, size.stage, size.chunks, library, device);
 }
 
 std::unique_ptr<Group> make_imagined_group(std::string name, int64_t size, int64_t rank) {

@@ -18,6 +18,7 @@ struct MeshSize {
   int64_t experts = 1;     ///< the copies of the model that share the experts of mixtures
   int64_t stages = 1;      ///< of a pipeline
   int64_t stage = 0;       ///< that of this process
+  int64_t chunks = 1;      ///< of each stage
 
   int64_t n_copies() const { return zero * replicated * experts; }
   int64_t n_devices() const { return n_copies() * model * context * stages; }

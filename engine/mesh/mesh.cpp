@@ -226,6 +226,7 @@ class Grid : public Mesh, Connection::Lines {
         is_on_host_(device_.is_cpu() || run_on_host()) {
     auto [n, rank] = std::pair(processes_.size, processes_.rank);
     Shape shape = shape_of(options);
+    n_chunks_per_stage_ = options.n_chunks_per_stage;
     if (n == 1) {
       for (Dim dim : dims) groups_.push_back(make_single(facts[dim].name));
       groups_.push_back(make_single("world"));
@@ -243,6 +244,8 @@ class Grid : public Mesh, Connection::Lines {
         (shape[cp] > 1 ? ", n_context_shards = " + std::to_string(shape[cp]) : std::string()) +
         (shape[ep] > 1 ? ", n_expert_shards = " + std::to_string(shape[ep]) : std::string()) +
         (shape[pp] > 1 ? ", n_pipeline_stages = " + std::to_string(shape[pp]) : std::string()) +
+        (n_chunks_per_stage_ > 1 ? ", n_chunks_per_stage = " + std::to_string(n_chunks_per_stage_)
+                                 : std::string()) +
         (shape[dp_replicate] > 1 ? ", zero_group = " + std::to_string(shape[dp]) : std::string()));
     Store store = with_prefix(connection_->store(), name_);
     notes_ = std::make_unique<StoreNotes>(store, *connection_, peers, n);
@@ -254,10 +257,10 @@ class Grid : public Mesh, Connection::Lines {
     }
     meet("joined", *store, peers, options);
     if (by_host) check_hosts_alike(*store, processes_);
-    auto add_line = [&](const std::string& name, const Line& line, bool is_link = false) {
+    auto add_line = [&](const std::string& name, const Line& line, LinkKind link = LinkKind::none) {
       GroupParts parts;
       parts.name = name;
-      parts.is_link = is_link;
+      parts.link = link;
       parts.rank = (rank - line.first) / line.step;
       for (int64_t i = 0; i < line.size; ++i) parts.processes.push_back(line.first + i * line.step);
       parts.timeout = options.timeout;
@@ -281,19 +284,18 @@ class Grid : public Mesh, Connection::Lines {
     // whose receiver is not ready.
     const Line stages = line_of(pp, shape, rank);
     const int64_t own = (rank - stages.first) / stages.step;
-    for (int64_t stage = 0; stage + 1 < stages.size; ++stage)
-      for (bool is_back : {false, true}) {
-        const int64_t from = stage + int64_t(is_back), to = stage + int64_t(!is_back);
-        if (from != own && to != own) {
-          peers.add_group();  // all processes count all groups
-          continue;
-        }
-        auto line = add_line("pp " + std::to_string(from) + ">" + std::to_string(to),
-                             {stages.first + from * stages.step, (to - from) * stages.step, 2},
-                             /*is_link=*/true);
-        line->parts();
-        links_[{from, to}] = make_group(line);
+    for (const auto& link : links_of(stages.size, n_chunks_per_stage_)) {
+      const int64_t from = link.first % stages.size, to = link.second % stages.size;
+      if (from != own && to != own) {
+        peers.add_group();  // all processes count all groups
+        continue;
       }
+      auto line =
+          add_line(name_of(link), {stages.first + from * stages.step, (to - from) * stages.step, 2},
+                   link.first < link.second ? LinkKind::forward : LinkKind::back);
+      line->parts();
+      links_[link] = make_group(line);
+    }
     // A process that continued and ended would close connections that others are about to make.
     meet("connected", *store, peers, options);
     connection_->add(this);
@@ -306,7 +308,6 @@ class Grid : public Mesh, Connection::Lines {
   c10::Device device() const override { return device_; }
   Group& group(Dim dim) const override { return *groups_[dim]; }
   Group& world() const override { return *groups_[n_dims]; }
-  Group& link(int64_t from, int64_t to) const override { return *links_.at({from, to}); }
   Notes& notes() const override { return *notes_; }
   int64_t reconnects() const override {
     return connection_ == nullptr ? 0 : connection_->reconnects();
@@ -318,7 +319,7 @@ class Grid : public Mesh, Connection::Lines {
     parts.number = parts.peers->add_group();
     // Groups of the same processes share a backend.
     Connection::Backends& backends = is_on_host_ ? backends_ : connection_->backends();
-    Backend& backend = backends[{parts.processes, parts.is_link}];
+    Backend& backend = backends[{parts.processes, parts.link}];
     if (!backend.c10d || *backend.is_aborted) backend = make_backend(parts);
     parts.backend = backend;
   }
@@ -363,7 +364,6 @@ class Grid : public Mesh, Connection::Lines {
   std::unique_ptr<Notes> notes_;
   std::vector<std::shared_ptr<GroupLine>> lines_;
   std::vector<std::unique_ptr<Group>> groups_;  // of the dimensions, and world
-  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Group>> links_;
 };
 
 }  // namespace
@@ -411,6 +411,11 @@ std::shared_ptr<Mesh> Mesh::make(const MeshOptions& options) {
                 "n_pipeline_stages = ", options.n_pipeline_stages, " must divide ", n_copies,
                 ", the number of processes / (n_model_shards * n_context_shards * "
                 "n_expert_shards)");
+  require_usage(options.n_chunks_per_stage >= 1,
+                "n_chunks_per_stage = ", options.n_chunks_per_stage, " must be positive");
+  require_usage(options.n_chunks_per_stage == 1 || options.n_pipeline_stages > 1,
+                "n_chunks_per_stage = ", options.n_chunks_per_stage,
+                " divides the stages of a pipeline: give n_pipeline_stages, too");
   return std::make_shared<Grid>(options);
 }
 

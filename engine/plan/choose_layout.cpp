@@ -51,10 +51,11 @@ ClusterSpec cluster_of(const Mesh& mesh, int64_t memory) {
 std::string packed(const PlannedLayout& layout) {
   std::ostringstream text;
   text << layout.n_copies << " " << layout.n_model_shards << " " << layout.n_context_shards << " "
-       << layout.n_expert_shards << " " << layout.n_pipeline_stages << " " << layout.zero << " "
-       << layout.zero_group << " " << layout.sequence_parallel << " " << int(layout.recompute)
-       << " " << layout.per_device_batch_size << " " << layout.n_accumulated << " " << layout.total
-       << " " << layout.seconds;
+       << layout.n_expert_shards << " " << layout.n_pipeline_stages << " "
+       << layout.n_chunks_per_stage << " " << layout.zero << " " << layout.zero_group << " "
+       << layout.sequence_parallel << " " << int(layout.recompute) << " "
+       << layout.per_device_batch_size << " " << layout.n_accumulated << " " << layout.total << " "
+       << layout.seconds;
   return text.str();
 }
 
@@ -63,9 +64,9 @@ PlannedLayout unpacked(const std::string& text) {
   PlannedLayout layout{.is_planned = true, .fits = true};
   int recompute = 0;
   words >> layout.n_copies >> layout.n_model_shards >> layout.n_context_shards >>
-      layout.n_expert_shards >> layout.n_pipeline_stages >> layout.zero >> layout.zero_group >>
-      layout.sequence_parallel >> recompute >> layout.per_device_batch_size >>
-      layout.n_accumulated >> layout.total >> layout.seconds;
+      layout.n_expert_shards >> layout.n_pipeline_stages >> layout.n_chunks_per_stage >>
+      layout.zero >> layout.zero_group >> layout.sequence_parallel >> recompute >>
+      layout.per_device_batch_size >> layout.n_accumulated >> layout.total >> layout.seconds;
   layout.recompute = Recompute(recompute);
   return layout;
 }
@@ -100,6 +101,7 @@ void log_choice(Deployer& deployer, const PlannedLayout& layout, int64_t memory)
   if (layout.n_context_shards > 1) text << ", n_context_shards = " << layout.n_context_shards;
   if (layout.n_expert_shards > 1) text << ", n_expert_shards = " << layout.n_expert_shards;
   if (layout.n_pipeline_stages > 1) text << ", n_pipeline_stages = " << layout.n_pipeline_stages;
+  if (layout.n_chunks_per_stage > 1) text << ", n_chunks_per_stage = " << layout.n_chunks_per_stage;
   const bool is_grouped = layout.zero_group * layout.n_expert_shards < layout.n_copies;
   if (layout.zero > 0 && is_grouped) text << ", zero_group = " << layout.zero_group;
   if (layout.sequence_parallel) text << ", sequence_parallel = true";
@@ -127,6 +129,7 @@ PlannedLayout choose_layout(const TrainerOptions& trainer, const Dataset& exampl
   options.n_context_shards = known.n_context_shards;
   options.n_expert_shards = known.n_expert_shards;
   options.n_pipeline_stages = known.n_pipeline_stages;
+  options.n_chunks_per_stage = known.n_chunks_per_stage;
   options.zero = choice.zero ? 0 : known.zero;
   options.zero_group = known.zero_group;
   options.sequence_parallel = known.sequence_parallel && !choice.sequence_parallel;
@@ -161,6 +164,7 @@ PlannedLayout choose_layout(const TrainerOptions& trainer, const Dataset& exampl
                        .n_context_shards = layout.n_context_shards,
                        .n_expert_shards = layout.n_expert_shards,
                        .n_pipeline_stages = layout.n_pipeline_stages,
+                       .n_chunks_per_stage = layout.n_chunks_per_stage,
                        .zero = layout.zero,
                        .zero_group = layout.zero_group * layout.n_expert_shards < layout.n_copies
                                          ? layout.zero_group

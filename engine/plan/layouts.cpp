@@ -104,6 +104,10 @@ PlannedLayout asked_layout(const PlanOptions& options, const TrainerOptions& tra
   require(options.n_pipeline_stages > 0 && n / n_shards % options.n_pipeline_stages == 0,
           "plan: n_pipeline_stages = ", options.n_pipeline_stages, " does not divide ",
           n / n_shards, ", the number of devices / (n_model_shards * n_context_shards)");
+  require(options.n_chunks_per_stage == 1 ||
+              (options.n_chunks_per_stage > 1 && options.n_pipeline_stages > 1),
+          "plan: n_chunks_per_stage = ", options.n_chunks_per_stage,
+          " divides the stages of a pipeline: give n_pipeline_stages, too");
   const int64_t n_copies = n / n_shards / options.n_pipeline_stages;
   require(options.n_expert_shards > 0 && n_copies % options.n_expert_shards == 0,
           "plan: n_expert_shards = ", options.n_expert_shards, " does not divide ", n_copies,
@@ -114,6 +118,7 @@ PlannedLayout asked_layout(const PlanOptions& options, const TrainerOptions& tra
   asked.n_context_shards = options.n_context_shards;
   asked.n_expert_shards = options.n_expert_shards;
   asked.n_pipeline_stages = options.n_pipeline_stages;
+  asked.n_chunks_per_stage = options.n_chunks_per_stage;
   asked.n_copies = n_copies;
   asked.zero = options.zero;
   asked.zero_group = zero_group_of(options, asked, cluster);
@@ -167,6 +172,7 @@ std::vector<PlannedLayout> other_layouts(const PlannedLayout& asked, int64_t glo
     layout.n_context_shards = n_context;
     layout.n_expert_shards = asked.n_expert_shards;
     layout.n_pipeline_stages = n_stages;
+    layout.n_chunks_per_stage = asked.n_chunks_per_stage;
     const int64_t n_sharing = copies / layout.n_expert_shards;
     layout.per_device_batch_size = batch;
     layout.n_accumulated = per_copy / batch;

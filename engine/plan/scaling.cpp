@@ -86,6 +86,7 @@ std::string layout_text(const PlannedLayout& layout) {
   if (layout.n_context_shards > 1) text << " x " << layout.n_context_shards;
   if (layout.n_expert_shards > 1) text << ", n_expert_shards = " << layout.n_expert_shards;
   if (layout.n_pipeline_stages > 1) text << ", n_pipeline_stages = " << layout.n_pipeline_stages;
+  if (layout.n_chunks_per_stage > 1) text << ", n_chunks_per_stage = " << layout.n_chunks_per_stage;
   text << ", zero = " << layout.zero << ", " << layout.per_device_batch_size << " at a time";
   if (layout.recompute != Recompute::none) text << ", recompute " << name_of(layout.recompute);
   return text.str();

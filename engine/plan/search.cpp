@@ -286,7 +286,8 @@ class Search {
                  .replicated = layout.n_copies / layout.zero_group / layout.n_expert_shards,
                  .context = layout.n_context_shards,
                  .experts = layout.n_expert_shards,
-                 .stages = layout.n_pipeline_stages},
+                 .stages = layout.n_pipeline_stages,
+                 .chunks = layout.n_chunks_per_stage},
         .library = cluster_.device().kind == DeviceFacts::cpu ? Library::gloo : Library::nccl,
         .zero = layout.zero,
         .sequence_parallel = layout.sequence_parallel,
@@ -310,7 +311,8 @@ class Search {
     layout.fits = layout.total <= most_bytes();
     if (!layout.fits)
       layout.why = "needs " + bytes_text(layout.total) + ", of which " + largest_kind(layout);
-    add_time(layout, step_seconds(cost_, stages, n_traced_of(asked), layout.n_accumulated));
+    add_time(layout, step_seconds(cost_, stages, n_traced_of(asked), layout.n_chunks_per_stage,
+                                  layout.n_accumulated));
     if (options_.has_timelines) layout.timeline = timeline_of(cost_, largest.trace.step.log);
     add_notes(layout, largest.trace.step);
     if (layout.zero == 1) of_zero1_.push_back(layout);
@@ -381,6 +383,7 @@ class Search {
   // One group of all stages, and one link in each direction for each neighbour.
   static int64_t n_groups_of_stages(const PlannedLayout& layout) {
     const int64_t last = layout.n_pipeline_stages - 1;
+    if (layout.n_chunks_per_stage > 1) return 5;
     return last == 0 ? 0 : 1 + 2 * ((layout.stage > 0) + (layout.stage < last));
   }
 

@@ -42,6 +42,7 @@ std::shared_ptr<Mesh> make_mesh(const DeployerOptions& options) {
        .n_context_shards = has_layout ? options.n_context_shards : 1,
        .n_expert_shards = has_layout ? options.n_expert_shards : 1,
        .n_pipeline_stages = has_layout ? options.n_pipeline_stages : 1,
+       .n_chunks_per_stage = has_layout ? options.n_chunks_per_stage : 1,
        .zero_group = has_layout && options.zero > 0 ? options.zero_group : zero_group_of_all,
        .device_type = options.device.value_or(c10::kCPU),
        .timeout = std::chrono::milliseconds(int64_t(options.collective_timeout * 1000))});
@@ -130,6 +131,7 @@ void Deployer::set_layout(const ProcessLayout& layout) {
   options.n_context_shards = layout.n_context_shards;
   options.n_expert_shards = layout.n_expert_shards;
   options.n_pipeline_stages = layout.n_pipeline_stages;
+  options.n_chunks_per_stage = layout.n_chunks_per_stage;
   options.zero = layout.zero;
   options.zero_group = layout.zero_group;
   options.sequence_parallel = layout.sequence_parallel;
@@ -146,6 +148,7 @@ ProcessLayout Deployer::layout() const {
           .n_context_shards = options_.n_context_shards,
           .n_expert_shards = options_.n_expert_shards,
           .n_pipeline_stages = options_.n_pipeline_stages,
+          .n_chunks_per_stage = options_.n_chunks_per_stage,
           .zero = options_.zero,
           .zero_group = options_.zero_group,
           .sequence_parallel = options_.sequence_parallel};

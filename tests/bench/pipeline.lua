@@ -6,12 +6,13 @@ local redco = require "redco"
 local torch = redco.torch
 
 local o = redco.options {
-  stages = 2, steps = 6, warmup = 2, batch = 16, micro = 2, seq = 128, layers = 8, hidden = 256,
-  heads = 8, vocab = 2048, threads = 1, folder = "",
+  stages = 2, chunks = 1, steps = 6, warmup = 2, batch = 16, micro = 2, seq = 128, layers = 8,
+  hidden = 256, heads = 8, vocab = 2048, threads = 1, folder = "",
 }
 torch.set_num_threads(o.threads)
 
-local deployer = redco.Deployer { seed = 0, n_pipeline_stages = o.stages, verbose = false }
+local deployer = redco.Deployer { seed = 0, n_pipeline_stages = o.stages,
+  n_chunks_per_stage = o.chunks, verbose = false }
 local model = redco.models.from_config({
   model_type = "gpt2", vocab_size = o.vocab, n_positions = o.seq, n_embd = o.hidden,
   n_layer = o.layers, n_head = o.heads, embd_pdrop = 0, resid_pdrop = 0, attn_pdrop = 0,
@@ -53,7 +54,7 @@ end
 run(0, o.warmup)
 local seconds, loss = run(o.warmup, o.steps)
 if deployer.process_id > 0 then return end
-print(('{"name": "pipeline", "stages": %d, "micro_batches": %d, "tokens_per_s": %.1f, '
-  .. '"step_ms": %.1f, "loss_last": %.5f, "peak_rss_mb": %.1f, "threads": %d}'):format(o.stages,
-  o.batch / o.micro, o.batch * o.seq / seconds, seconds * 1e3, loss, clock.peak_rss_mb(),
-  o.threads))
+print(('{"name": "pipeline", "stages": %d, "chunks": %d, "micro_batches": %d, '
+  .. '"tokens_per_s": %.1f, "step_ms": %.1f, "loss_last": %.5f, "peak_rss_mb": %.1f, '
+  .. '"threads": %d}'):format(o.stages, o.chunks, o.batch / o.micro, o.batch * o.seq / seconds,
+  seconds * 1e3, loss, clock.peak_rss_mb(), o.threads))

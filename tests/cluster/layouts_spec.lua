@@ -76,12 +76,14 @@ local context_groups = { "gpt-float64-zero3-context4-dropout", "llama-float64-ze
 local in_stages = { "gpt-float64-zero0-stages2", "gpt-float64-zero0-stages2-recompute-dropout",
   "llama-float64-zero0-stages2-mqa", "t5-float64-zero0-stages2", "conv-float64-zero0-stages2",
   "gpt-bfloat16-zero0-stages2-offload", "gpt-float16-zero0-stages2",
-  "gpt-autocast:bfloat16-zero0-stages2-dropout" }
+  "gpt-autocast:bfloat16-zero0-stages2-dropout", "t5-float64-zero0-stages2-chunks2",
+  "conv-float64-zero0-stages2-chunks2" }
 local shared_stages = { "gpt-float64-zero1-stages2-dropout", "gpt-float64-zero2-stages2",
   "gpt-float64-zero3-stages2-recompute-dropout", "gpt-float64-zero3-stages2-selective-dropout",
   "llama-float64-zero3-stages2",
   "t5-float64-zero3-stages2", "conv-float64-zero3-stages2", "gpt-float16-zero3-stages2",
-  "t5-float64-zero0-stages4", "conv-float64-zero0-stages4" }
+  "t5-float64-zero0-stages4", "conv-float64-zero0-stages4", "t5-float64-zero1-stages2-chunks2",
+  "conv-float64-zero3-stages2-chunks2" }
 
 -- Three kinds of shards at once, on eight processes.
 local of_three_kinds = { "gpt-float64-zero0-context2-stages2-dropout",
@@ -97,7 +99,7 @@ local one = train(1, 1, all)
 --- The run of one process that a run must equal.
 local function reference(name)
   return (name:gsub("zero%d", "zero0"):gsub("-group%d", ""):gsub("-context%d", "")
-    :gsub("-stages%d", ""):gsub("-sequence", ""):gsub("-recompute", "")
+    :gsub("-stages%d", ""):gsub("-chunks%d", ""):gsub("-sequence", ""):gsub("-recompute", "")
     :gsub("-selective", ""):gsub("-offload", ""))
 end
 

@@ -8,13 +8,14 @@ native.keep_results_of(0)  -- these models are small
 local o = redco.options {
   model = "mlp", n_model_shards = 1, zero = 0, accumulate = 1, batch = 2, sequence_parallel = false,
   zero_group = 0, recompute = "none", compute_dtype = "float32", planned = false,
-  n_context_shards = 1, n_expert_shards = 1, n_pipeline_stages = 1,
+  n_context_shards = 1, n_expert_shards = 1, n_pipeline_stages = 1, n_chunks_per_stage = 1,
 }
 local torch, nn = redco.torch, redco.nn
 local deployer = redco.Deployer {
   seed = 1, n_model_shards = o.n_model_shards, zero = o.zero, zero_min_size = 64,
   n_context_shards = o.n_context_shards, n_expert_shards = o.n_expert_shards,
-  n_pipeline_stages = o.n_pipeline_stages, sequence_parallel = o.sequence_parallel,
+  n_pipeline_stages = o.n_pipeline_stages, n_chunks_per_stage = o.n_chunks_per_stage,
+  sequence_parallel = o.sequence_parallel,
   verbose = false,
   zero_group = o.zero_group > 0 and o.zero_group or nil,
 }
@@ -160,7 +161,10 @@ for _ = 2, 3 do
   if o.n_pipeline_stages > 1 then
     local memory = trainer:memory()
     lines[#lines + 1] = ("parameters %d"):format(memory.params.here)
-    lines[#lines + 1] = ("gradients %d"):format(memory.grads.here)
+    -- With chunks, a step may need the most before all of them exist.
+    if o.n_chunks_per_stage == 1 then
+      lines[#lines + 1] = ("gradients %d"):format(memory.grads.here)
+    end
     lines[#lines + 1] = ("states %d"):format(memory.opt_state.here - 4)  -- without the step count
   end
   if is_first_of_stage then print(table.concat(lines, "; ")) end

@@ -47,7 +47,9 @@ local function planned(case)
       end
       if layout.n_pipeline_stages > 1 then
         for _, kind in ipairs { "parameters", "gradients", "states" } do
-          lines[#lines + 1] = ("%s %d"):format(kind, layout.memory[kind])
+          if kind ~= "gradients" or layout.n_chunks_per_stage == 1 then
+            lines[#lines + 1] = ("%s %d"):format(kind, layout.memory[kind])
+          end
         end
       end
       return table.concat(lines, "; "), layout.stage * case.n / layout.n_pipeline_stages
@@ -82,6 +84,8 @@ local cases = {
   { n = 2, model = "llama", n_pipeline_stages = 2, accumulate = 5 },
   { n = 4, model = "gpt2", n_pipeline_stages = 2, n_model_shards = 2 },
   { n = 4, model = "gpt2", n_pipeline_stages = 2, zero = 3, accumulate = 2, recompute = "blocks" },
+  { n = 2, model = "t5", n_pipeline_stages = 2, n_chunks_per_stage = 2, accumulate = 7 },
+  { n = 4, model = "t5", n_pipeline_stages = 2, n_chunks_per_stage = 2, accumulate = 3, zero = 1 },
 }
 if os.getenv "REDCO_TEST_FULL" == "1" then
   cases = {}

@@ -16,29 +16,36 @@ local Compare = require "programs.compare"
 local draw = require "programs.draw"
 local found = require "programs.found"
 local minimize = require "programs.minimize"
+local training = require "programs.training"
 
 native.keep_results_of(0)  -- blocks of programs are small
 
 local options = redco.options { n_model_shards = 1, n_context_shards = 1,
-  n_expert_shards = 1, n_pipeline_stages = 1, zero = 0,
+  n_expert_shards = 1, n_pipeline_stages = 1, n_chunks_per_stage = 1, zero = 0,
   zero_group = 0, seed = 1, sequence_parallel = false, count = 100, log = "", lines = "",
   found = 0, minimize = true, prefixes = false, print = false, timeout = 20, without = "" }
-local deployer = redco.Deployer { seed = 1, n_model_shards = options.n_model_shards,
-  n_context_shards = options.n_context_shards, n_expert_shards = options.n_expert_shards,
-  n_pipeline_stages = options.n_pipeline_stages,
-  sequence_parallel = options.sequence_parallel, zero = options.zero,
-  zero_group = options.zero_group > 0 and options.zero_group or nil,
-  zero_min_size = 1, verbose = false, collective_timeout = options.timeout }
+local function new_deployer()
+  return redco.Deployer { seed = 1, n_model_shards = options.n_model_shards,
+    n_context_shards = options.n_context_shards, n_expert_shards = options.n_expert_shards,
+    n_pipeline_stages = options.n_pipeline_stages, n_chunks_per_stage = options.n_chunks_per_stage,
+    sequence_parallel = options.sequence_parallel, zero = options.zero,
+    zero_group = options.zero_group > 0 and options.zero_group or nil,
+    zero_min_size = 1, verbose = false, collective_timeout = options.timeout }
+end
+local deployer = new_deployer()
 local layout = ("%dx%d"):format(deployer.mesh.dp * deployer.mesh.dp_replicate, deployer.mesh.mp)
   .. (options.n_context_shards > 1 and "-context" .. options.n_context_shards or "")
   .. (options.n_expert_shards > 1 and "-experts" .. options.n_expert_shards or "")
   .. (options.n_pipeline_stages > 1 and "-stages" .. options.n_pipeline_stages or "")
+  .. (options.n_chunks_per_stage > 1 and "-chunks" .. options.n_chunks_per_stage or "")
   .. (options.sequence_parallel and "-sp" or "")
   .. (options.zero > 0 and "-zero" .. options.zero or "")
   .. (options.zero_group > 0 and "-group" .. options.zero_group or "")
 local is_first = deployer.process_id == 0
 local log = is_first and options.log ~= "" and assert(io.open(options.log, "w"))
-local compare = Compare.new(deployer)
+-- After an error, stages of several chunks may have sent what nobody receives.
+local compare = Compare.new(deployer, options.n_chunks_per_stage > 1 and new_deployer)
+training.n_chunks = options.n_chunks_per_stage
 local n_failed = 0
 
 --- Writes what runs now into the log: a crash leaves it there.

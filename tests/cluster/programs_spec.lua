@@ -8,7 +8,7 @@ local testing = require "testing"
 local options = redco.options { seed = 1, count = testing.is_full and 60 or 40, most_failures = 20,
   layouts = "2x1 1x2 1x2-sp 2x2 2x2-sp 2x1-zero3 2x2-zero3 4x1-zero3-group2 1x1-context2 "
     .. "1x2-context2 2x1-context2-zero3 1x1-experts2 1x2-experts2 2x1-experts2-zero3 1x1-stages2 "
-    .. "1x2-stages2" }
+    .. "1x2-stages2 1x1-stages2-chunks2" }
 local script = assert(os.getenv "REDCO_SOURCE") .. "/tests/cluster/programs.lua"
 local log = program.folder .. "/seed"
 
@@ -17,13 +17,13 @@ local function run(layout, words)
   local dp, mp = layout:match "^(%d+)x(%d+)"
   local n_context = layout:match "context(%d)" or 1
   local n_experts = layout:match "experts(%d)" or 1
-  local n_stages = layout:match "stages(%d)" or 1
+  local n_stages, n_chunks = layout:match "stages(%d)" or 1, layout:match "chunks(%d)" or 1
   local command = "REDCO_CHECK_SPMD=1 \"$REDCO_LUA\" --nproc %d '%s' --n_model_shards=%d "
-    .. "--n_context_shards=%d --n_expert_shards=%d --n_pipeline_stages=%d --zero=%d "
-    .. "--zero_group=%d --sequence_parallel=%s %s </dev/null"
+    .. "--n_context_shards=%d --n_expert_shards=%d --n_pipeline_stages=%d --n_chunks_per_stage=%d "
+    .. "--zero=%d --zero_group=%d --sequence_parallel=%s %s </dev/null"
   return program.shell(command:format(dp * mp * n_context * n_experts * n_stages, script, mp,
-    n_context, n_experts, n_stages, layout:match "zero(%d)" or 0, layout:match "group(%d)" or 0,
-    layout:find "-sp" and "true" or "false", words))
+    n_context, n_experts, n_stages, n_chunks, layout:match "zero(%d)" or 0,
+    layout:match "group(%d)" or 0, layout:find "-sp" and "true" or "false", words))
 end
 
 --- The reports of process 0.

@@ -34,6 +34,7 @@ local function train(name, workdir, save_every)
     zero_group = tonumber(extra:match "group(%d)"),
     n_context_shards = tonumber(extra:match "context(%d)"),
     n_pipeline_stages = tonumber(extra:match "stages(%d)"),
+    n_chunks_per_stage = tonumber(extra:match "chunks(%d)"),
     sequence_parallel = extra:find "sequence" ~= nil, workdir = workdir .. "/" .. name,
     device = o.device ~= "" and o.device or nil,
   }

@@ -7,7 +7,7 @@ local testing = require "testing"
 -- tensors.lua looks at the counters of a process, and so comes first.
 test(2, "tensors steps alone optimizers networks algorithms preference quantized precision")
 test(2, "ranges operators collate data budgets moves evaluate contrastive serve")
-test(2, "rl_language context context_generation experts stages")
+test(2, "rl_language context context_generation experts stages chunks")
 test(2, "copies", "REDCO_ONEDNN_PRODUCTS=1")
 if testing.is_full then
   test(1, "algorithms")

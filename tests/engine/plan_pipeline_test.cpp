@@ -50,22 +50,28 @@ void add_pass(StepLog& log, bool is_backward, int n_operators) {
 
 TEST_CASE("stages that are alike: each waits for n - 1 micro-batches") {
   const StageSeconds stage{.forward = 1, .backward = 2, .rest = 5};
-  CHECK(pipeline_seconds({stage}, 4) == Approx(4 * 3 + 5));
-  CHECK(pipeline_seconds({stage, stage, stage}, 1) == Approx(3 * 3 + 5));
-  CHECK(pipeline_seconds({stage, stage, stage}, 8) == Approx((8 + 2) * 3 + 5));
+  CHECK(pipeline_seconds({stage}, 1, 4) == Approx(4 * 3 + 5));
+  CHECK(pipeline_seconds({stage, stage, stage}, 1, 1) == Approx(3 * 3 + 5));
+  CHECK(pipeline_seconds({stage, stage, stage}, 1, 8) == Approx((8 + 2) * 3 + 5));
+}
+
+TEST_CASE("stages of several chunks wait less") {
+  const StageSeconds stage{.forward = 1, .backward = 2, .rest = 5};  // of a chunk
+  CHECK(pipeline_seconds({stage, stage, stage}, 2, 6) == Approx((2 * 6 + 2) * 3 + 5));
+  CHECK(pipeline_seconds({stage, stage, stage}, 4, 7) == Approx((4 * 7 + 2) * 3 + 5));
 }
 
 TEST_CASE("the slowest stage decides, and the others once each") {
   const StageSeconds fast{.forward = 1, .backward = 2}, slow{.forward = 2, .backward = 4};
   // After two forward passes the slow stage waits until the last one has sent a gradient.
-  CHECK(pipeline_seconds({fast, slow, fast}, 6) == Approx(1 + 6 * 6 + 1 + 2));
+  CHECK(pipeline_seconds({fast, slow, fast}, 1, 6) == Approx(1 + 6 * 6 + 1 + 2));
   const StageSeconds updates{.forward = 1, .backward = 2, .rest = 100};
-  CHECK(pipeline_seconds({fast, updates}, 2) == Approx(1 + 2 * 3 + 100));
+  CHECK(pipeline_seconds({fast, updates}, 1, 2) == Approx(1 + 2 * 3 + 100));
 }
 
 TEST_CASE("what is sent takes its time at the ends of the pipeline") {
   const StageSeconds stage{.forward = 1, .backward = 2, .to_next = 0.25, .to_previous = 0.5};
-  CHECK(pipeline_seconds({stage, stage}, 1) == Approx(2 * 3 + 0.25 + 0.5));
+  CHECK(pipeline_seconds({stage, stage}, 1, 1) == Approx(2 * 3 + 0.25 + 0.5));
 }
 
 TEST_CASE("the passes of a log") {

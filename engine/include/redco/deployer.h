@@ -26,6 +26,7 @@ struct ProcessLayout {
   int64_t n_context_shards = 1;
   int64_t n_expert_shards = 1;
   int64_t n_pipeline_stages = 1;
+  int64_t n_chunks_per_stage = 1;
   int64_t zero = 0;
   int64_t zero_group = zero_group_of_all;
   bool sequence_parallel = false;
@@ -53,6 +54,9 @@ struct DeployerOptions {
   /// The number of stages that the blocks of the model are divided into; must divide the number of
   /// processes / (n_model_shards * n_context_shards * n_expert_shards).
   int64_t n_pipeline_stages = 1;
+  /// The number of chunks of consecutive blocks that each stage has (interleaved 1F1B, arXiv
+  /// 2104.04473): stages wait less, and send more.
+  int64_t n_chunks_per_stage = 1;
   /// ZeRO stage (arXiv 1910.02054), the state split over the ranks that have different data: 1
   /// optimizer states, 2 also gradients, 3 also parameters.
   int64_t zero = 0;

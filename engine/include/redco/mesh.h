@@ -8,9 +8,11 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace redco {
@@ -71,6 +73,7 @@ struct MeshOptions {
   int64_t n_context_shards = 1;
   int64_t n_expert_shards = 1;
   int64_t n_pipeline_stages = 1;
+  int64_t n_chunks_per_stage = 1;
   /// The number of data-parallel processes that share the state that ZeRO splits; each group of
   /// them has a copy of it (hybrid sharding). zero_group_of_all: one group; zero_group_of_host: the
   /// processes of one host.
@@ -145,7 +148,8 @@ class REDCO_API Mesh : public std::enable_shared_from_this<Mesh> {
 
   /// Connects the processes; returns when all are connected. Throws Error if a process does not
   /// connect, and UsageError if n_model_shards, n_context_shards, n_expert_shards,
-  /// n_pipeline_stages or zero_group does not divide their number.
+  /// n_pipeline_stages or zero_group does not divide their number, or there are chunks without
+  /// stages.
   static std::shared_ptr<Mesh> make(const MeshOptions& options);
 
   virtual ~Mesh() = default;
@@ -168,28 +172,47 @@ class REDCO_API Mesh : public std::enable_shared_from_this<Mesh> {
   /// Memory of the operators' rules about calls on this mesh, which all its processes make alike.
   std::shared_ptr<void>& remembered() const { return remembered_; }
 
+  /// The chunks of consecutive blocks that each rank along pp has. Each counts as a stage of its
+  /// own: stage i is on rank i % size(pp).
+  int64_t n_chunks_per_stage() const { return n_chunks_per_stage_; }
+  int64_t n_stages() const { return size(pipeline) * n_chunks_per_stage_; }
   /// The stage whose tensors lie on this mesh (of_stage); none for the mesh of the whole run.
   virtual std::optional<int64_t> stage() const { return std::nullopt; }
-  /// Whether that is the stage of another process: its tensors have no values here.
+  /// Whether that is the stage of another process, or not the one that computes: its tensors have
+  /// no values here.
   virtual bool is_absent() const { return false; }
   /// The part of this mesh that is one stage: the same dimensions without pp. Of another stage
-  /// than the own one, it holds tensors that have shapes and placements, and no values.
-  std::shared_ptr<const Mesh> of_stage(int64_t stage) const;
+  /// than the own ones, it holds tensors that have shapes and placements, and no values. With
+  /// `computing`, that of all stages computes alone. On the mesh of a stage: as that one was made.
+  virtual std::shared_ptr<const Mesh> of_stage(
+      int64_t stage, std::optional<int64_t> computing = std::nullopt) const;
   /// The mesh of the whole run.
   virtual std::shared_ptr<const Mesh> of_run() const { return shared_from_this(); }
   /// The group of this process and the one with the same coordinates in a neighbouring stage, in
-  /// which `from`, of rank 0, sends to `to`. One of them is the own stage.
-  virtual Group& link(int64_t from, int64_t to) const;
+  /// which `from`, of rank 0, sends to `to`. One of them is on the own rank.
+  Group& link(int64_t from, int64_t to) const;
+  /// Those of this process, by the first stages, `from` and `to`, that they connect.
+  using Links = std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Group>>;
+  const Links& links() const { return links_; }
 
   int64_t size(Dim dim) const { return group(dim).size(); }
   /// The number of parts that the dimensions with a role split something into.
   int64_t size(Role role) const;
   int64_t coordinate(Dim dim) const { return group(dim).rank(); }
 
+ protected:
+  /// The keys of all links between `n_ranks` along pp. With chunks, the last rank and the first are
+  /// neighbours.
+  static std::vector<Links::key_type> links_of(int64_t n_ranks, int64_t n_chunks_per_stage);
+  static std::string name_of(const Links::key_type& link);
+
+  int64_t n_chunks_per_stage_ = 1;
+  Links links_;
+
  private:
   bool sequence_parallel_ = false;
   mutable std::shared_ptr<void> remembered_;
-  mutable std::vector<std::weak_ptr<const Mesh>> stages_;
+  mutable std::map<std::pair<int64_t, std::optional<int64_t>>, std::weak_ptr<const Mesh>> stages_;
 };
 
 /// Informs the other processes of the run that this one is about to end with an error: those that

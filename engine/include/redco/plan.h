@@ -35,9 +35,10 @@ struct PlanOptions {
   std::optional<int64_t> global_batch_size = std::nullopt;
   // The requested layout.
   int64_t n_model_shards = 1;
-  int64_t n_context_shards = 1;   ///< of all layouts
-  int64_t n_expert_shards = 1;    ///< the same
-  int64_t n_pipeline_stages = 1;  ///< the same
+  int64_t n_context_shards = 1;    ///< of all layouts
+  int64_t n_expert_shards = 1;     ///< the same
+  int64_t n_pipeline_stages = 1;   ///< the same
+  int64_t n_chunks_per_stage = 1;  ///< the same
   int64_t zero = 0;
   int64_t zero_group = zero_group_of_all;
   bool sequence_parallel = false;
@@ -82,6 +83,7 @@ struct PlannedLayout {
   int64_t n_context_shards = 1;
   int64_t n_expert_shards = 1;  ///< the copies that share the experts of mixtures
   int64_t n_pipeline_stages = 1;
+  int64_t n_chunks_per_stage = 1;
   int64_t stage = 0;  ///< of the device that the numbers are of
   int64_t zero = 0;
   int64_t zero_group = 1;  ///< the copies that share ZeRO's state: all, or those of a host

@@ -44,7 +44,7 @@ struct REDCO_API Placement {
   /// split between rows of the first.
   int32_t grain = 1;
   /// The rank that holds all of the dimension, of which the others hold nothing; -1: all hold
-  /// parts.
+  /// parts. Along pp it is the stage, which is on rank % n ranks.
   int32_t rank = -1;
 
   static Placement replicate() { return {}; }

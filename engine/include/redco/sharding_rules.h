@@ -65,17 +65,20 @@ struct StageDecisions {
     int64_t n_blocks = 0;
     double flops = 0;  ///< of products of the traced forward pass
   };
-  std::vector<Stage> stages = {};                ///< empty: there is one
+  int64_t n_chunks_per_stage = 1;
+  /// With chunks, each of them; i is on stage i % n_pipeline_stages. Empty: there is one stage.
+  std::vector<Stage> stages = {};
   std::map<std::string, int64_t> stage_of = {};  ///< by name; others are on all stages
   std::vector<std::string> shared = {};          ///< parameters that several stages use
 };
 
-/// Divides the blocks of `forward` (redco.nn.block, RecomputeBlocks) into `n_stages` consecutive
-/// runs, so that the stage with the most work has as little as possible. A parameter belongs to the
+/// Divides the blocks of `forward` (redco.nn.block, RecomputeBlocks) into n_pipeline_stages *
+/// n_chunks_per_stage consecutive runs, so that the one with the most work has as little as
+/// possible. A parameter belongs to the
 /// blocks that use it, and what is used before the first block, or after a block, to that one.
-/// Throws Error if there are fewer blocks than stages.
-REDCO_API StageDecisions decide_stages(const Tree& params, int64_t n_stages,
-                                       const TracedForward& forward);
+/// Throws Error if there are fewer blocks than runs.
+REDCO_API StageDecisions decide_stages(const Tree& params, int64_t n_pipeline_stages,
+                                       int64_t n_chunks_per_stage, const TracedForward& forward);
 
 /// Formats the stages as a readable table.
 REDCO_API std::string to_string(const StageDecisions& decisions);

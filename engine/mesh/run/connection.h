@@ -53,10 +53,10 @@ class Connection {
   /// The key prefix of the next mesh. All processes make their meshes in the same order.
   std::string next_mesh();
 
-  /// The backends that run on streams, by the processes of a group and whether it is a link.
+  /// The backends that run on streams, by the processes of a group and the kind of link.
   /// Destroying one aborts it, and other processes may still receive what it sent: so they outlive
   /// their mesh, serve later ones, and are shut down when the scripts of all processes have ended.
-  using Backends = std::map<std::pair<std::vector<int64_t>, bool>, Backend>;
+  using Backends = std::map<std::pair<std::vector<int64_t>, LinkKind>, Backend>;
   Backends& backends() { return backends_; }
 
   /// How often the run was disconnected; the same on all its processes.

@@ -74,49 +74,56 @@ StageSeconds stage_seconds(const CostModel& cost, const StepLog& log) {
   return seconds;
 }
 
-double pipeline_seconds(const std::vector<StageSeconds>& stages, int64_t n_batches) {
+double pipeline_seconds(const std::vector<StageSeconds>& stages, int64_t n_chunks,
+                        int64_t n_batches) {
   using Time = std::optional<double>;
   struct Stage {
     std::vector<train::Turn> turns;
-    std::vector<Time> forward, backward;  // when the passes of the micro-batches end
+    std::vector<Time> forward, backward;  // when they end, by micro-batch and chunk
     size_t next = 0;                      // of `turns`
     double now = 0;
   };
-  const auto n = size_t(n_batches), n_stages = stages.size();
+  const auto n_stages = int64_t(stages.size());
+  const auto n = size_t(n_batches * n_chunks);
   std::vector<Stage> running;
-  for (size_t i = 0; i < n_stages; ++i)
-    running.push_back({train::turns_of(int64_t(i), int64_t(n_stages), n), std::vector<Time>(n),
-                       std::vector<Time>(n)});
+  for (int64_t i = 0; i < n_stages; ++i)
+    running.push_back({train::turns_of(i, n_stages, n_chunks, size_t(n_batches)),
+                       std::vector<Time>(n), std::vector<Time>(n)});
+  auto place_of = [&](size_t micro_batch, int64_t chunk) {
+    return micro_batch * size_t(n_chunks) + size_t(chunk);
+  };
   // Returns when the input of a turn has arrived; none if that is not known yet.
-  auto begin_of = [&](size_t stage, const train::Turn& turn) -> Time {
-    if (stage == (turn.is_backward ? n_stages - 1 : 0)) return 0;
-    const size_t other = turn.is_backward ? stage + 1 : stage - 1;
+  auto begin_of = [&](int64_t stage, const train::Turn& turn) -> Time {
+    const int64_t from = turn.chunk * n_stages + stage + (turn.is_backward ? 1 : -1);
+    if (from < 0 || from == n_stages * n_chunks) return 0;
+    const auto other = size_t(from % n_stages);
     const auto& made = turn.is_backward ? running[other].backward : running[other].forward;
-    if (!made[turn.micro_batch]) return std::nullopt;
-    return *made[turn.micro_batch] +
-           (turn.is_backward ? stages[other].to_previous : stages[other].to_next);
+    const Time& end = made[place_of(turn.micro_batch, from / n_stages)];
+    if (!end) return std::nullopt;
+    return *end + (turn.is_backward ? stages[other].to_previous : stages[other].to_next);
   };
   for (bool goes_on = true; goes_on;) {
     goes_on = false;
-    for (size_t i = 0; i < n_stages; ++i) {
+    for (size_t i = 0; i < stages.size(); ++i) {
       Stage& stage = running[i];
       for (; stage.next < stage.turns.size(); ++stage.next, goes_on = true) {
-        const auto [micro_batch, is_backward] = stage.turns[stage.next];
-        const Time begin = begin_of(i, stage.turns[stage.next]);
+        const auto [micro_batch, chunk, is_backward] = stage.turns[stage.next];
+        const Time begin = begin_of(int64_t(i), stage.turns[stage.next]);
         if (!begin) break;
         stage.now =
             std::max(stage.now, *begin) + (is_backward ? stages[i].backward : stages[i].forward);
-        (is_backward ? stage.backward : stage.forward)[micro_batch] = stage.now;
+        (is_backward ? stage.backward : stage.forward)[place_of(micro_batch, chunk)] = stage.now;
       }
     }
   }
   double total = 0;
-  for (size_t i = 0; i < n_stages; ++i) total = std::max(total, running[i].now + stages[i].rest);
+  for (size_t i = 0; i < stages.size(); ++i)
+    total = std::max(total, running[i].now + stages[i].rest);
   return total;
 }
 
 StepSeconds step_seconds(const CostModel& cost, const std::vector<TracedStage>& traced,
-                         int64_t n_traced, int64_t n_batches) {
+                         int64_t n_traced, int64_t n_chunks, int64_t n_batches) {
   const auto& work = traced.front().trace.stages;
   if (work.empty()) {
     const StepLog& log = traced.front().trace.step.log;
@@ -126,13 +133,14 @@ StepSeconds step_seconds(const CostModel& cost, const std::vector<TracedStage>& 
     const StepLog* log;
     StageSeconds seconds;
   };
+  const int64_t n_turns = n_batches * n_chunks;
   std::map<int64_t, Stage> known;
   for (const TracedStage& each : traced) {
     const StepLog& log = each.trace.step.log;
     known[each.stage] = {&log, stage_seconds(cost, log)};
   }
   const Stage& most = std::ranges::max_element(known, {}, [&](const auto& entry) {
-                        return entry.second.seconds.busy(n_batches);
+                        return entry.second.seconds.busy(n_turns);
                       })->second;
   const StepTime time = cost.simulate(*most.log);
   const auto busiest = std::ranges::max_element(work, {}, &StageDecisions::Stage::flops);
@@ -148,10 +156,10 @@ StepSeconds step_seconds(const CostModel& cost, const std::vector<TracedStage>& 
     seconds.backward *= share;
     flops += share * flops_of(*like.log);
   }
-  const double busy = most.seconds.busy(n_batches);
+  const double busy = most.seconds.busy(n_turns);
   StepSeconds step{scaled(time, busy / time.total),
                    flops / double(work.size()) * double(n_batches) / double(n_traced)};
-  step.slowest.total = std::max(busy, pipeline_seconds(stages, n_batches));
+  step.slowest.total = std::max(busy, pipeline_seconds(stages, n_chunks, n_batches));
   step.slowest.exposed[along_stages] += step.slowest.total - busy;
   return step;
 }

@@ -1,6 +1,9 @@
 #include "stage_traces.h"
 
+#include "../../train/step/pipeline.h"
+
 #include <algorithm>
+#include <cstddef>
 #include <functional>
 #include <set>
 #include <utility>
@@ -19,7 +22,10 @@ std::vector<ShardingRule> rules_of(const std::vector<ShardingDecision>& decision
 
 int64_t n_traced_of(const TracedLayout& layout) {
   if (layout.mesh.stages == 1) return layout.n_accumulated;
-  return std::min(layout.n_accumulated, layout.mesh.stages + 1);
+  const auto in_group =
+      int64_t(train::most_in_group(layout.mesh.stages, size_t(layout.n_accumulated)));
+  return std::min(layout.n_accumulated,
+                  layout.mesh.chunks == 1 ? layout.mesh.stages + 1 : 2 * in_group);
 }
 
 std::vector<TracedStage> trace_stages(TracedProgram program, TracedLayout layout) {

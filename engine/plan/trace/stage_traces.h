@@ -17,7 +17,7 @@ struct TracedStage {
 /// activations of most micro-batches, the one with the most work, and the last, which has the loss.
 /// Without a pipeline it is one. `layout.mesh.stage` has no effect.
 /// No stage keeps more micro-batches than there are stages: a step of more is traced with one more
-/// than that.
+/// than that. With chunks it keeps less than two groups.
 std::vector<TracedStage> trace_stages(TracedProgram program, TracedLayout layout);
 
 /// The rules that decide the same.

@@ -89,12 +89,7 @@ Collectives counted(const Mesh& mesh) {
   Collectives all;
   for (Mesh::Dim dim : Mesh::dims) all[mesh.group(dim).name()] = mesh.group(dim).counters();
   all[mesh.world().name()] = mesh.world().counters();
-  constexpr Mesh::Dim stages = Mesh::dim_of(Mesh::pipeline);
-  const int64_t own = mesh.coordinate(stages);
-  for (int64_t other : {own - 1, own + 1})
-    if (other >= 0 && other < mesh.size(stages))
-      for (const Group* link : {&mesh.link(own, other), &mesh.link(other, own)})
-        all[link->name()] = link->counters();
+  for (const auto& [stages, link] : mesh.links()) all[link->name()] = link->counters();
   return all;
 }
 
@@ -103,27 +98,43 @@ Collectives difference(Collectives now, const Collectives& before) {
   return now;
 }
 
-// Counts the bytes that the first forward pass and the first backward pass of a step send.
+// Counts the bytes that a micro-batch sends, by the first forward passes and the first backward
+// passes of a step: those of one micro-batch or, with chunks, of the first group.
 class FirstPasses {
  public:
-  explicit FirstPasses(const Mesh& mesh) : mesh_(mesh) {}
+  FirstPasses(const Mesh& mesh, int64_t n_accumulated)
+      : mesh_(mesh),
+        n_batches_(mesh.n_chunks_per_stage() == 1
+                       ? 1
+                       : n_accumulated / std::max<int64_t>(1, n_accumulated / mesh.size(stages))) {}
   void begin_step() {
     sent_.clear();
-    is_counted_ = {};
+    n_counted_ = {};
   }
   void begin(bool is_backward) {
-    if (!is_counted_[is_backward]) before_ = counted(mesh_);
+    if (is_counted(is_backward)) before_ = counted(mesh_);
   }
   void end(bool is_backward) {
-    if (!std::exchange(is_counted_[is_backward], true))
-      add(sent_, difference(counted(mesh_), before_), 1);
+    if (is_counted(is_backward)) add(sent_, difference(counted(mesh_), before_), 1);
+    ++n_counted_[is_backward];
   }
-  const Collectives& sent() const { return sent_; }
+  Collectives of_micro_batch() const {
+    Collectives each = sent_;
+    for (auto& [name, counters] : each)
+      for (auto& counter : counters) counter.count /= n_batches_, counter.bytes /= n_batches_;
+    return each;
+  }
 
  private:
+  static constexpr Mesh::Dim stages = Mesh::dim_of(Mesh::pipeline);
+  bool is_counted(bool is_backward) const {
+    return n_counted_[is_backward] < n_batches_ * mesh_.n_chunks_per_stage();
+  }
+
   const Mesh& mesh_;
+  int64_t n_batches_;
   Collectives before_, sent_;
-  std::array<bool, 2> is_counted_{};
+  std::array<int64_t, 2> n_counted_{};
 };
 
 // Follows the phases that TrainStep marks: forward and backward passes, the sums of gradients over
@@ -245,7 +256,7 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
       layout.per_device_batch_size);
   label(tracer, trainer.state().params, MemoryKind::parameters);
   label(tracer, trainer.state().opt_state, MemoryKind::states);
-  FirstPasses first_passes(*mesh);
+  FirstPasses first_passes(*mesh, layout.n_accumulated);
   Phases phases(first_passes, [&] {
     for (const auto& [name, param] : named_tensors(trainer.state().params))
       if (param.grad().defined()) tracer.label(memory_of(param.grad()), MemoryKind::gradients);
@@ -263,7 +274,7 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
     first_passes.begin_step();
     trainer.train_step(step < n_steps ? first_examples : examples, layout.per_device_batch_size);
     trace.collectives = difference(counted(*mesh), before);
-    trace.of_micro_batch = first_passes.sent();
+    trace.of_micro_batch = first_passes.of_micro_batch();
     collect();
     trace.step = tracer.end_step();
     // The garbage of several small steps is freed at once. Returns the step that found the most:
@@ -272,7 +283,13 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
   }
   trace.has_blocks = RecomputeBlocks::n_blocks() > n_blocks;
   trace.decisions = trainer.sharding_decisions();
-  trace.stages = trainer.stage_decisions().stages;
+  const auto& chunks = trainer.stage_decisions().stages;
+  trace.stages.resize(std::min(chunks.size(), size_t(layout.mesh.stages)));
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    StageDecisions::Stage& stage = trace.stages[i % trace.stages.size()];
+    stage.n_blocks += chunks[i].n_blocks;
+    stage.flops += chunks[i].flops;
+  }
   return trace;
 }
 

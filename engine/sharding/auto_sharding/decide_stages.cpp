@@ -121,9 +121,14 @@ std::vector<size_t> even_parts(const std::vector<double>& work, size_t n_stages)
 
 }  // namespace
 
-StageDecisions decide_stages(const Tree& params, int64_t n_stages, const TracedForward& forward) {
-  StageDecisions decided;
+StageDecisions decide_stages(const Tree& params, int64_t n_pipeline_stages,
+                             int64_t n_chunks_per_stage, const TracedForward& forward) {
+  StageDecisions decided{.n_chunks_per_stage = n_chunks_per_stage};
+  const int64_t n_stages = n_pipeline_stages * n_chunks_per_stage;
   if (n_stages == 1 || !forward) return decided;
+  std::string name = "n_pipeline_stages = " + std::to_string(n_pipeline_stages);
+  if (n_chunks_per_stage > 1)
+    name += ", n_chunks_per_stage = " + std::to_string(n_chunks_per_stage);
   at::NoGradGuard no_grad;
   std::map<const void*, int> places;
   std::vector<TracedParameter> parameters = parameters_of(params, places);
@@ -135,7 +140,7 @@ StageDecisions decide_stages(const Tree& params, int64_t n_stages, const TracedF
       return watcher.stand_in(parameter, parameters[size_t(parameter)].given);
     });
   }();
-  require(is_complete, "n_pipeline_stages = ", n_stages,
+  require(is_complete, name,
           ": the stages are decided by a pass on tensors without values, which failed: see the "
           "warning before",
           watcher.shape_of_values().empty()
@@ -144,10 +149,13 @@ StageDecisions decide_stages(const Tree& params, int64_t n_stages, const TracedF
                     " returns depends on values: keep the shape, as torch.where or a mask does");
   std::vector<double> work = watcher.work();
   work.resize(watcher.n_blocks());
-  require(int64_t(work.size()) >= n_stages, "n_pipeline_stages = ", n_stages, ": the function has ",
-          work.size(), work.size() == 1 ? " block" : " blocks",
-          " (redco.nn.block), and each stage needs one",
-          work.size() > 1 ? ": use at most " + std::to_string(work.size()) : "");
+  const auto n_blocks = int64_t(work.size());
+  const bool has_chunks = n_chunks_per_stage > 1;
+  require(n_blocks >= n_stages, name, ": the function has ", n_blocks,
+          n_blocks == 1 ? " block" : " blocks", " (redco.nn.block), and each ",
+          has_chunks ? "of the " + std::to_string(n_stages) + " chunks" : std::string("stage"),
+          " needs one",
+          has_chunks || n_blocks == 1 ? "" : ": use at most " + std::to_string(n_blocks));
   const std::vector<size_t> firsts = even_parts(work, size_t(n_stages));
   auto stage_of_block = [&](size_t block) {
     return int64_t(std::ranges::upper_bound(firsts, block) - firsts.begin()) - 1;

@@ -59,9 +59,10 @@ std::string to_string(const StageDecisions& decisions) {
   for (const StageDecisions::Stage& stage : decisions.stages) flops += stage.flops;
   std::ostringstream text;
   int64_t first = 1;
+  const size_t n_stages = decisions.stages.size() / size_t(decisions.n_chunks_per_stage);
   for (size_t i = 0; i < decisions.stages.size(); ++i) {
     const auto& [n_blocks, work] = decisions.stages[i];
-    text << "stage " << i << ": block";
+    text << "stage " << i % n_stages << ": block";
     if (n_blocks > 1) text << "s " << first << " to";
     text << " " << first + n_blocks - 1;
     if (flops > 0) text << ", " << std::lround(100 * work / flops) << " % of the work";

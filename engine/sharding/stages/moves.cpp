@@ -21,22 +21,22 @@ namespace redco::sharding {
 
 namespace {
 
-// Sends or receives the local part if this process's stage is one of the two. Uses row-major order,
-// so that both sides agree for any strides.
+// Sends or receives the local part if one of the two stages computes here. Uses row-major order, so
+// that both sides agree for any strides.
 at::Tensor passed_on(const at::Tensor& local, const Geometry& geometry, const Sizes& sizes,
-                     int64_t from, int64_t to, const Mesh& run, Sends& sends) {
-  const int64_t own = run.coordinate(stages);
-  if (own == from) {
+                     const Mesh& from, const Mesh& to, Sends& sends) {
+  if (from.is_absent() && to.is_absent()) return local;
+  Group& link = from.of_run()->link(*from.stage(), *to.stage());
+  if (!from.is_absent()) {
     // Copies the tensor, because the script may write to it before it has been sent.
     at::Tensor sent =
         local.resolve_conj().resolve_neg().clone(at::MemoryFormat::Contiguous).view({-1});
-    sends.push_back(run.link(from, to).start_exchange({sent.narrow(0, 0, 0), sent}, {0, 0}));
+    sends.push_back(link.start_exchange({sent.narrow(0, 0, 0), sent}, {0, 0}));
     return absent_part(sizes, local.strides(), local.scalar_type());
   }
-  if (own != to) return local;
   int64_t n = c10::multiply_integers(sizes);
-  at::Tensor none = at::empty({0}, local.options().device(device_of_values(run)));
-  at::Tensor received = run.link(from, to).exchange({none, none}, {n, 0});
+  at::Tensor none = at::empty({0}, local.options().device(device_of_values(to)));
+  at::Tensor received = link.exchange({none, none}, {n, 0});
   return laid_out(received.view(sizes), dense_geometry(sizes, geometry.strides));
 }
 
@@ -69,7 +69,6 @@ at::Tensor moved_to_stage(const at::Tensor& tensor, int64_t to, Sends& sends) {
   Moving moving(Move::stage, "move");
   ShardedTensorImpl* impl = sharded_impl(tensor);
   if (impl->gathered_view()) refresh(*impl);
-  const std::shared_ptr<const Mesh> run = impl->mesh()->of_run();
   Placements placements = impl->placements();
   for (Placement& placement : placements)
     if (placement.is_partial()) placement = {};
@@ -80,12 +79,14 @@ at::Tensor moved_to_stage(const at::Tensor& tensor, int64_t to, Sends& sends) {
                               placements, *impl->mesh());
   }();
   const Sizes sizes = local_sizes(tensor.sizes(), placements, *impl->mesh());
-  for (int64_t at = *impl->mesh()->stage(); at != to;) {
-    const int64_t next = at < to ? at + 1 : at - 1;
-    local = passed_on(local, geometry, sizes, at, next, *run, sends);
+  std::shared_ptr<const Mesh> at = impl->mesh();
+  while (*at->stage() != to) {
+    const std::shared_ptr<const Mesh> next =
+        at->of_stage(*at->stage() < to ? *at->stage() + 1 : *at->stage() - 1);
+    local = passed_on(local, geometry, sizes, *at, *next, sends);
     at = next;
   }
-  return wrap(local, placements, run->of_stage(to), geometry);
+  return wrap(local, placements, at, geometry);
 }
 
 at::Tensor seen_by_stage(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& stage) {

@@ -32,6 +32,12 @@ c10::IValue like(const c10::IValue& value, const at::Tensor& tensor) {
 
 }  // namespace
 
+std::string name_of_stage(int64_t stage, const Mesh& run) {
+  const std::string chunks = run.n_chunks_per_stage() > 1 ? " * n_chunks_per_stage = " : " = ";
+  return "stage " + std::to_string(stage) + " of n_pipeline_stages" + chunks +
+         std::to_string(run.n_stages());
+}
+
 bool has_shape_of_values(const Call& call) {
   if (!call.op.handle.hasTag(at::Tag::dynamic_output_shape)) return false;
   return !call.op.facts.has_known_shape || !call.op.facts.has_known_shape(call);
@@ -42,16 +48,16 @@ void put_on_stage(Call& call) {
   for (const TensorArgument& argument : call.tensors)
     if (argument.impl) last = std::max(last, argument.impl->mesh()->stage().value_or(last));
   const std::shared_ptr<const Mesh> run = call.mesh->of_run();
-  call.mesh = run->of_stage(last);
+  call.mesh = call.mesh->of_stage(last);
   require(!has_shape_of_values(call), call.op.name, ": the shape of its result depends on values ",
-          "that only stage ", last, " of n_pipeline_stages = ", run->size(stages),
+          "that only ", name_of_stage(last, *run),
           " has. Keep the shape, as torch.where or a mask does");
   for (TensorArgument& argument : call.tensors) {
     const auto stage = argument.impl ? argument.impl->mesh()->stage() : std::nullopt;
     const bool is_of_all = !stage || is_of_all_stages(*argument.impl);
     if (stage == last && !(argument.is_written && is_of_all)) continue;
-    require(!argument.is_written, call.op.name, ": writes values of stage ", last,
-            " of n_pipeline_stages = ", run->size(stages), " to a tensor that ",
+    require(!argument.is_written, call.op.name, ": writes values of ", name_of_stage(last, *run),
+            " to a tensor that ",
             is_of_all ? "all processes have" : "stage " + std::to_string(*stage) + " has",
             ". Make a new tensor (torch.cat, torch.stack, x + y), or make it from a tensor of "
             "that stage (x:new_zeros)");

@@ -8,7 +8,13 @@
 
 #include <ATen/core/stack.h>
 
+#include <cstdint>
+#include <string>
+
 namespace redco::sharding {
+
+/// "stage 1 of n_pipeline_stages = 2", for errors.
+std::string name_of_stage(int64_t stage, const Mesh& run);
 
 /// Whether the shape of its result depends on values.
 bool has_shape_of_values(const Call& call);

@@ -5,6 +5,7 @@
 #include "../../mesh/spmd_log.h"
 #include "../call/map_tensors.h"
 #include "moves.h"
+#include "pass_digest.h"
 #include "running_pass.h"
 #include "staged_calls.h"
 
@@ -74,7 +75,24 @@ class StagedCalls {
   }
   static Sends& sends() { return pass().sends_; }
   static const std::shared_ptr<const Mesh>& run() { return pass().run_; }
+  static std::shared_ptr<const Mesh> stage(int64_t stage) {
+    return run()->of_stage(stage, pass().computing_);
+  }
   static int64_t& current() { return pass().current_; }
+  // Whether a gradient of this stage counts in this pass. The passes for other chunks of the stages
+  // give none, so that all processes add up as many: sums may have other strides than a first
+  // gradient, and the calls of the step depend on these.
+  static bool is_of_row(int64_t stage) {
+    const int64_t n = run()->size(stages);
+    return !pass().computing_ || *pass().computing_ / n == stage / n;
+  }
+  static void note_draw(const at::Generator& generator) {
+    if (pass().computing_) pass().digest_ = with_draw(pass().digest_, generator);
+  }
+  static void note_call(const c10::OperatorHandle& op, const Stack& stack) {
+    StagedPass& now = pass();
+    if (now.computing_ && !now.is_backward_) now.digest_ = with_call(now.digest_, op, stack);
+  }
   static bool is_scheduled() {
     return running != nullptr && running->order_ == StagedPass::scheduled;
   }
@@ -195,6 +213,7 @@ class Staged : public torch::autograd::Function<Staged> {
     placements[stages] = Placement::on_rank(*impl->mesh()->stage());
     const Geometry geometry = geometry_of(gradient);
     at::Tensor local = impl->local();
+    if (!Calls::is_of_row(*impl->mesh()->stage())) return {};
     if (impl->mesh()->is_absent())
       local = at::empty(local_sizes(geometry.sizes, placements, *run),
                         local.options().device(device_of_values(*run)));
@@ -224,7 +243,7 @@ class Moved : public torch::autograd::Function<Moved> {
     if (is_inner_gradient())
       return {Calls::is_scheduled() ? gradients[0] : on_stage(gradients[0], from), {}};
     if (stage_of(gradients[0])) return {moved_to_stage(gradients[0], from, Calls::sends()), {}};
-    return {seen_by_stage(gradients[0], Calls::run()->of_stage(from)), {}};
+    return {seen_by_stage(gradients[0], Calls::stage(from)), {}};
   }
 };
 
@@ -262,7 +281,7 @@ at::Tensor staged(const at::Tensor& tensor) {
   const auto stage = resting_stage_of(tensor);
   if (!stage) return tensor;
   return Calls::once(tensor, *stage, Calls::alias,
-                     [&] { return Staged::apply(tensor, Calls::run()->of_stage(*stage)); });
+                     [&] { return Staged::apply(tensor, Calls::stage(*stage)); });
 }
 
 // Throws Error in a gradient inside of a loss_fn that the later stage would compute for the earlier
@@ -288,7 +307,7 @@ at::Tensor on_stage(const at::Tensor& tensor, int64_t to, const std::string& rea
   // The call itself puts other tensors on the stage.
   if (!is_recorded(tensor)) return tensor;
   return Calls::once(tensor, to, Calls::alias,
-                     [&] { return Seen::apply(tensor, Calls::run()->of_stage(to)); });
+                     [&] { return Seen::apply(tensor, Calls::stage(to)); });
 }
 
 // Moves the arguments to the last of their stages. If the only such arguments are parameters that
@@ -346,10 +365,15 @@ StageOfOthers::~StageOfOthers() {
 
 int64_t StageOfOthers::now() { return running != nullptr ? Calls::current() : 0; }
 
-StagedPass::StagedPass(const std::shared_ptr<const Mesh>& run, Order order)
-    : run_(run), order_(order) {}
+StagedPass::StagedPass(const std::shared_ptr<const Mesh>& run, Order order,
+                       std::optional<int64_t> computing)
+    : run_(run), order_(order), computing_(computing) {}
 
 StagedPass::~StagedPass() = default;
+
+void StagedPass::note_draw(const at::Generator& generator) {
+  if (running != nullptr) Calls::note_draw(generator);
+}
 
 void StagedPass::wait() {
   for (const auto& send : sends_) send->wait();
@@ -365,9 +389,11 @@ struct StagedPass::Running::Scope final : OperatorInterceptor {
     running = outer;
   }
   bool before(const c10::OperatorHandle& op, Stack& stack) override {
-    return !is_left_out() &&
-           bring_together(op.schema().name(), stack, op.schema().arguments().size(),
-                          known_operator(op).is_written);
+    if (is_left_out()) return false;
+    const size_t n = op.schema().arguments().size();
+    if (!bring_together(op.schema().name(), stack, n, known_operator(op).is_written)) return false;
+    Calls::note_call(op, stack);
+    return true;
   }
   void before_function(std::vector<at::Tensor>& tensors) override {
     if (is_left_out()) return;
@@ -407,8 +433,8 @@ at::Tensor moved_within_call(const at::Tensor& tensor, int64_t to) {
 }
 
 void check_values_are_readable(const Mesh& stage) {
-  require(!Calls::is_scheduled(), "a value is read that only stage ", *stage.stage(),
-          " of n_pipeline_stages = ", stage.of_run()->size(stages),
+  require(!Calls::is_scheduled(), "a value is read that only ",
+          name_of_stage(*stage.stage(), *stage.of_run()),
           " has, while the stages are at different micro-batches: return it from loss_fn as a "
           "metric, or compute with tensors (torch.where, a product with a mask)");
 }

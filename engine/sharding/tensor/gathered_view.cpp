@@ -90,7 +90,7 @@ std::shared_ptr<const GatheredView> GatheredView::written(ShardedTensorImpl& vie
   // If the view is of one expert in a stack of weights, only the rank of that expert holds it.
   const bool is_elsewhere = std::ranges::any_of(Mesh::dims, [&](Mesh::Dim dim) {
     const Placement& placement = target.placements()[dim];
-    return placement.is_on_rank() && placement.rank != mesh.coordinate(dim);
+    return placement.is_on_rank() && placement.rank % mesh.size(dim) != mesh.coordinate(dim);
   });
   require(is_elsewhere || target.local().is_alias_of(memory), op_.schema().name(),
           ": this view is of a gathered copy, so a write to it cannot reach the tensor; write to "

@@ -117,7 +117,8 @@ Span span_of(int64_t size, int64_t grain, int64_t n_ranks, int64_t rank) {
 
 Span span_of(int64_t size, const Placement& placement, int64_t n_ranks, int64_t rank) {
   if (!placement.is_on_rank()) return span_of(size, placement.grain, n_ranks, rank);
-  return {placement.rank < rank ? size : 0, placement.rank <= rank ? size : 0};
+  const int64_t owner = placement.rank % n_ranks;
+  return {owner < rank ? size : 0, owner <= rank ? size : 0};
 }
 
 Span span_of(int64_t size, Mesh::Role role, const Mesh& mesh) {

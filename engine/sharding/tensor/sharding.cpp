@@ -60,8 +60,9 @@ Placements effective(const Placements& placements, const Mesh& mesh, at::IntArra
       }
     }
     if (mesh.size(dim) == 1) placement = {};
-    require(placement.rank < mesh.size(dim), "placement ", to_string(placement), ": ",
-            Mesh::facts[dim].name, " has ", mesh.size(dim), " ranks, counted from 0");
+    const int64_t n_ranks = Mesh::has(dim, Mesh::pipeline) ? mesh.n_stages() : mesh.size(dim);
+    require(placement.rank < n_ranks, "placement ", to_string(placement), ": ",
+            Mesh::facts[dim].name, " has ", n_ranks, " ranks, counted from 0");
     MeshDims over = splitting_with(result, dim);
     if (over.size() >= 2 && !can_split_again(sizes[size_t(placement.dim)], over, result, mesh))
       fail("placements ", to_string(placements), ": on a tensor of shape ", sizes, " ",

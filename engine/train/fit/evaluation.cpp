@@ -47,7 +47,8 @@ double eval_loss(TrainStep& step, const Dataset& examples, int64_t per_device_ba
                                             size_t(std::min(batch_size, examples.size - first)));
     at::Generator rng = step.batch_rng(eval_stream, size_t(first), indices.size());
     StagedPass pass(deployer.mesh(), StagedPass::as_written);
-    Loss batch = step.loss_of(ahead, indices, params, rng, /*is_training=*/false, pass);
+    Loss batch = step.loss_of(step.batch_of(ahead, indices), indices.size(), params, rng,
+                              /*is_training=*/false, pass);
     at::Tensor weight = batch.weight.to(at::kDouble);
     at::Tensor loss = batch.loss.to(at::kDouble) * weight;
     loss_sum = loss_sum.defined() ? loss_sum + loss : loss;

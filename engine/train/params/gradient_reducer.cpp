@@ -133,14 +133,12 @@ void GradientReducer::take_first() {
 void GradientReducer::finish() {
   is_active_ = false;
   if (!is_planned_) {
-    if (!buckets_.empty()) start(buckets_.back(), 0);
-    // Leaves without a gradient so far may get one later: they share a bucket.
-    std::vector<size_t> others;
+    // Leaves that this backward did not reach: those of other chunks of a stage, and those without
+    // a gradient so far, which may get one later.
+    bytes_in_last_ = bucket_bytes;
     for (size_t leaf = 0; leaf < leaves_.size(); ++leaf)
-      if (bucket_of_[leaf] == no_bucket) others.push_back(leaf);
-    for (size_t leaf : others) bucket_of_[leaf] = buckets_.size();
-    start(others, 0);
-    if (!others.empty()) buckets_.push_back(std::move(others));
+      if (bucket_of_[leaf] == no_bucket) plan(leaf);
+    if (!buckets_.empty()) start(buckets_.back(), 0);
     is_planned_ = true;
   } else {
     // Start buckets with leaves that this backward did not reach.

@@ -95,7 +95,7 @@ LaidOut lay_out(const Tree& params, const Deployer& deployer,
     decided[decision.name] = decision.placement;
   const auto experts = decide_experts(params, mesh->size(Mesh::expert), forward);
   const StageDecisions& stages = result.decisions.over_stages =
-      decide_stages(params, mesh->size(Mesh::pipeline), forward);
+      decide_stages(params, mesh->size(Mesh::pipeline), mesh->n_chunks_per_stage(), forward);
 
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> stored;

@@ -23,6 +23,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -69,10 +70,14 @@ class TrainStep::Accumulation {
         n_batches_((indices.size() + micro_ - 1) / micro_),
         mesh_(*step.deployer_->mesh()),
         n_stages_(mesh_.size(Mesh::pipeline)),
+        stage_(mesh_.coordinate(Mesh::dim_of(Mesh::pipeline))),
+        n_chunks_(mesh_.n_chunks_per_stage()),
         reducer_(step.params_->reducer()),
         is_reduced_each_(reducer_ && step.deployer_->zero() >= 2),
         is_weighted_(n_batches_ > 1 || step.state_.loss_scale),
-        forwards_(n_batches_),
+        batches_(n_batches_),
+        digests_(n_batches_),
+        metrics_(n_batches_),
         reduced_(leaves().size()) {
     if (n_batches_ > 1) gathered_.emplace(n_batches_);
   }
@@ -87,9 +92,8 @@ class TrainStep::Accumulation {
     {
       std::optional<mesh::PausedLog> paused;  // stages call other collectives
       if (n_stages_ > 1) paused.emplace();
-      const int64_t stage = mesh_.coordinate(Mesh::dim_of(Mesh::pipeline));
-      for (const Turn& turn : turns_of(stage, n_stages_, n_batches_))
-        turn.is_backward ? run_backward(turn.micro_batch) : run_forward(turn.micro_batch);
+      for (const Turn& turn : turns_of(stage_, n_stages_, n_chunks_, n_batches_))
+        turn.is_backward ? run_backward(turn) : run_forward(turn);
       if (n_stages_ > 1) join_stages();
     }
     at::NoGradGuard no_grad;
@@ -113,10 +117,32 @@ class TrainStep::Accumulation {
     check_interrupt();
     if (step_.before_batch_) step_.before_batch_();
     const size_t first = micro_batch * micro_;
-    auto batch = indices_.subspan(first, std::min(micro_, indices_.size() - first));
-    at::Generator rng = step_.batch_rng(train_stream, first, batch.size());
+    auto indices = indices_.subspan(first, std::min(micro_, indices_.size() - first));
+    at::Generator rng = step_.batch_rng(train_stream, first, indices.size());
     if (gathered_) gathered_->begin(micro_batch, collects);
-    return step_.loss_of(examples_, batch, computed_params(), rng, /*is_training=*/true, pass);
+    Tree batch = batches_[micro_batch];
+    if (batch.is_none()) batch = step_.batch_of(examples_, indices);
+    // The calls for other chunks must not see what this one writes.
+    if (n_chunks_ > 1) batch = copied(batches_[micro_batch] = std::move(batch));
+    const Tree params = computed_params();
+    const int64_t written = n_chunks_ > 1 ? n_writes(params) : 0;
+    Loss result = step_.loss_of(batch, indices.size(), params, rng, /*is_training=*/true, pass);
+    require(n_chunks_ == 1 || n_writes(params) == written,
+            "loss_fn writes to a parameter that is trained, or that several stages use. With "
+            "n_chunks_per_stage = ",
+            n_chunks_, " it is called as often for each micro-batch: use n_chunks_per_stage = 1");
+    return result;
+  }
+
+  // How often parameters were written that each call of a loss_fn would write again: all but those
+  // of one stage that are not trained, such as running statistics.
+  static int64_t n_writes(const Tree& params) {
+    int64_t n = 0;
+    for (const auto& [name, param] : named_tensors(params)) {
+      const bool is_of_stage = placements_of(param)[Mesh::dim_of(Mesh::pipeline)].is_on_rank();
+      if (param.requires_grad() || !is_of_stage) n += int64_t(param._version());
+    }
+    return n;
   }
 
   // Masters on the host are read over a slow link: once for all micro-batches.
@@ -148,8 +174,13 @@ class TrainStep::Accumulation {
     before->wait();
   }
 
-  void run_forward(size_t micro_batch) {
-    auto pass = std::make_unique<StagedPass>(step_.deployer_->mesh(), StagedPass::scheduled);
+  // With chunks, each forward pass runs the whole loss_fn, and computes the turn's chunk alone.
+  void run_forward(const Turn& turn) {
+    const size_t micro_batch = turn.micro_batch;
+    std::optional<int64_t> computing;
+    if (n_chunks_ > 1) computing = turn.chunk * n_stages_ + stage_;
+    auto pass =
+        std::make_unique<StagedPass>(step_.deployer_->mesh(), StagedPass::scheduled, computing);
     Loss result = loss_of(micro_batch, /*collects=*/false, *pass);
     if (gathered_ && gathered_->is_used()) {
       // The first step learns that the loss gathers. All stages are in their first turn.
@@ -164,24 +195,31 @@ class TrainStep::Accumulation {
       result.weight = at::ones_like(result.weight);  // each loss is that of the whole batch
     }
     check_has_graph(result.loss);
-    forwards_[micro_batch] = {std::move(pass), std::move(result)};
+    uint64_t& digest = digests_[micro_batch];
+    require(turn.chunk == 0 || pass->digest() == digest, "loss_fn is called ", n_chunks_,
+            " times for each micro-batch, as n_chunks_per_stage says, and did not do the same each "
+            "time: it must not use what an earlier call has changed, and must draw from the rng "
+            "that it is given");
+    digest = pass->digest();
+    if (turn.chunk + 1 == n_chunks_) batches_[micro_batch] = {};
+    forwards_[{micro_batch, turn.chunk}] = {std::move(pass), std::move(result)};
   }
 
   // Gradients accumulate in the leaves: the first is taken over without a zero fill or a copy, so
   // that only one set exists. With ZeRO 2 and 3 each micro-batch's gradients are reduced to their
   // ranks at once and accumulated there.
-  void run_backward(size_t micro_batch) {
-    auto [pass, result] = std::move(forwards_[micro_batch]);
-    const bool is_last = micro_batch + 1 == n_batches_;
-    const bool is_reduced = reducer_ && (is_reduced_each_ || is_last);
+  void run_backward(const Turn& turn) {
+    auto [pass, result] = std::move(forwards_.extract({turn.micro_batch, turn.chunk}).mapped());
+    const bool ends = turn.chunk == 0;  // the micro-batch, on this stage
+    const bool is_last = ends && turn.micro_batch + 1 == n_batches_;
+    const bool is_reduced = reducer_ && ends && (is_reduced_each_ || is_last);
     if (is_reduced) reducer_->begin();
     const at::Tensor loss = for_sums(result.loss);
     at::Tensor weight = result.weight;
     if (n_batches_ == 1) weight = at::ones_like(n_stages_ > 1 ? weight : loss);  // of all stages
     FirstGradient first_gradient(scaled(weight), result.loss.scalar_type());
-    if (micro_batch > 0)
-      change_missing_factor(is_reduced_each_ ? reduced_ : step_.params_->gradients(), missing_,
-                            first_gradient.rest);
+    change_missing_factor(reduced_, missing_, first_gradient.rest);
+    change_missing_factor(step_.params_->gradients(), missing_, first_gradient.rest);
     missing_ = first_gradient.rest;
     RECORD_USER_SCOPE("backward");
     run_conversions_early(result.loss);
@@ -191,12 +229,30 @@ class TrainStep::Accumulation {
                                 {first_gradient_of(result.loss, first_gradient.gradient)}, false,
                                 false, leaves());
     }
-    if (last_) last_->wait();
-    last_ = std::move(pass);
+    sent_.push_back(std::move(pass));
+    if (sent_.size() > most_sent()) wait_for_first();
     if (is_reduced) reducer_->finish();
-    if (is_reduced_each_ && is_weighted_) add_reduced(is_last);
+    if (ends && is_reduced_each_ && is_weighted_) add_reduced(is_last);
     result.metrics["loss"] = loss.detach();  // the sum must not keep the graph
-    add_metrics(result.metrics, weight);
+    std::map<std::string, at::Tensor>& metrics = metrics_[turn.micro_batch];
+    for (auto& [name, value] : result.metrics)
+      if (at::Tensor& known = metrics[name]; !known.defined() || is_computed_here(value))
+        known = value;
+    if (ends) add_metrics(std::exchange(metrics, {}), weight);
+  }
+
+  // The passes whose gradients may be on their way. A stage of several chunks that waited for the
+  // one before would wait for a stage that has other turns first.
+  size_t most_sent() const { return n_chunks_ == 1 ? 1 : size_t(n_stages_); }
+
+  void wait_for_first() {
+    sent_.front()->wait();
+    sent_.pop_front();
+  }
+
+  static bool is_computed_here(const at::Tensor& value) {
+    const std::shared_ptr<const Mesh> mesh = mesh_of(value);
+    return mesh && mesh->stage() && !mesh->is_absent();
   }
 
   // The weight of a micro-batch, times the loss scale. Weights are then divided by the first one:
@@ -241,7 +297,7 @@ class TrainStep::Accumulation {
   void join_stages() {
     RECORD_USER_SCOPE("join stages");
     at::NoGradGuard no_grad;
-    last_->wait();
+    while (!sent_.empty()) wait_for_first();
     reducer_->reduce_over_stages();
     for (auto& [name, mean] : means_) mean = full(mean);
   }
@@ -251,17 +307,20 @@ class TrainStep::Accumulation {
   std::span<const int64_t> indices_;
   size_t micro_, n_batches_;
   const Mesh& mesh_;
-  int64_t n_stages_;
+  int64_t n_stages_, stage_, n_chunks_;
   GradientReducer* reducer_;
   bool is_reduced_each_, is_weighted_;
   std::optional<MicroBatches> gathered_;
   std::map<std::string, at::Tensor> copies_;  // of computed_params, by name
-  std::vector<Forward> forwards_;             // those that wait for backward
-  std::unique_ptr<StagedPass> last_;          // whose gradients are on their way
-  at::Tensor unit_;                           // of scaled weights
-  at::Tensor missing_;                        // of the gradients so far: see FirstGradient::rest
-  std::vector<at::Tensor> reduced_;           // the sums of add_reduced, by leaf
-  std::map<std::string, at::Tensor> means_;   // sums until the last micro-batch
+  std::vector<Tree> batches_;                 // of micro-batches with chunks to come
+  std::vector<uint64_t> digests_;             // of what their chunks so far have called
+  std::map<std::pair<size_t, int64_t>, Forward> forwards_;  // those that wait for backward
+  std::deque<std::unique_ptr<StagedPass>> sent_;            // whose gradients are on their way
+  std::vector<std::map<std::string, at::Tensor>> metrics_;  // of micro-batches with chunks to come
+  at::Tensor unit_;                                         // of scaled weights
+  at::Tensor missing_;                       // of the gradients so far: see FirstGradient::rest
+  std::vector<at::Tensor> reduced_;          // the sums of add_reduced, by leaf
+  std::map<std::string, at::Tensor> means_;  // sums until the last micro-batch
   at::Tensor weight_sum_;
 };
 

@@ -228,10 +228,8 @@ Tree TrainStep::batch_of(const Dataset& examples, std::span<const int64_t> indic
   });
 }
 
-Loss TrainStep::loss_of(const Dataset& examples, std::span<const int64_t> indices,
-                        const Tree& params, const at::Generator& rng, bool is_training,
-                        StagedPass& pass) const {
-  Tree batch = batch_of(examples, indices);
+Loss TrainStep::loss_of(const Tree& batch, size_t n_examples, const Tree& params,
+                        const at::Generator& rng, bool is_training, StagedPass& pass) const {
   Loss result;
   {
     RECORD_USER_SCOPE("forward");
@@ -254,7 +252,7 @@ Loss TrainStep::loss_of(const Dataset& examples, std::span<const int64_t> indice
         "the batch, as the number of its labels");
     result.weight = result.weight.detach().reshape({}).to(for_sums(result.loss).options());
   } else {
-    result.weight = at::scalar_tensor(double(indices.size()), for_sums(result.loss).options());
+    result.weight = at::scalar_tensor(double(n_examples), for_sums(result.loss).options());
   }
   for (auto& [name, value] : result.metrics) {
     require(value.defined() && (value.numel() == 1 || is_ratio(value)),

@@ -58,9 +58,11 @@ class TrainStep {
   /// Performs one step on the examples with these indices, in micro-batches of `micro` examples.
   PendingMetrics run(const Dataset& examples, std::span<const int64_t> indices, int64_t micro);
 
-  /// The loss of the examples with these indices, as a pass through the stages.
-  Loss loss_of(const Dataset& examples, std::span<const int64_t> indices, const Tree& params,
-               const at::Generator& rng, bool is_training, StagedPass& pass) const;
+  /// The batch of the examples with these indices.
+  Tree batch_of(const Dataset& examples, std::span<const int64_t> indices) const;
+  /// The loss of a batch of `n_examples`, as a pass through the stages.
+  Loss loss_of(const Tree& batch, size_t n_examples, const Tree& params, const at::Generator& rng,
+               bool is_training, StagedPass& pass) const;
   /// The parameters in compute_dtype.
   Tree computed_params() const;
   /// The generator for the examples first .. first + size - 1 of a step's batch, or of an
@@ -106,7 +108,6 @@ class TrainStep {
 
  private:
   void shard_params(const TracedForward& forward);
-  Tree batch_of(const Dataset& examples, std::span<const int64_t> indices) const;
   Tree in_compute_dtype(const Tree& params) const;
   bool has_masters_on_host() const;
   class Accumulation;

@@ -73,6 +73,9 @@ local optional_columns = {
   { "stages", function(layout)
     return layout.n_pipeline_stages > 1 and layout.n_pipeline_stages
   end },
+  { "chunks", function(layout)
+    return layout.n_chunks_per_stage > 1 and layout.n_chunks_per_stage
+  end },
   { "sp", function(layout) return layout.sequence_parallel and "yes" end },
   { "recomp", function(layout) return layout.recompute ~= "none" and layout.recompute end },
   { "dtype", function(layout) return layout.compute_dtype end, if_different = true },

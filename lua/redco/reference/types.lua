@@ -31,7 +31,7 @@ local words_by_type = {
     groups hidden_size host0_port i id ignore_index in_channels in_features input_size keep_last_k_ckpts
     last length level mask_token_id max_length max_new_tokens max_steps min_length min_new_tokens
     micro_batch_size model_max_length n n_epochs n_context_shards n_expert_shards n_model_shards
-    n_pipeline_stages n_processes new_freq no_repeat_ngram_size num_beams num_embeddings num_heads num_return_sequences num_workers number
+    n_chunks_per_stage n_pipeline_stages n_processes new_freq no_repeat_ngram_size num_beams num_embeddings num_heads num_return_sequences num_workers number
     offset orig_freq out_channels out_dim out_dims out_features pad_to_multiple_of pad_token_id
     per_device_batch_size prefetch_factor process_id r sampling_rate save_ckpt_every_k_epochs
     save_ckpt_every_k_steps seed sep_token_id seq_len size step steps top_k total_steps train_size

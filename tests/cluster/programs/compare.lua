@@ -18,6 +18,7 @@ local refusals = {
   "the shape of its result depends on values that only stage",
   " returns depends on values: keep the shape",  -- where the stages are decided
   "writes values of stage",
+  "loss_fn writes to a parameter that is trained",
   "is read inside of a transform such as vmap",
   "computes on tensors of two stages of a pipeline, and backward cannot run it again",
   "reaches memory outside of the elements of this sharded tensor",
@@ -30,10 +31,11 @@ local function is_refusal(message)
   return false
 end
 
-function Compare.new(deployer)
+--- `renew` makes the Deployer that follows a refused line, if it must be another one.
+function Compare.new(deployer, renew)
   local n = deployer.n_processes
   return setmetatable({ deployer = deployer, mesh = deployer.mesh, n = n, n_refused = 0,
-    n_suspected = 0 }, Compare)
+    n_suspected = 0, renew = renew }, Compare)
 end
 
 -- Agreement -------------------------------------------------------------------------------------
@@ -203,6 +205,10 @@ function Compare:run(lines)
     local verdict = self:run_once(lines)
     if not verdict or verdict.kind ~= "refused" then return verdict, lines end
     self.n_refused = self.n_refused + 1
+    if self.renew then
+      self.deployer = self.renew()
+      self.mesh = self.deployer.mesh
+    end
     if training.is_training(lines) and verdict.line <= training.n_head then return nil, lines end
     local rest = { unpack(lines) }
     table.remove(rest, verdict.line)

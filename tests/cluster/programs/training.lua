@@ -4,7 +4,7 @@
 local redco = require "redco"
 local torch = require "redco.torch"
 
-local training = { n_head = 3 }
+local training = { n_head = 3, n_chunks = 1 }
 
 local learning_rate = 0.1
 
@@ -69,6 +69,22 @@ local function may_evaluate(steps, errors)
   return true
 end
 
+--- Keeps the tensors of the last calls, one for each chunk of a stage.
+local function keep(kept, name, value)
+  kept[name] = kept[name] or {}
+  if #kept[name] == training.n_chunks then table.remove(kept[name], 1) end
+  table.insert(kept[name], value)
+end
+
+--- Of the tensors of these calls, the one that has values: from_stage returns 0 for the others.
+local function with_values(tensors)
+  for i = 1, #tensors - 1 do
+    local found = redco.from_stage(tensors[i])
+    if found:ne(0):any():full():item() then return found end
+  end
+  return #tensors > 1 and redco.from_stage(tensors[#tensors]) or tensors[1]
+end
+
 --- Trains one step and evaluates; run(env) runs the lines of the loss function. Returns the orders
 --- that the batch had, { trained, evaluated }, and what run returns.
 function training.step(deployer, head, env, steps, errors, run, new_env)
@@ -106,15 +122,17 @@ function training.step(deployer, head, env, steps, errors, run, new_env)
         if kind then error("line " .. line .. ": " .. message, 0) end
         return own.loss
       end
-      env.p, env.b = params, batch
-      results = { run(env) }
+      -- Functions that backward computes again read what their own call has made.
+      local own = training.n_chunks > 1 and new_env() or env
+      own.p, own.b = params, batch
+      results = { run(own) }
       if results[1] then error("line " .. results[2] .. ": " .. results[3], 0) end
-      local loss = env.loss
+      local loss = own.loss
       -- The step changes what shares memory with the parameters; functions that are computed again
       -- in backward read the originals.
-      for _, name in ipairs(sorted_keys(env)) do
-        local value = env[name]
-        if torch.is_tensor(value) then kept[name] = value:detach():clone() end
+      for _, name in ipairs(sorted_keys(own)) do
+        local value = own[name]
+        if torch.is_tensor(value) then keep(kept, name, value:detach():clone()) end
       end
       return loss
     end,
@@ -123,9 +141,9 @@ function training.step(deployer, head, env, steps, errors, run, new_env)
     per_device_batch_size = math.ceil(n / (deployer.mesh.dp * deployer.mesh.dp_replicate)) }
   local ok, message = pcall(trainer.train, trainer, data)
   env.p, env.b = nil, nil
-  for name, value in pairs(kept) do env[name] = value end
   if results and results[1] then return { trained = order }, unpack(results) end
   if not ok then return { trained = order }, "step", training.n_head, tostring(message) end
+  for _, name in ipairs(sorted_keys(kept)) do env[name] = with_values(kept[name]) end
   for _, key in ipairs(sorted_keys(head.p)) do
     env["u" .. key] = trainer.params[key]:detach():clone()
   end

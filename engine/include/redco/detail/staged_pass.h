@@ -11,11 +11,13 @@
 #include <redco/group.h>
 #include <redco/mesh.h>
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <vector>
@@ -35,10 +37,19 @@ class REDCO_API StagedPass {
     as_written,  ///< all processes run it at the same point: a value that is read is sent to all
     scheduled,   ///< stages run it, and its backward, at different times: values cannot be read
   };
-  StagedPass(const std::shared_ptr<const Mesh>& run, Order order);
+  /// With `computing`, this process computes only what that stage has: the others are computed in
+  /// other passes of the function.
+  StagedPass(const std::shared_ptr<const Mesh>& run, Order order,
+             std::optional<int64_t> computing = std::nullopt);
   ~StagedPass();
   StagedPass(const StagedPass&) = delete;
   StagedPass& operator=(const StagedPass&) = delete;
+
+  /// A digest of what the forward passes have called and drawn, for a pass that computes one stage.
+  /// It is the same for all passes of a function that does the same each time.
+  uint64_t digest() const { return digest_; }
+  /// Before this thread's function draws from a generator.
+  static void note_draw(const at::Generator& generator);
 
   /// Waits until other stages have received what the pass has sent them.
   void wait();
@@ -61,8 +72,10 @@ class REDCO_API StagedPass {
 
   std::shared_ptr<const Mesh> run_;
   Order order_;
+  std::optional<int64_t> computing_;
   std::vector<std::unique_ptr<Pending>> sends_;
   bool is_backward_ = false;
+  uint64_t digest_ = 0;
   int64_t current_ = 0;  // the stage of the last operator that had one
   // The moved tensors, by tensor, stage, and whether autograd recorded the move.
   using Key = std::tuple<const void*, int64_t, bool>;
