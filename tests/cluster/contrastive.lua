@@ -48,8 +48,9 @@ end
 local expected = new_deployer({}):alone(function() return trained(new_deployer {}, 16, 1) end)[1]
 
 local layouts = { { n_model_shards = 1 }, { n_model_shards = 2 }, { zero = 3 },
-  { n_model_shards = 2, zero = 2 }, { n_pipeline_stages = 2 } }
-if n_processes > 2 then layouts[6] = { n_pipeline_stages = 2, n_model_shards = 2 } end
+  { n_model_shards = 2, zero = 2 }, { n_pipeline_stages = 2 },
+  { n_pipeline_stages = 2, n_chunks_per_stage = 2 } }
+if n_processes > 2 then layouts[#layouts + 1] = { n_pipeline_stages = 2, n_model_shards = 2 } end
 
 for _, layout in ipairs(layouts) do
   for _, accumulate in ipairs { 1, 2, 4 } do

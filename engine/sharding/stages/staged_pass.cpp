@@ -290,9 +290,8 @@ void check_is_of_one_stage(const at::Tensor& tensor, int64_t to, const std::stri
   const auto node = torch::autograd::get_current_node();
   require(!Calls::is_scheduled() || !node || Recomputing::is_on(),
           "a gradient is computed inside of the loss_fn of a function of two stages: in ",
-          node ? node->name() : "", ", ", reader, " on stage ", to,
-          " of n_pipeline_stages = ", Calls::run()->size(stages), " reads a tensor of stage ",
-          stage_of(tensor).value_or(0),
+          node ? node->name() : "", ", ", reader, " on ", name_of_stage(to, *Calls::run()),
+          " reads a tensor of stage ", stage_of(tensor).value_or(0),
           ". Compute gradients of functions whose operators are on one stage, or use "
           "n_pipeline_stages = 1");
 }

@@ -190,7 +190,7 @@ class TrainStep::Accumulation {
         pass->wait();
         pass.reset();
         collect();
-        return run_forward(micro_batch);
+        return run_forward(turn);
       }
       result.weight = at::ones_like(result.weight);  // each loss is that of the whole batch
     }

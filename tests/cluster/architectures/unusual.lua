@@ -47,8 +47,12 @@ end, function(p, x)
   local a, b = nn.linear(p.a, pair):sigmoid(), nn.linear(p.b, pair)
   local y = torch.einsum("bikc,bjkc->bijc", a, b) * nn.linear(p.gate, pair):sigmoid()
   return nn.linear(p.out, y):mean(2)
-end, { { "left.weight", "replicate" }, { "right.weight", "replicate" }, { "a.weight", 0 },
-  { "b.weight", 0 }, { "gate.weight", 0 }, { "out.weight", 1 } })
+end, function(n_shards, is_sequence_parallel)
+  -- Whole, the two would be a ninth of the model: too much of four shards.
+  local first = is_sequence_parallel and n_shards == 4 and 1 or "replicate"
+  return { { "left.weight", first }, { "right.weight", first }, { "a.weight", 0 },
+    { "b.weight", 0 }, { "gate.weight", 0 }, { "out.weight", 1 } }
+end)
 
 -- Positions are mixed and shared out softly among slots of experts (arXiv 2308.00951).
 list.add_fed("a soft mixture", function()
