@@ -24,9 +24,9 @@ constexpr double launch_bytes = 4096;
 // than most moves.
 constexpr double flops_per_byte = 1000;
 // A device may hold this share of the model beyond its even part, so that small parameters may stay
-// whole. Another hundredth raises the price of a layout: by 6 % up to a tenth of the model, and by
-// 1 % beyond, where little else can be whole.
-constexpr double free_part = 0.05, steep_part = 0.1, steep_price = 6, flat_price = 1;
+// whole. Another hundredth costs a part of the moves that are needed without it: 6 % of them up to
+// a tenth of the model, and 3 % beyond.
+constexpr double free_part = 0.05, steep_part = 0.1, steep_price = 6, flat_price = 3;
 // A search stops tracing steps after it has called this many operators: a few seconds.
 constexpr int64_t most_calls = 100000;
 // Fewer collectives are worth at most this factor of the moves.
@@ -39,10 +39,9 @@ struct Measured {
   WatchedForward::StepCost cost;
   double held = 1;   // the share of the model on a device
   double moves = 0;  // bytes, and what each rank computes, as bytes
-  double price = 0;  // in bytes
 };
 
-// By how much a share of the model beyond the free one raises the price of a layout.
+// The price of a share of the model beyond the free one, relative to the moves without it.
 double price_of_part(double excess) {
   return steep_price * std::min(excess, steep_part) +
          flat_price * std::max(0.0, excess - steep_part);
@@ -88,10 +87,11 @@ class Search {
     std::vector<TracedParameter> otherwise = first.parameters;
     std::optional<Measured> measured = measure(std::move(first));
     if (!measured || measured->cost.bytes == 0) return otherwise;
-    best_ = *std::move(measured);
+    moves_within_limit_ = measured->moves;
+    keep(*std::move(measured));
     keep_streams_whole();
     for (const std::vector<int>& pair : small_pairs(best_.layout))
-      if (forward_.n_calls() < most_calls) take({pair, Placement::replicate(), 0});
+      if (forward_.n_calls() < most_calls) take({pair, Placement::replicate()});
     while (forward_.n_calls() < most_calls)
       if (!improve(best_.layout.suspects, Allowed::all) &&
           !improve(best_.layout.partners, Allowed::splits) && !undo())
@@ -110,11 +110,20 @@ class Search {
     if (!cost) return std::nullopt;
     Measured result{std::move(layout), *cost};
     result.held = held_by(result.layout.parameters, forward_.n_ranks());
-    const double excess = std::max(0.0, result.held - limit());
     result.moves = cost->bytes + cost->flops / flops_per_byte;
-    result.price = result.moves + launch_bytes * double(cost->collectives);
-    result.price *= 1 + price_of_part(excess);
     return result;
+  }
+
+  // In bytes.
+  double price_of(const Measured& measured) const {
+    const double launches = launch_bytes * double(measured.cost.collectives);
+    const double excess = std::max(0.0, measured.held - limit());
+    return measured.moves + launches + price_of_part(excess) * moves_within_limit_;
+  }
+
+  void keep(Measured measured) {
+    best_ = std::move(measured);
+    if (best_.held <= limit()) moves_within_limit_ = std::min(moves_within_limit_, best_.moves);
   }
 
   const std::vector<int>& kind_of(int index) const {
@@ -209,9 +218,9 @@ class Search {
       if (source == layout.sources_of_streams.end()) break;
       const std::vector<int>& kind = kind_of(*source);
       whole.insert(whole.end(), kind.begin(), kind.end());
-      layout = forward_.follow(with({whole, Placement::replicate(), 0}));
+      layout = forward_.follow(with({whole, Placement::replicate()}));
     }
-    if (!whole.empty()) take({whole, Placement::replicate(), 0});
+    if (!whole.empty()) take({whole, Placement::replicate()});
   }
 
   // Whether a kind is not so much of the model that its share costs more than streams do.
@@ -225,7 +234,7 @@ class Search {
   struct Change {
     std::vector<int> kind;
     std::optional<Placement> placement;  // nullopt: what follows from the operators
-    double price;                        // of the layout with this change
+    double price = 0;                    // of the layout with this change
   };
 
   // Tries changes of these parameters, and returns whether one gained.
@@ -250,13 +259,13 @@ class Search {
 
   void add_best(std::vector<Change>& changes, const std::vector<int>& kind,
                 const std::vector<Placement>& candidates) {
-    Change best{kind, {}, (1 - least_gain) * best_.price};
+    Change best{kind, {}, (1 - least_gain) * price_of(best_)};
     for (const Placement& candidate : candidates) {
       if (forward_.n_calls() >= most_calls) break;
-      std::optional<Measured> measured = measure(forward_.follow(with({kind, candidate, 0})));
+      std::optional<Measured> measured = measure(forward_.follow(with({kind, candidate})));
       if (!measured || !gains(*measured, best.price)) continue;
       best.placement = candidate;
-      best.price = measured->price;
+      best.price = price_of(*measured);
     }
     if (best.placement) changes.push_back(std::move(best));
   }
@@ -274,14 +283,14 @@ class Search {
   // much more.
   bool gains(const Measured& measured, double price) const {
     if (measured.moves > most_moves * best_.moves && measured.held >= best_.held) return false;
-    return measured.price < price;
+    return price_of(measured) < price;
   }
 
   // Takes a change if it still gains: earlier changes may have used up its gain.
   bool take(const Change& change) {
     std::vector<TracedParameter> changed = with(change);
     std::optional<Measured> measured = measure(forward_.follow(changed));
-    if (!measured || !gains(*measured, (1 - least_gain) * best_.price)) return false;
+    if (!measured || !gains(*measured, (1 - least_gain) * price_of(best_))) return false;
     if (change.placement) taken_.push_back(change.kind);
     for (int index : change.kind) {
       if (!change.placement) continue;
@@ -291,7 +300,7 @@ class Search {
                ": " + text_of(best_);
       changed[size_t(index)].reason = reason;
     }
-    best_ = *std::move(measured);
+    keep(*std::move(measured));
     decided_ = std::move(changed);
     return true;
   }
@@ -300,7 +309,7 @@ class Search {
   bool undo() {
     bool is_better = false;
     for (const std::vector<int>& kind : std::exchange(taken_, {}))
-      if (forward_.n_calls() < most_calls) is_better |= take({kind, std::nullopt, 0});
+      if (forward_.n_calls() < most_calls) is_better |= take({kind, std::nullopt});
     return is_better;
   }
 
@@ -310,6 +319,7 @@ class Search {
   std::vector<std::vector<int>> kinds_;
   std::vector<int> kind_numbers_;  // by parameter
   Measured best_;
+  double moves_within_limit_ = 0;        // the least, or those of the first layout
   std::vector<std::vector<int>> taken_;  // the parameters of each change
 };
 

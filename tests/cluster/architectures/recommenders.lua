@@ -8,10 +8,17 @@ local list = {}
 
 local n_fields, n_values, width = 6, 96, 32
 
--- The fields are tokens of the batch; the numbers are pixels.
-local function fields(batch) return batch.ids:narrow(1, 0, n_fields):remainder(n_values) end
-local function numbers(batch) return batch.images:flatten(1):narrow(1, 0, 16) end
-local function loss(logits, batch) return nn.cross_entropy(logits, batch.labels) end
+-- Each text gives 11 examples, whose fields are consecutive tokens and whose numbers are pixels.
+local n_windows = of.length - n_fields + 1
+local function fields(batch)
+  return batch.ids:narrow(1, 0, of.length):unfold(1, n_fields, 1):flatten(0, 1):remainder(n_values)
+end
+local function numbers(batch)
+  return batch.images:flatten(1):narrow(1, 0, n_windows * 16):reshape { -1, 16 }
+end
+local function loss(logits, batch)
+  return nn.cross_entropy(logits, batch.labels:repeat_interleave(n_windows))
+end
 
 local function tables()
   local all = {}
@@ -49,8 +56,8 @@ end, loss = function(p, batch)
   local products = torch.bmm(features, features:transpose(1, 2)):flatten(1)
   return loss(through(p.top, torch.cat({ dense, products }, 1)), batch)
 end, rules = function()
-  return { { "tables.*", 1 }, { "bottom.1.*", 0 }, { "bottom.2.weight", 1 },
-    { "bottom.2.bias", "replicate" }, { "top.1.*", 0 }, { "top.2.weight", 1 } }
+  return { { "tables.*", 1 }, { "bottom.*", "replicate" }, { "top.1.*", 0 },
+    { "top.2.weight", 1 } }
 end }
 
 -- xDeepFM's compressed interactions (arXiv 1803.05170).

@@ -38,22 +38,6 @@ end, function(p, x)
   return nn.linear(p.o, merged(y) * torch.silu(nn.linear(p.gate, x)))
 end, of.joined(qkvo_rules, { { "beta.weight", 0 }, { "decay.weight", 0 }, { "gate.weight", 0 } }))
 
--- AlphaFold's triangle update (doi 10.1038/s41586-021-03819-2) of pairs of positions.
-list.add_fed("triangles of pairs", function()
-  return { left = linear(16, width), right = linear(16, width), a = linear(32, 16),
-    b = linear(32, 16), gate = linear(32, 16), out = linear(width, 32) }
-end, function(p, x)
-  local pair = nn.linear(p.left, x):unsqueeze(2) + nn.linear(p.right, x):unsqueeze(1)
-  local a, b = nn.linear(p.a, pair):sigmoid(), nn.linear(p.b, pair)
-  local y = torch.einsum("bikc,bjkc->bijc", a, b) * nn.linear(p.gate, pair):sigmoid()
-  return nn.linear(p.out, y):mean(2)
-end, function(n_shards, is_sequence_parallel)
-  -- Whole, the two would be a ninth of the model: too much of four shards.
-  local first = is_sequence_parallel and n_shards == 4 and 1 or "replicate"
-  return { { "left.weight", first }, { "right.weight", first }, { "a.weight", 0 },
-    { "b.weight", 0 }, { "gate.weight", 0 }, { "out.weight", 1 } }
-end)
-
 -- Positions are mixed and shared out softly among slots of experts (arXiv 2308.00951).
 list.add_fed("a soft mixture", function()
   return { slots = weight(8, width), up = weight(4, width, 2 * width),
