@@ -19,6 +19,7 @@ local refusals = {
   " returns depends on values: keep the shape",  -- where the stages are decided
   "writes values of stage",
   "loss_fn writes to a parameter that is trained",
+  " chunks needs one",  -- of a program with few lines
   "is read inside of a transform such as vmap",
   "computes on tensors of two stages of a pipeline, and backward cannot run it again",
   "reaches memory outside of the elements of this sharded tensor",
