@@ -419,7 +419,8 @@ class Search {
       if (double(bytes) < worth_a_note * double(whole_.parameters)) continue;
       std::ostringstream note;
       note << "each of " << layout.n_model_shards << " model shards holds " << count
-           << " weights of " << bytes_text(bytes) << " in all, "
+           << (count == 1 ? " weight of " : " weights of ") << bytes_text(bytes)
+           << (count == 1 ? ", " : " in all, ")
            << std::lround(100.0 * double(bytes) / double(whole_.parameters))
            << " % of the parameters: " << reason;
       layout.notes.push_back(note.str());

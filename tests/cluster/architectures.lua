@@ -69,23 +69,24 @@ local function expect_near(name, actual, expected)
   error(("%s: expected %.7f, got %.7f"):format(name, expected, actual), 2)
 end
 
-local function try(deployer, architecture, sequence_parallel)
+local function try(deployer, architecture)
   local params = architecture.params()
   local expected = expected_loss(architecture, params)
   local loss, found = measure(deployer, architecture, params)
   expect_near("loss", loss, expected)
   local by_hand_loss, by_hand = measure(deployer, architecture, params,
-    architecture.rules(n_shards, sequence_parallel))
+    architecture.rules(n_shards))
   expect_near("loss by hand", by_hand_loss, expected)
   local text = ("found: %d bytes in %d collectives, %.3f held; by hand: %d in %d, %.3f"):format(
     found.bytes, found.collectives, found.held, by_hand.bytes, by_hand.collectives, by_hand.held)
   if os.getenv "REDCO_SHOW" and deployer.process_id == 0 then
     print(("%.2f"):format(found.bytes / by_hand.bytes), architecture.name, text)
   end
-  assert(found.bytes <= 1.05 * by_hand.bytes, text)
-  -- More collectives may send a fifth less, or hold 3 % of the model less; to hold more may halve
-  -- what is sent.
-  local saves = found.bytes <= 0.8 * by_hand.bytes or found.held <= by_hand.held - 0.03
+  local is_smaller = found.held <= by_hand.held - 0.05
+  assert(found.bytes <= (is_smaller and 1.2 or 1.05) * by_hand.bytes, text)
+  -- A layout that holds 5 % of the model less may send more. More collectives may send a fifth less,
+  -- or hold 2.5 % of the model less; to hold more may halve what is sent.
+  local saves = found.bytes <= 0.8 * by_hand.bytes or found.held <= by_hand.held - 0.025
   assert(saves or found.collectives <= by_hand.collectives + of.n_layers, text)
   local halves = found.bytes <= 0.5 * by_hand.bytes
   assert(halves or found.held <= math.max(by_hand.held, 1 / n_shards + 0.05), text)
@@ -99,7 +100,7 @@ for _, sequence_parallel in ipairs { false, true } do
     for _, architecture in ipairs(require("architectures." .. kind)) do
       test(("%s over %d%s"):format(architecture.name, n_shards,
         sequence_parallel and ", sequences in parts" or ""), function()
-        try(deployer, architecture, sequence_parallel)
+        try(deployer, architecture)
       end)
     end
   end

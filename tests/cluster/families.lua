@@ -120,9 +120,9 @@ local function test(folder, name, n_model_shards, zero)
   testing.test(("%s/%s on %s"):format(folder, name, layout), function()
     local params = train(deployer, cases.open(folder, name))
     expect_no_gather()
-    -- Norms and some biases stay whole.
+    -- Norms, some biases and small layers stay whole.
     local share = share_here(params)
-    assert(share < 0.55, ("%.3f of the parameters are here"):format(share))
+    assert(share < 0.56, ("%.3f of the parameters are here"):format(share))
   end)
 end
 

@@ -211,7 +211,7 @@ end
 
 -- A UNet by its rules: per picture there are 64 places with 16 channels outside, and 16 places with
 -- 32 inside. The second of two convolutions, and the last products of attention and feed-forward,
--- sum parts. Outside, attention and feed-forward are little, and whole.
+-- sum parts. Outside, attention is little, and whole.
 local function of_unet()
   local outer, inner = batch_size * 64 * 16 * number, batch_size * 16 * 32 * number
   local time = 64 * number
@@ -220,6 +220,8 @@ local function of_unet()
     { "all_reduce", 5, inner, "the same inside" },
     { "all_reduce", 3, 2 * outer, "gradients of their inputs: 16, 32 and 48 channels" },
     { "all_reduce", 5, 6 / 5 * inner, "the same inside: 16, 32, 32, 48 and 64 channels" },
+    { "all_reduce", 3, outer, "feed-forward" },
+    { "all_reduce", 3, outer, "the gradient of its input" },
     { "all_reduce", 3, inner, "attention to itself, attention to the text, feed-forward inside" },
     { "all_reduce", 3, inner, "gradients of their inputs" },
     { "all_reduce", 1, time, "the output of the time's layers" },
@@ -242,10 +244,9 @@ if n_processes == 2 then
     local found, held = sent_by_unet(false)
     for _, sent in pairs(found) do n_bytes = n_bytes + sent.bytes end
     for _, sum in pairs(expected) do n_expected = n_expected + sum[2] end
-    -- A feed-forward layer that is whole by the rules is split in what is found.
     local text = ("found: %d bytes, %.3f held; by rules: %d, %.3f"):format(
       n_bytes, held, n_expected, held_by_rules)
-    assert(n_bytes <= 1.2 * n_expected and held < held_by_rules, text)
+    assert(n_bytes <= 1.1 * n_expected and held < held_by_rules + 0.01, text)
   end)
 end
 

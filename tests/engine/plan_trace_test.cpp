@@ -520,7 +520,7 @@ TEST_CASE("weights that the model shards cannot split are told") {
   REQUIRE(found.layouts.size() == 1);
   std::string notes;
   for (const std::string& note : found.layouts[0].notes) notes += note + "\n";
-  CHECK(notes.find("each of 16 model shards holds 6 weights") != std::string::npos);
+  CHECK(notes.find("each of 16 model shards holds 1 weight of 16.0 KiB, 3 ") != std::string::npos);
   CHECK(notes.find("% of the parameters: ") != std::string::npos);
 }
 

@@ -24,9 +24,8 @@ constexpr double launch_bytes = 4096;
 // than most moves.
 constexpr double flops_per_byte = 1000;
 // A device may hold this share of the model beyond its even part, so that small parameters may stay
-// whole. Another hundredth costs a part of the moves that are needed without it: 6 % of them up to
-// a tenth of the model, and 3 % beyond.
-constexpr double free_part = 0.05, steep_part = 0.1, steep_price = 6, flat_price = 3;
+// whole. Another hundredth of the model costs a tenth of what the best layout without it costs.
+constexpr double free_part = 0.05, price_of_model = 10;
 // A search stops tracing steps after it has called this many operators: a few seconds.
 constexpr int64_t most_calls = 100000;
 // Fewer collectives are worth at most this factor of the moves.
@@ -40,12 +39,6 @@ struct Measured {
   double held = 1;   // the share of the model on a device
   double moves = 0;  // bytes, and what each rank computes, as bytes
 };
-
-// The price of a share of the model beyond the free one, relative to the moves without it.
-double price_of_part(double excess) {
-  return steep_price * std::min(excess, steep_part) +
-         flat_price * std::max(0.0, excess - steep_part);
-}
 
 double held_by(const std::vector<TracedParameter>& parameters, int64_t n_ranks) {
   double all = 0, held = 0;
@@ -87,7 +80,7 @@ class Search {
     std::vector<TracedParameter> otherwise = first.parameters;
     std::optional<Measured> measured = measure(std::move(first));
     if (!measured || measured->cost.bytes == 0) return otherwise;
-    moves_within_limit_ = measured->moves;
+    price_within_limit_ = price_of_step(*measured);
     keep(*std::move(measured));
     keep_streams_whole();
     for (const std::vector<int>& pair : small_pairs(best_.layout))
@@ -114,16 +107,19 @@ class Search {
     return result;
   }
 
-  // In bytes.
+  // The prices of a layout, in bytes: of what it sends and computes, and of what it holds, too.
+  static double price_of_step(const Measured& measured) {
+    return measured.moves + launch_bytes * double(measured.cost.collectives);
+  }
   double price_of(const Measured& measured) const {
-    const double launches = launch_bytes * double(measured.cost.collectives);
     const double excess = std::max(0.0, measured.held - limit());
-    return measured.moves + launches + price_of_part(excess) * moves_within_limit_;
+    return price_of_step(measured) + price_of_model * excess * price_within_limit_;
   }
 
   void keep(Measured measured) {
     best_ = std::move(measured);
-    if (best_.held <= limit()) moves_within_limit_ = std::min(moves_within_limit_, best_.moves);
+    if (best_.held <= limit())
+      price_within_limit_ = std::min(price_within_limit_, price_of_step(best_));
   }
 
   const std::vector<int>& kind_of(int index) const {
@@ -319,7 +315,7 @@ class Search {
   std::vector<std::vector<int>> kinds_;
   std::vector<int> kind_numbers_;  // by parameter
   Measured best_;
-  double moves_within_limit_ = 0;        // the least, or those of the first layout
+  double price_within_limit_ = 0;        // of a step: the least, or that of the first layout
   std::vector<std::vector<int>> taken_;  // the parameters of each change
 };
 

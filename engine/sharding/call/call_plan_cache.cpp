@@ -7,6 +7,8 @@
 #include <redco/error.h>
 #include <redco/random.h>
 
+#include <ATen/record_function.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
@@ -182,6 +184,7 @@ bool has_owner(const Call& call) {
 CallPlan make_plan(const Call& call) {
   if (has_owner(call) && !keeps_parts(call)) return make_plan(without_owners(call));
   ++sharding_counters().plans_made;
+  at::RecordFunctionGuard not_counted(/*is_enabled=*/false);  // operators that find shapes
   bool is_whole = std::all_of(
       call.tensors.begin(), call.tensors.end(),
       [](const TensorArgument& argument) { return is_replicated(argument.placements); });

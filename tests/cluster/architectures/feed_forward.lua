@@ -181,10 +181,7 @@ end, function(p, x)
   local messages = torch.gelu(nn.linear(p.message, x)):index_select(1, from)
   local sums = torch.zeros_like(messages):index_add(1, torch.arange(length), messages)
   return nn.linear(p.self, x) + nn.linear(p.out, sums)
-end, function(_, is_sequence_parallel)
-  return { { "message.weight", 0 }, { "out.weight", 1 },
-    { "self.weight", is_sequence_parallel and "replicate" or 1 } }
-end)
+end, { { "message.weight", 0 }, { "out.weight", 1 }, { "self.weight", 1 } })
 
 -- Capsules agree by routing in rounds (arXiv 1710.09829).
 list.add_fed("capsules", function()

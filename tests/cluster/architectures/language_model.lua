@@ -3,8 +3,7 @@
 --
 -- An architecture is { name, params(), loss(params, batch), rules }. A batch has `ids` [batch,
 -- length + 1], `images` [batch, 3, 16, 16] and `labels` [batch]. `rules` are those of a layout by
--- hand: a list, or a function of the number of shards, and of whether sequences are split, that
--- returns one.
+-- hand: a list, or a function of the number of shards that returns one.
 local redco = require "redco"
 local torch, nn = redco.torch, redco.nn
 
@@ -75,8 +74,8 @@ function M.list()
       local logits = all.head and nn.linear(all.head, x) or x:matmul(all.embedding:t())
       return nn.cross_entropy(logits, batch.ids:narrow(1, 1, M.length))
     end
-    function architecture.rules(n_shards, is_sequence_parallel)
-      local own = type(rules) == "function" and rules(n_shards, is_sequence_parallel) or rules
+    function architecture.rules(n_shards)
+      local own = type(rules) == "function" and rules(n_shards) or rules
       local head = options.is_tied and {} or { { "head.weight", 0 } }
       return M.joined({ { "embedding", 0 } }, head, own)
     end

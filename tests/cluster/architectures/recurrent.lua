@@ -58,14 +58,6 @@ end, function(p, x)
     hs[#hs + 1] = h
   end
   return torch.stack(hs, 1)
-end, { { "cell.*", "replicate" } })
-
-list.add_fed("long short-term memory", function()
-  return { w = weight(4 * width, width), u = weight(4 * width, width),
-    a = torch.zeros { 4 * width }, b = torch.zeros { 4 * width } }
-end, function(p, x)
-  local zero = torch.zeros { 1, x:size(0), width }
-  return (torch.lstm(x, { zero, zero }, { p.w, p.u, p.a, p.b }, true, 1, 0, false, false, true))
-end, { { "w", "replicate" }, { "u", "replicate" }, { "a", "replicate" }, { "b", "replicate" } })
+end, { { "cell.*", { dim = 0, block = width } } })
 
 return list
