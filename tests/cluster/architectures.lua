@@ -84,8 +84,8 @@ local function try(deployer, architecture)
   end
   local is_smaller = found.held <= by_hand.held - 0.05
   assert(found.bytes <= (is_smaller and 1.2 or 1.05) * by_hand.bytes, text)
-  -- To hold 5 % of the model less, a layout may send more. More collectives may send a fifth less, or
-  -- hold 2.5 % of the model less. To hold more may halve what is sent.
+  -- To hold 5 % of the model less, a layout may send more. More collectives may send a fifth less,
+  -- or hold 2.5 % of the model less. To hold more may halve what is sent.
   local saves = found.bytes <= 0.8 * by_hand.bytes or found.held <= by_hand.held - 0.025
   assert(saves or found.collectives <= by_hand.collectives + of.n_layers, text)
   local halves = found.bytes <= 0.5 * by_hand.bytes
