@@ -75,8 +75,9 @@ local function test(case, n_model_shards, zero)
       error(("%s was gathered %d times"):format(operator, calls))
     end
     if zero == 3 or n_model_shards == n_processes then
+      -- Small layers, such as those of the time, stay whole.
       local share = share_of(trained)
-      assert(share < 0.55, ("each process holds %.2f of the parameters"):format(share))
+      assert(share < 0.58, ("each process holds %.2f of the parameters"):format(share))
     end
   end)
 end
