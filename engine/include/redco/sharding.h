@@ -156,7 +156,7 @@ REDCO_API at::Tensor to_local(const at::Tensor& tensor);
 REDCO_API const at::Tensor& memory_of(const at::Tensor& tensor);
 /// Returns what this process holds of a tensor now: the local part, or its rows that are at
 /// experts. Undefined for a tensor of another stage of a pipeline, and in a pass that only finds
-/// shapes, as that which decides the layout. Never communicates.
+/// shapes, such as the one that decides the layout. Never communicates.
 REDCO_API const at::Tensor& held_memory_of(const at::Tensor& tensor);
 
 /// Statistics of sharding on this thread; moves.h counts what it sent.

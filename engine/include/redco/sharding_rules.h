@@ -74,9 +74,8 @@ struct StageDecisions {
 
 /// Divides the blocks of `forward` (redco.nn.block, RecomputeBlocks) into n_pipeline_stages *
 /// n_chunks_per_stage consecutive runs, so that the one with the most work has as little as
-/// possible. A parameter belongs to the
-/// blocks that use it, and what is used before the first block, or after a block, to that one.
-/// Throws Error if there are fewer blocks than runs.
+/// possible. A parameter belongs to the blocks that use it, and what is used before the first
+/// block, or after a block, to that one. Throws Error if there are fewer blocks than runs.
 REDCO_API StageDecisions decide_stages(const Tree& params, int64_t n_pipeline_stages,
                                        int64_t n_chunks_per_stage, const TracedForward& forward);
 

@@ -287,14 +287,15 @@ class Search {
     std::vector<TracedParameter> changed = with(change);
     std::optional<Measured> measured = measure(forward_.follow(changed));
     if (!measured || !gains(*measured, (1 - least_gain) * price_of(best_))) return false;
-    if (change.placement) taken_.push_back(change.kind);
-    for (int index : change.kind) {
-      if (!change.placement) continue;
-      std::string& reason = measured->layout.parameters[size_t(index)].reason;
-      reason = "searched: a step sends " + text_of(*measured) + "; " +
-               to_string(best_.layout.parameters[size_t(index)].placement.value_or(Placement())) +
-               ": " + text_of(best_);
-      changed[size_t(index)].reason = reason;
+    if (change.placement) {
+      taken_.push_back(change.kind);
+      for (int index : change.kind) {
+        std::string& reason = measured->layout.parameters[size_t(index)].reason;
+        reason = "searched: a step sends " + text_of(*measured) + "; " +
+                 to_string(best_.layout.parameters[size_t(index)].placement.value_or(Placement())) +
+                 ": " + text_of(best_);
+        changed[size_t(index)].reason = reason;
+      }
     }
     keep(*std::move(measured));
     decided_ = std::move(changed);

@@ -82,10 +82,11 @@ end, { { "q_up.weight", 0 }, { "k_up.weight", 0 }, { "v_up.weight", 0 }, { "o.we
   { "q_down.weight", "replicate" }, { "kv_down.weight", "replicate" } })
 
 local function qkvo()
-  return { q = linear(width, width), k = linear(width, width), v = linear(width, width),
-    o = linear(width, width), q_norm = norm(), k_norm = norm() }
+  local p = of.qkvo()
+  p.q_norm, p.k_norm = norm(), norm()
+  return p
 end
-local qkvo_rules = { { "q.weight", 0 }, { "k.weight", 0 }, { "v.weight", 0 }, { "o.weight", 1 } }
+local qkvo_rules = of.qkvo_rules
 
 -- OLMo 2's: norms of all heads together.
 list.add_attention("queries and keys with norms", qkvo, function(p, x)

@@ -32,6 +32,13 @@ function M.merged(x)
 end
 function M.attend(q, k, v) return M.merged(nn.attention(q, k, v, { causal = true })) end
 
+--- The projections of an attention, and their rules.
+function M.qkvo()
+  return { q = M.linear(width, width), k = M.linear(width, width), v = M.linear(width, width),
+    o = M.linear(width, width) }
+end
+M.qkvo_rules = { { "q.weight", 0 }, { "k.weight", 0 }, { "v.weight", 0 }, { "o.weight", 1 } }
+
 function M.feed_forward()
   return { up = M.linear(4 * width, width), down = M.linear(width, 4 * width) }
 end

@@ -8,11 +8,7 @@ local weight, linear, biased, norm = of.weight, of.linear, of.biased, of.norm
 local heads, merged, attend = of.heads, of.merged, of.attend
 local list = of.list()
 
-local function qkvo()
-  return { q = linear(width, width), k = linear(width, width), v = linear(width, width),
-    o = linear(width, width) }
-end
-local qkvo_rules = { { "q.weight", 0 }, { "k.weight", 0 }, { "v.weight", 0 }, { "o.weight", 1 } }
+local qkvo, qkvo_rules = of.qkvo, of.qkvo_rules
 
 -- The delta rule with gates (arXiv 2412.06464), position by position.
 list.add_attention("gated delta rule", function()
